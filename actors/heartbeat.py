@@ -5,14 +5,21 @@ from __future__ import annotations
 import time
 
 
+class Stopped(BaseException):
+    """Raised by a heartbeat, between two steps of work, in a process that is to end. Not an error of the work."""
+
+
 class Heartbeat:
-    """A counter that each call increments. Another thread may read `beats`."""
+    """A counter that each call increments. Another thread may read `beats`, and set `stopping` to end the work."""
 
     def __init__(self) -> None:
         self.beats = 0
+        self.stopping = False
 
     def __call__(self) -> None:
         self.beats += 1
+        if self.stopping:
+            raise Stopped
 
 
 class StallTimer:

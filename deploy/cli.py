@@ -73,8 +73,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ConnectionError as error:  # the Redis server went away during the run
-        message = " ".join(str(error).split())
+    except ConnectionError as error:
+        from actors.transport.base import Unreachable
+
+        if not isinstance(error, Unreachable):
+            raise
+        message = " ".join(str(error).split())  # the Redis server went away during the run
         print(f"tamiyo: error: {message}; restart the server, then continue with --resume", file=sys.stderr)
         return 2
     except OSError as error:
@@ -100,7 +104,9 @@ def _dispatch(args: list[str]) -> int:
     try:
         return COMMANDS[command](rest)
     except SystemExit as end:  # the parser printed the help
-        return int(end.code or 0)
+        if isinstance(end.code, str):
+            raise UserError(end.code) from end
+        return end.code or 0
 
 
 def _train(args: list[str]) -> int:
@@ -305,12 +311,14 @@ def _secrets(args: list[str]) -> int:
     hosts = ["localhost", "127.0.0.1"]
     hosts_help = "names and addresses of the policy server, for its certificate (default: localhost 127.0.0.1)"
     parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=hosts_help)
+    run_help = "name of the only run whose keys the users of Redis may access (default: all runs)"
+    parser.add_argument("--run", default="*", metavar="NAME", help=run_help)
     services_help = "also copy to DIR/SERVICE the files that each service of docker-compose.yml needs"
     parser.add_argument("--services", type=Path, metavar="DIR", help=services_help)
     options = parser.parse_args(args)
     from deploy.commands.admin.secrets import share_secrets, write_secrets
 
-    made = write_secrets(options.folder, options.host)
+    made = write_secrets(options.folder, options.host, options.run)
     print(f"{options.folder}: " + (f"created {', '.join(made)}" if made else "all files exist"))
     if options.services is not None:
         changed = share_secrets(options.folder, options.services)

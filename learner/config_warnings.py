@@ -79,6 +79,19 @@ class ConfigWarnings:
                 f"{rewards:.0f} rewards of a batch were more than 100 standard deviations of the return in size, and "
                 "were clipped to that (clipped_rewards): if they are intended, scale the environment's rewards",
             )
+        if values := metrics.get("clipped_values", 0):
+            self._warn(
+                "values",
+                f"{values:.0f} values of a batch were more than 100 standard deviations of the return from its mean, "
+                "and were clipped to that (clipped_values): check the bootstrap values of the actors and of imported "
+                "episodes",
+            )
+        if steps := metrics.get("clipped_log_probs", 0):
+            self._warn(
+                "log-probs",
+                f"{steps:.0f} steps of a batch were over e^20 times as probable as when they were chosen, and their "
+                "log-probs were raised (clipped_log_probs): make sure that all actors run the learner's version",
+            )
         if observations := metrics.get("clipped_observations", 0):
             self._warn(
                 "observations",

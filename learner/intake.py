@@ -13,6 +13,7 @@ from actors.transport.base import Consumer, Delivery, DropReason, EpisodeHeader
 from actors.types.episode import Episode, InvalidEpisode
 from learner.schema import EpisodeSchema
 
+BATCHES = 2  # that wait in the queue at most
 MAX_ATTEMPTS = 3  # crashes while one episode is probed, before it is set aside
 
 
@@ -66,12 +67,13 @@ class Intake:
         self.notes: list[str] = []  # for the user; one line per episode that was set aside
         self._recovered: list[TakenEpisode] = []
         self._consumed: Collection[str] = ()
+        self._room = 0  # episodes that the queue holds as far as is known
 
     def recover(self, consumed: Collection[str]) -> None:
         """After a crash, acknowledge the episodes that the checkpoint has consumed, and probe the other pending entries
         one at a time. Each attempt is counted before the probe, which identifies an episode that crashes the process.
         """
-        self._consumed = frozenset(consumed)
+        self._consumed, self._room = frozenset(consumed), 0
         self._recovered = []
         for delivery in self._unless_consumed(self.consumer.pending()):
             if self.consumer.begin_attempt(delivery.entry_id) > MAX_ATTEMPTS:
@@ -104,7 +106,14 @@ class Intake:
                 if self._is_fresh(taken, version):
                     batch.append(taken)
                     have += len(taken.episode)
+        self._make_room(len(batch))
         return batch
+
+    def _make_room(self, episodes: int) -> None:
+        """Let the queue hold two batches of this many episodes, so that actors do not wait for an update's end."""
+        if not self._room / 2 < BATCHES * episodes <= self._room:
+            self._room = BATCHES * episodes * 5 // 4
+            self.consumer.resize(self._room)
 
     def _unless_consumed(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that the checkpoint has not consumed, and acknowledge the others. A store that forgot

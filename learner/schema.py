@@ -10,6 +10,9 @@ from actors.policy.state import StateSizes
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.spaces import Spaces
 
+MIN_LOG_PROB = -100.0  # of a choice: no policy draws one whose probability is e^-100
+LARGEST_STATE = 1e6  # a cell grows by at most 1 a step, and products of such states are finite
+
 
 @dataclass(frozen=True)
 class EpisodeSchema:
@@ -22,7 +25,7 @@ class EpisodeSchema:
 
     def check(self, episode: Episode) -> None:
         """Raise `InvalidEpisode` if an episode does not match the spaces, chose an action that its own masks forbid, or
-        contains recurrent states that the policy could not have stored."""
+        contains log-probs or recurrent states that the policy could not have stored."""
         self._check_spaces(episode)
         self._check_states(episode)
 
@@ -48,6 +51,8 @@ class EpisodeSchema:
         chosen = episode.masks[np.arange(len(episode))[:, None], choices + np.array(spec.offsets)]
         if not chosen.all():
             raise InvalidEpisode(f"{name}: a chosen action is masked")
+        if (episode.log_probs[:, [not h.continuous for h in spec.heads]] < MIN_LOG_PROB).any():
+            raise InvalidEpisode(f"{name}: a log-prob is below {MIN_LOG_PROB:g}: no policy makes such a choice")
 
     def _check_states(self, episode: Episode) -> None:
         name = f"episode {episode.episode_id}"
@@ -62,3 +67,5 @@ class EpisodeSchema:
                     raise InvalidEpisode(
                         f"{name}: {field}.{part} has shape {list(array.shape)}, expected {n} states of width {width}"
                     )
+                if (abs(array) > LARGEST_STATE).any():
+                    raise InvalidEpisode(f"{name}: {field}.{part} has numbers beyond {LARGEST_STATE:g}")

@@ -21,6 +21,7 @@ from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate, is_recurrent
 from learner.run.checkpoint import Checkpoint, LearnerProgress
+from learner.run.disk import unwritable_reported
 from learner.run.run_metrics import RunMetrics, episode_row
 from learner.run.run_state import RunState
 from learner.schema import EpisodeSchema
@@ -77,7 +78,7 @@ class Learner:
         state.stop = over
         self.config_warnings.before_training()
         try:
-            with state.open() as metrics_log:
+            with unwritable_reported(state.run_dir), state.open() as metrics_log:
                 elapsed_before = self.progress.elapsed_s
                 while self.progress.update < self.config.updates and not over():
                     start = time.monotonic()

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import math
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from actors.config.checks import require
+
+_NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_WORDS = ("true", "false", "none", "null", "yes", "no", "on", "off")
+_ATTEMPT = re.compile(
+    r"[\[({\"'].*"  # a list, tuple, dict or text in quotes
+    r"|[+-]?[\d_,]+(\.[\d_,]*)?(e[+-]?\d*)?"  # a number, but neither 8x8 nor 127.0.0.1
+    r"|[\w.]+\(.*\)|(np|numpy|math)\.\w+",  # a call, a constant
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -16,7 +29,7 @@ class GymConfig:
     """Registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first. If empty, the seed-training
     environment is used."""
     kwargs: tuple[str, ...] = ()
-    """Arguments of `gymnasium.make` as name=value. Values are parsed as JSON; invalid JSON is a string."""
+    """Arguments of `gymnasium.make` as name=value. A value is a literal of JSON or Python; other text is a string."""
     wrappers: tuple[str, ...] = ()
     """Wrappers of each environment, innermost first, as module:Class. Not supported with vectorization own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
@@ -27,8 +40,7 @@ class GymConfig:
     """Steps after which a running episode is shipped as a segment, bootstrapped, and continued in the next segment."""
 
     def __post_init__(self) -> None:
-        for pair in self.kwargs:
-            require("=" in pair, f"gym.kwargs holds {pair!r}: write name=value")
+        make_arguments(self.kwargs)
         for wrapper in self.wrappers:
             require(":" in wrapper, f"gym.wrappers holds {wrapper!r}: write module:Class")
         require(
@@ -38,3 +50,27 @@ class GymConfig:
         require(
             self.max_segment_steps >= 1, f"gym.max_segment_steps is {self.max_segment_steps}: it must be at least 1"
         )
+
+
+def make_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Return the arguments of `gymnasium.make` that name=value pairs stand for. Raises `ConfigError`."""
+    return dict(map(_argument, pairs))
+
+
+def _argument(pair: str) -> tuple[str, Any]:
+    """Parse name=value. What looks like a literal and is none is an error: as text it would be true."""
+    name, equals, value = (part.strip() for part in pair.partition("="))
+    require(bool(equals) and name.isidentifier(), f"gym.kwargs holds {pair!r}: write name=value")
+    for parse in (json.loads, ast.literal_eval, _NUMBERS.__getitem__):
+        try:
+            parsed = parse(value)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, KeyError):
+            continue
+        if not isinstance(parsed, tuple) or value.startswith("("):  # 1,5 may be meant as 1.5
+            return name, parsed
+    require(
+        value.lower() not in _WORDS and not _ATTEMPT.fullmatch(value),
+        f"gym.kwargs holds {pair!r}, which looks like a literal and is none: write it as in Python or JSON, such as "
+        f"{name}=False, {name}=1.5 or {name}=[1, 2], or as text in quotes: '{name}=\"{value}\"'",
+    )
+    return name, value

@@ -26,9 +26,9 @@ class ActorsConfig:
     episodes_per_seed: int = 1
     """Episodes of each seed in a wave: of the same host, data and minibatches, with other actions. See
     `learner.leave_one_out`."""
-    buffer_episodes: int = 64
-    """Unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is dropped and
-    counted."""
+    buffer_steps: int = 16384
+    """Steps of unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is
+    dropped and counted."""
     fetch_timeout_s: float = 60.0
     """Seconds that an actor waits for the first weights before it fails."""
     gpus_per_actor: float = 0.0
@@ -51,8 +51,9 @@ class ActorsConfig:
             f"{self.envs_per_actor}",
         )
         require(
-            self.buffer_episodes >= self.envs_per_actor,
-            f"actors.buffer_episodes is {self.buffer_episodes}: it must hold one wave ({self.envs_per_actor} episodes)",
+            self.buffer_steps >= 64 * self.envs_per_actor,
+            f"actors.buffer_steps is {self.buffer_steps}: it must hold 64 steps of each of the {self.envs_per_actor} "
+            "environments",
         )
         for name in ("fetch_timeout_s", "hang_s"):
             require(getattr(self, name) > 0, f"actors.{name} is {getattr(self, name)}: it must be positive")
@@ -76,7 +77,8 @@ class QueueConfig:
     """Limits of the episode queue and of the weight store."""
 
     max_episodes: int = 256
-    """Episodes waiting in the queue at which further ones are refused as BUSY."""
+    """Episodes waiting in the queue at which further ones are refused as BUSY. Where two batches have more, because
+    episodes are short, the learner raises the limit to theirs."""
     max_bytes: int = 256 * 1024 * 1024
     """Bytes waiting in the queue at which further episodes are refused as BUSY."""
     max_episode_bytes: int = 16 * 1024 * 1024

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     HOST_WIDTH = 11
     INNER_STEPS = 12
     RENT_WEIGHT = 13
+    COMPARISON = 14
 
 
 _WORD = 2**64

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.errors import UserError
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -49,6 +51,9 @@ class DecisionLog:
 
 
 def read_log(path: Path) -> list[Decision]:
-    """Return the decisions of a log file, oldest first."""
-    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Decision(**row) for row in rows]
+    """Return the decisions of a log file, oldest first. Raises `UserError` if it is damaged."""
+    try:
+        rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+        return [Decision(**row) for row in rows]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is not a log of decisions ({error})") from error

@@ -13,8 +13,9 @@ def wait_shares(learner: Times, actors: Sequence[Times]) -> dict[str, float]:
     """Return the share of time, 0 to 1, that is spent waiting for each part.
 
     Actor-bound: the learner waits for episodes. Learner-bound: actors wait because the queue is full. Queue-bound:
-    either waits for the queue's server. Broadcast-bound: either waits for weights to be published or fetched. For
-    actors, shares are the mean over all of them.
+    either waits for the queue's server. Broadcast-bound: either waits for weights to be published or fetched.
+    Supervisor-bound: actors wait to be called again. For actors, shares are the mean over all of them. Shares are of
+    the time of the one who waits, learner or actors, and do not add up to 1.
     """
 
     def actor_share(name: str) -> float:
@@ -32,6 +33,7 @@ def wait_shares(learner: Times, actors: Sequence[Times]) -> dict[str, float]:
         "learner-bound": actor_share("waited_s"),
         "queue-bound": max(learner_share(wait_s - starved_s), actor_share("put_s")),
         "broadcast-bound": max(learner_share(learner.get("publish_s", 0.0)), actor_share("fetch_s")),
+        "supervisor-bound": actor_share("idle_s"),
     }
     return {name: min(1.0, share) for name, share in shares.items()}
 

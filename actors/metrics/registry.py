@@ -36,8 +36,9 @@ _TABLE = (
         "return_mean",
         "gauge",
         "points",
-        "Mean undiscounted return (J, if defined) of the batch's whole episodes, or of its segments if it has none",
+        "Mean undiscounted return (J, if defined) of the episodes that ended in the batch; missing if none did",
     ),
+    Metric("reward_mean", "gauge", "points", "Mean reward per step of the batch, as used for training"),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
     Metric("return_low", "gauge", "points", "Lower bound of the 95% confidence interval (Student's t) of return_mean"),
     Metric("return_high", "gauge", "points", "Upper bound of the 95% confidence interval (Student's t) of return_mean"),
@@ -98,6 +99,18 @@ _TABLE = (
         "Rewards of the batch that were clipped to 100 standard deviations of the return",
     ),
     Metric(
+        "clipped_values",
+        "gauge",
+        "1",
+        "Bootstrap values and values of steps that were clipped to 100 standard deviations around the mean return",
+    ),
+    Metric(
+        "clipped_log_probs",
+        "gauge",
+        "steps",
+        "Steps of the batch that are over e^20 times as probable as when they were chosen; their log-probs were raised",
+    ),
+    Metric(
         "clipped_observations",
         "gauge",
         "1",
@@ -124,6 +137,7 @@ _TABLE = (
     Metric(
         "actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"
     ),
+    Metric("actor_rejected", "counter", "episodes", "Episodes this actor rejected because they held NaN or infinity"),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
     Metric("actor_damaged_weights", "counter", "fetches", "Weights rejected by this actor because they were damaged"),
     # The service
@@ -152,12 +166,12 @@ FAMILIES: dict[str, Metric] = {
     "clip_fraction": Metric(
         "head_clip_fraction", "gauge", "ratio", "Clipped share of the head's relevant, unforced steps", "head"
     ),
-    "op": Metric("op_share", "gauge", "ratio", "Share of steps that chose this op", "op"),
+    "op": Metric("op_share", "gauge", "ratio", "Share of steps that chose this op, or range of choices", "op"),
     "choice": Metric(
         "choice_share",
         "gauge",
         "ratio",
-        "Share of this choice, or range of choices, among the steps at which the head was relevant",
+        "Share of this choice, or range of choices, among the steps at which one of the first heads was relevant",
         "head/choice",
     ),
     "stage": Metric(

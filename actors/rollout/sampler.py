@@ -6,18 +6,19 @@ calls.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, count
 from typing import Any, Protocol
 
 from actors.config import ActingConfig, GymConfig
 from actors.env.episode.reward import rent_share
 from actors.env.fleet import Fleet
-from actors.env.gym.fleet import GymFleet
+from actors.env.gym.fleet import GymFleet, SeedOf
 from actors.env.gym.make import make_vector_env
 from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
+from actors.errors import UserError
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
@@ -33,6 +34,16 @@ class Sampler(Protocol):
 
     spaces: Spaces
 
+    @property
+    def rejected(self) -> int:
+        """Episodes so far that held a number which cannot be trained on."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """What the last of them held."""
+        ...
+
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Act for a while and return the completed episodes, possibly none."""
         ...
@@ -45,6 +56,10 @@ class Sampler(Protocol):
 
     def warm_up(self, policy: Policy) -> None:
         """Act a little and drop the results. This loads compiled code, which later samplers of this process use."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments."""
         ...
 
 
@@ -73,6 +88,8 @@ class WaveSampler:
     `rent_share` gives the share of the rent that is charged to episodes acted by weights of a given version. Each seed
     is played `episodes_per_seed` times in a wave.
     """
+
+    rejected, fault = 0, ""
 
     def __init__(
         self,
@@ -117,9 +134,15 @@ class WaveSampler:
             )
             current = self.fleet.step(decision.actions)
 
+    def close(self) -> None:
+        """Do nothing: seed-training environments hold nothing that outlives them."""
+
 
 class StreamSampler:
-    """Samples from Gymnasium environments, whose episodes continue from one call to the next."""
+    """Samples from Gymnasium environments, whose episodes continue from one call to the next.
+
+    `on_step` is called after each step of the fleet, and within one after each reset and step of a single environment.
+    """
 
     def __init__(
         self,
@@ -131,19 +154,27 @@ class StreamSampler:
     ) -> None:
         self.config, self.num_envs, self.run_seed, self._on_step = config, num_envs, run_seed, on_step
         self._generation = 0
-        self._fleet = GymFleet(
-            config.id,
-            make_vector_env(config, num_envs),
-            lambda row: seeds.draw(1, self._generation)[0],
-            config.squash,
-        )
+        self._seed_of: SeedOf = lambda row: seeds.draw(1, self._generation)[0]
+        env = make_vector_env(config, num_envs, on_step)
+        self._fleet = GymFleet(config.id, env, self._seed_of, config.squash)
         self._stream: EpisodeStream | None = None
         self.spaces = self._fleet.spaces
+
+    @property
+    def rejected(self) -> int:
+        """See `Sampler`."""
+        return self._stream.rejected if self._stream is not None else 0
+
+    @property
+    def fault(self) -> str:
+        """See `Sampler`."""
+        return self._fleet.fault
 
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Step every environment `STREAM_STEPS` times."""
         self._generation = source.generation
         if self._stream is None:
+            self._fleet.seed_of = self._seed_of
             self._stream = EpisodeStream(
                 self._fleet, policy, self.run_seed, self.config.max_segment_steps, self._on_step
             )
@@ -159,31 +190,43 @@ class StreamSampler:
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """Play in separate environments, so that the episodes of `sample` are not interrupted."""
-        waiting = deque(seeds)
-        width = min(self.num_envs, len(seeds))
-        fleet = GymFleet(
-            self.config.id,
-            make_vector_env(self.config, width),
-            lambda row: int(waiting.popleft()) if waiting else int(seeds[0]),
-            self.config.squash,
-        )
+        """Play in the environments of `sample`, whose unfinished episodes are dropped: some simulators allow only one
+        instance on a machine. An episode is cut after `MAX_PLAYED_STEPS`, at the end of a segment."""
+        self._stream = None
         played: dict[int, dict[str, Any]] = {}
-        episodes = EpisodeStream(fleet, policy, self.run_seed, MAX_PLAYED_STEPS, self._on_step)
-        while len(played) < len(set(seeds)):
-            for episode in episodes.advance(policy, source, deterministic):
-                if episode.telemetry["segment"] == 0:
-                    played.setdefault(
-                        episode.seed,
-                        {
-                            "seed": episode.seed,
-                            "return": episode.undiscounted_return,
-                            "steps": len(episode),
-                            "ended": episode.end_reason is not EndReason.CUT,
-                        },
-                    )
-        fleet.env.close()
+        for start in range(0, len(seeds), self.num_envs):
+            self._play_round(policy, source, seeds[start : start + self.num_envs], deterministic, played)
         return [dict(played[int(seed)]) for seed in seeds]
+
+    def _play_round(
+        self,
+        policy: Policy,
+        source: Provenance,
+        seeds: Sequence[int],
+        deterministic: bool,
+        played: dict[int, dict[str, Any]],
+    ) -> None:
+        """Play one episode in each environment and add those of `seeds` to `played`. All environments are reset at the
+        start of a round: only then are seeded those that reset themselves, and only then can an episode be cut."""
+        others = count(max(seeds) + 1)  # of environments without a seed, and after an episode's end
+        drawn = chain(map(int, seeds), others)
+        self._fleet.seed_of = lambda row: next(drawn)
+        longest = min(self.config.max_segment_steps, MAX_PLAYED_STEPS)
+        episodes = EpisodeStream(self._fleet, policy, self.run_seed, longest, self._on_step)
+        waiting = set(seeds)
+        while waiting:
+            for episode in episodes.advance(policy, source, deterministic):
+                steps, ended = int(episode.telemetry["episode_steps"]), episode.end_reason is not EndReason.CUT
+                if episode.seed in waiting and (ended or steps >= MAX_PLAYED_STEPS):
+                    waiting.remove(episode.seed)
+                    gained = episode.telemetry["episode_return"]
+                    played[episode.seed] = {"seed": episode.seed, "return": gained, "steps": steps, "ended": ended}
+            if episodes.rejected:
+                raise UserError(f"{self._fleet.fault}, so that its episode cannot be compared: correct the environment")
+
+    def close(self) -> None:
+        """Close the environments, even if closing one fails."""
+        self._fleet.close()
 
 
 def make_sampler(

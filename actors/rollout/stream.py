@@ -15,8 +15,11 @@ import numpy as np
 import torch
 
 from actors.env.gym.fleet import Flags, StreamFleet
+from actors.errors import UserError
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, Recorder, bootstrap_values
 from actors.types.episode import Episode
+
+MAX_REJECTED = 100  # episodes in a row
 
 
 @dataclass
@@ -41,6 +44,7 @@ class _Row:
 class EpisodeStream:
     """Runs a stream fleet. Each call of `advance` continues where the last one stopped and may use other weights.
 
+    Invalid episodes are dropped and counted in `rejected`; segments of them that are complete by then remain.
     `on_step` is called after each step of the fleet.
     """
 
@@ -54,13 +58,18 @@ class EpisodeStream:
     ) -> None:
         self.fleet, self.run_seed, self.max_segment_steps = fleet, run_seed, max_segment_steps
         self._on_step = on_step
+        self.rejected = 0  # episodes
+        self._rejected_in_a_row = 0
         self._rows: dict[int, _Row] = {}  # without rows between two episodes
         self._state = policy.initial_state(fleet.num_envs)
         self._last = fleet.start()
         self._begin(self._last.began)
 
     def advance(self, policy: Policy, source: Provenance, deterministic: bool = False) -> list[Episode]:
-        """Step every environment once; return the episodes and segments that this completed."""
+        """Step every environment once; return the episodes and segments that this completed.
+
+        Raises `UserError` if the environments give nothing but invalid episodes.
+        """
         fleet, rows, state = self.fleet, dict(self._rows), self._state
         noise = np.zeros((fleet.num_envs, len(fleet.spaces.action.heads)))
         for e, row in rows.items():
@@ -80,7 +89,12 @@ class EpisodeStream:
             assert row.recorder is not None
             row.recorder.rewards.append(float(outcome.rewards[e]))
             if ended[e] or len(row.recorder.rewards) == self.max_segment_steps:
-                complete.append((e, row.recorder))
+                if self._last.invalid[e]:
+                    self._reject(row)
+                else:
+                    complete.append((e, row.recorder))
+            if ended[e]:
+                del self._rows[e]
         bootstrap = np.zeros(fleet.num_envs, dtype=np.float32)
         if any(not outcome.terminated[e] for e, _ in complete):
             for e, _ in complete:
@@ -91,11 +105,21 @@ class EpisodeStream:
             episode = recorder.finish(e, outcome, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
             rows[e].close_segment(episode)
             episodes.append(episode)
-            if ended[e]:
-                del self._rows[e]
+        if episodes:
+            self._rejected_in_a_row = 0
         self._state = after.reset_rows(torch.from_numpy(self._last.began).to(after.h.device))
         self._begin(self._last.began)
         return episodes
+
+    def _reject(self, row: _Row) -> None:
+        row.recorder = None
+        self.rejected += 1
+        self._rejected_in_a_row += 1
+        if self._rejected_in_a_row >= MAX_REJECTED:
+            raise UserError(
+                f"{self.fleet.fault}, and so did {MAX_REJECTED} episodes in a row, which cannot be trained on: correct "
+                "the environment"
+            )
 
     def _begin(self, began: Flags) -> None:
         for e in map(int, np.flatnonzero(began)):

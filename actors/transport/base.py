@@ -30,6 +30,11 @@ class Unreachable(ConnectionError):
     learners open a new generation."""
 
 
+class LoginRefused(Unreachable):
+    """The store refuses the password, which may have been renewed there and not here yet. After a minute of that, calls
+    raise `UserError` instead."""
+
+
 class NoFunctions(Unreachable):
     """The store lacks Tamiyo's functions and this user may not load them. The learner loads them when it connects."""
 
@@ -169,8 +174,12 @@ class Producer(Protocol):
     def new_incarnation(self, actor: str) -> NewIncarnation:
         """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
 
+    def wait_for_room(self, timeout_s: float) -> None:
+        """After a BUSY reply, wait until the queue may have room again, at most `timeout_s`."""
+
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
-        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter."""
+        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter. The
+        queue's limits are those of the learner's configuration."""
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
         """Put several episodes of one incarnation in one round trip.
@@ -182,8 +191,7 @@ class Producer(Protocol):
     def import_episode(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
         """Put an episode that was stored as a file with the id `original_id`.
 
-        Returns DUPLICATE if that id was imported before, by anyone, as long as the store keeps its memory. The limits
-        of the queue are those of the learner's configuration.
+        Returns DUPLICATE if that id was imported before, by anyone, as long as the store keeps its memory.
         """
 
     def report(
@@ -255,6 +263,9 @@ class Consumer(Protocol):
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
         """Take at most `count` entries, oldest first. Waits up to `timeout_s` for the first one."""
 
+    def resize(self, max_episodes: int) -> None:
+        """Set how many episodes may wait in the queue, which are at least as many as its configuration says."""
+
     def pending(self) -> list[Delivery]:
         """All entries that were taken, by this generation or an earlier one, and not settled."""
 
@@ -284,7 +295,7 @@ class Consumer(Protocol):
         """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
 
     def requeue(self, dead_id: str) -> PutStatus:
-        """Queue a dead letter again, within the limits of the learner's configuration. Needs no generation.
+        """Queue a dead letter again, within the limits of the queue. Needs no generation.
 
         Returns OK; or FENCED or BUSY, which leave the letter in place. Raises `KeyError` if there is no such letter or
         its payload was not kept.

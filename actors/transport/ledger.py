@@ -64,6 +64,7 @@ class Ledger:
         "fenced",
         "dead_lettered",
         "lost_with_store",
+        "missing",
     )
     TERMS: ClassVar[tuple[str, ...]] = (*SETTLED, "queued", "pending")
     """The terms that sum to `accepted`."""
@@ -75,6 +76,7 @@ class Ledger:
     fenced: int = 0
     dead_lettered: int = 0
     lost_with_store: int = 0  # accepted, then lost when the store came back empty or older
+    missing: int = 0  # accepted, then removed from the queue by something other than Tamiyo
     queued: int = 0
     pending: int = 0
     foreign: int = 0  # stream entries without a valid header, removed; not part of the identity
@@ -121,11 +123,12 @@ class Ledger:
                 )
 
     @classmethod
-    def from_fields(cls, fields: Mapping[bytes, bytes], stream_entries: int) -> Ledger:
-        """Parse the store's `ledger` hash, see `lua/store.lua`. Invalid fields are counted as `unreadable`."""
+    def from_fields(cls, fields: Mapping[bytes, bytes], **known: int) -> Ledger:
+        """Parse the store's `ledger` hash, see `lua/store.lua`; `known` are counts that it does not hold. Invalid
+        fields are counted as `unreadable`."""
         totals: dict[str, int] = {}
         actors: dict[tuple[str, int], dict[str, int]] = {}
-        unreadable = 0
+        unreadable = known.pop("unreadable", 0)
         for field_name, value in fields.items():
             name, count = field_name.decode(errors="replace"), int(value) if COUNT.fullmatch(value) else None
             found = ACTOR_FIELD.fullmatch(name)
@@ -137,11 +140,11 @@ class Ledger:
             elif not INCARNATION_FIELD.fullmatch(name):
                 unreadable += 1
         rows = {key: ActorLedger(**terms) for key, terms in actors.items()}
-        return cls(stream_entries=stream_entries, actors=rows, unreadable=unreadable, **totals)
+        return cls(actors=rows, unreadable=unreadable, **totals, **known)
 
     def to_fields(self) -> list[str | int]:
-        """Alternating fields and values of the store's `ledger` hash; without `store`, which each store chooses."""
-        flat: list[str | int] = [part for name in STORED - {"store"} for part in (name, getattr(self, name))]
+        """Alternating fields and values of the store's `ledger` hash."""
+        flat: list[str | int] = [part for name in sorted(STORED) for part in (name, getattr(self, name))]
         for (actor, incarnation), row in self.actors.items():
             prefix = f"actor:{actor}/{'retired' if incarnation == RETIRED else incarnation}"
             flat += (part for term, n in vars(row).items() for part in (f"{prefix}:{term}", n))
@@ -175,7 +178,8 @@ class Ledger:
         return cls(**{k: v for k, v in fields.items() if k != "actors"}, actors=actors)
 
 
-STORED = {f.name for f in fields(Ledger)} - {"actors", "stream_entries", "unreadable"}
+STORED = {f.name for f in fields(Ledger)} - {"actors", "stream_entries", "unreadable", "store", "turn"}
+MAX_FIELDS = 50_000  # in a hash to which actors may write, from which on its rows are not read
 _TERM = "|".join(f.name for f in fields(ActorLedger))
 ACTOR_FIELD = re.compile(rf"actor:(?P<actor>{NAME})/(?P<incarnation>\d{{1,16}}|retired):(?P<term>{_TERM})", re.ASCII)
 INCARNATION_FIELD = re.compile(rf"actor:{NAME}:(incarnation|listed)")

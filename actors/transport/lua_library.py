@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 from importlib.resources import files
 
+from actors.transport.ledger import MAX_FIELDS, Ledger
+
 KEYS = {
     "new_incarnation": "ledger health retired",
-    "put": "episodes ledger generations weights dead health retired payload:",
-    "import": "episodes ledger generations weights dead health retired imported payload:",
-    "report": "ledger health retired",
+    "put": "episodes ledger generations weights dead room health retired payload:",
+    "import": "episodes ledger generations weights dead room health retired imported payload:",
+    "report": "ledger generations health retired",
     "claim": "generations weights replies",
-    "open": "episodes ledger generations weights dead attempts replies health retired payload:",
-    "take": "episodes ledger generations replies",
+    "open": "episodes ledger generations weights dead room attempts replies health retired payload:",
+    "take": "episodes ledger generations dead room replies",
+    "resize": "ledger generations replies",
     "pending": "episodes ledger generations",
     "begin_attempt": "episodes ledger generations attempts replies",
     "end_attempt": "episodes ledger generations attempts replies",
@@ -34,8 +37,10 @@ def _naming(verb: str) -> str:
     return f"function named.{verb}(keys) return {{{table}}} end\n"
 
 
+_SETTLED = ", ".join(f"'{term}'" for term in Ledger.SETTLED)
 _LUA = (
-    "".join(
+    f"local SETTLED, MAX_FIELDS = {{{_SETTLED}}}, {MAX_FIELDS}\n"
+    + "".join(
         files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
         for name in ("store", "incarnations", "producer", "consumer", "weights")
     )

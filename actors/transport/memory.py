@@ -66,31 +66,33 @@ class MemoryTransport:
     def connections(self) -> int:
         return 1
 
-    def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
-        return self._put(header, payload, self._config)
+    def wait_for_room(self, timeout_s: float) -> None:
+        s = self._store
+        with s.changed:
+            s.changed.wait_for(lambda: s.limits is not None and not s.is_full(0, s.limits), timeout_s)
 
-    def _put(self, header: EpisodeHeader, payload: bytes, limits: QueueConfig) -> PutReply:
+    def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         s = self._store
         with s.changed:
             key = (header.actor, header.incarnation)
             s.restore_row(*key)
             if key in s.actors and header.sequence < s.actors[key].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
-            if s.generation == 0 and header.generation > 0:
-                return self._reply(PutStatus.BUSY)  # no learner has opened this store
+            if s.limits is None:
+                return self._reply(PutStatus.BUSY)  # no learner has opened this store, which may have lost its memory
             s.register(*key)
             if s.is_fenced(header):
                 s.account(*key, "refused_fenced")
                 return self._reply(PutStatus.FENCED)
-            oversize = len(payload) > self._config.max_episode_bytes
-            if not oversize and s.is_full(len(payload), limits):
+            limit = s.limits.max_episode_bytes
+            oversize = len(payload) > limit
+            if not oversize and s.is_full(len(payload), s.limits):
                 return self._reply(PutStatus.BUSY)
             s.account(*key, "accepted")
             s.actors[key] = replace(s.actors[key], next_sequence=header.sequence + 1)
             s.count("accepted")
             if oversize:
-                limit = self._config.max_episode_bytes
-                s.add_dead_letter(header, b"", f"{len(payload)} bytes, more than the {limit} allowed", self._config)
+                s.add_dead_letter(header, b"", f"{len(payload)} bytes, more than the {limit} allowed", s.limits)
             else:
                 s.enqueue(header, payload)
             return self._reply(PutStatus.OK)
@@ -111,7 +113,7 @@ class MemoryTransport:
             known = s.imported.get(original_id)
             if known is not None:
                 return self._reply(PutStatus.OK if known == header.episode_id else PutStatus.DUPLICATE)
-            reply = self._put(header, payload, s.limits)
+            reply = self.put(header, payload)
             if reply.status is PutStatus.OK:
                 s.imported[original_id] = header.episode_id
             return reply
@@ -194,7 +196,13 @@ class MemoryTransport:
             taken = list(s.queued.values())[:count]
             for delivery in taken:
                 s.pending[delivery.entry_id] = s.queued.pop(delivery.entry_id)
+            s.changed.notify_all()  # wakes producers
             return taken
+
+    def resize(self, max_episodes: int) -> None:
+        with self._store.changed:
+            self._next_turn()
+            self._store.limits = replace(self._config, max_episodes=max(max_episodes, self._config.max_episodes))
 
     def pending(self) -> list[Delivery]:
         with self._store.changed:
@@ -257,7 +265,7 @@ class MemoryTransport:
                 raise KeyError(f"no dead letter {dead_id} with a payload")
             if s.is_fenced(letter.header):
                 return PutStatus.FENCED
-            if s.is_full(len(letter.payload), s.limits):
+            if s.limits is None or s.is_full(len(letter.payload), s.limits):
                 return PutStatus.BUSY
             del s.dead[dead_id]
             s.count("dead_lettered", -1)

@@ -28,7 +28,7 @@ class MemoryStore:
     restored_versions: dict[int, int] = field(default_factory=dict)  # generation -> version that it restored
     generation: int = 0  # the newest that was claimed or opened
     next_version: int = 0  # the first that this generation may publish
-    limits: QueueConfig = field(default_factory=QueueConfig)  # of the learner that opened the newest generation
+    limits: QueueConfig | None = None  # of the learner that opened the newest generation
     ids: int = 0  # number of entry ids assigned
     counts: Ledger = field(default_factory=Ledger)  # without the terms that `ledger` derives from the fields above
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # by (actor, incarnation)

@@ -33,7 +33,7 @@ from actors.transport.base import (
     PutStatus,
 )
 from actors.transport.health import Health, read_rows
-from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
+from actors.transport.ledger import MAX_FIELDS, STORED, ActorLedger, Ledger, LedgerMemory
 from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, to_dict
 from actors.transport.redis_exchange import Argument
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
@@ -86,13 +86,13 @@ def require_store(url: str, config: QueueConfig, namespace: str) -> None:
 
 
 def namespaces(url: str) -> list[str]:
-    """List the runs that have a ledger on the server, in alphabetical order."""
+    """List the runs on the server that a learner opened, in alphabetical order."""
     server = RedisServer(url, "", PASSWORD_VARIABLE)
     try:
-        keys = {key.decode() for key in server.client.scan_iter(match="{*}:ledger", count=1000)}
+        keys = {key.decode() for key in server.client.scan_iter(match="{*}:generations", count=1000)}
     finally:
         server.close()
-    return sorted(key.removeprefix("{").removesuffix("}:ledger") for key in keys)
+    return sorted(key.removeprefix("{").removesuffix("}:generations") for key in keys)
 
 
 class RedisTransport:
@@ -105,6 +105,7 @@ class RedisTransport:
         self._consuming = threading.Lock()  # serializes the calls that count as turns
         self._head = -1  # newest weights, as of the last put
         self._memory = 0  # id of the store's memory, as of the last put
+        self._room = "0-0"  # the last entry of the stream `room`, as of the last put that was refused as BUSY
         self._eviction_checked = False
         self._cache = WeightCache(weights.namespace)
         self._shared_head = SharedHead(self._cache, weights.address)
@@ -123,7 +124,7 @@ class RedisTransport:
             self._eviction_checked = True
 
     def new_incarnation(self, actor: str) -> NewIncarnation:
-        number, is_first = self._queue.call("new_incarnation", actor, time.time_ns() // 1_000_000)
+        number, is_first = self._queue.call("new_incarnation", actor)
         return NewIncarnation(int(number), bool(is_first))
 
     @property
@@ -137,6 +138,10 @@ class RedisTransport:
     @property
     def connections(self) -> int:
         return self._queue.connections
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        block_ms = max(1, int(1000 * min(timeout_s, BLOCK_S)))
+        self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("room"), self._room)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self.put_all([(header, payload)])[0]
@@ -187,7 +192,8 @@ class RedisTransport:
         with self._consuming:
             new_store = 1 + secrets.randbelow(2**48)  # its id if it has none or lost its memory
             arguments = (_token(), restored_version, consumer, floor.number, floor.next_version, new_store, claimed)
-            limits = (self._config.max_episodes, self._config.max_bytes)
+            c = self._config
+            limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
             reply = self._queue.call("open", *arguments, *limits, *known)
             number, version, self._turn, store = map(int, reply)
             self._generation = number
@@ -205,6 +211,9 @@ class RedisTransport:
             # XREAD waits without consuming: the next `take` checks the generation
             block_ms = max(1, int(1000 * min(remaining_s, BLOCK_S)))
             self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("episodes"), last)
+
+    def resize(self, max_episodes: int) -> None:
+        self._consume("resize", max(max_episodes, self._config.max_episodes))
 
     def pending(self) -> list[Delivery]:
         return self._deliveries(self._queue.call("pending", self._generation))
@@ -225,8 +234,7 @@ class RedisTransport:
         return self._settle(entry_ids, reason.value)
 
     def dead_letter(self, entry_id: str, reason: str) -> bool:
-        limits = (self._config.dead_letters_kept, self._config.max_bytes)
-        return bool(self._consume("dead_letter", entry_id, reason, *limits)[0])
+        return bool(self._consume("dead_letter", entry_id, reason)[0])
 
     def waiting(self, count: int) -> list[Delivery]:
         entries = self._queue.read("XRANGE", self._queue.key("episodes"), "-", "+", "COUNT", count)
@@ -252,15 +260,18 @@ class RedisTransport:
 
     def health(self) -> Health:
         key = self._queue.key
+        excess = self._excess_fields("health")
         (seconds, micros), current, head, oldest, rows = self._queue.read_together(
             ("TIME",),
             ("HGET", key("generations"), "current"),
             ("HGET", key("weights"), "head"),
             ("XRANGE", key("episodes"), "-", "+", "COUNT", 1),
-            ("HGETALL", key("health")),
+            ("HMGET", key("health"), "learner") if excess else ("HGETALL", key("health")),
         )
+        rows = {b"learner": rows[0] or b""} if excess else to_dict(rows)
         now_s = int(seconds) + int(micros) / 1e6
-        learner, actors, unreadable = read_rows(to_dict(rows))
+        learner, actors, unreadable = read_rows(rows)
+        unreadable += excess
         self._warn_about_unreadable("health", unreadable)
         age_s = max(0.0, now_s - entry_time_ms(oldest[0][0]) / 1000) if oldest else 0.0
         head = -1 if head is None else int(head)
@@ -268,10 +279,22 @@ class RedisTransport:
 
     def ledger(self) -> Ledger:
         key = self._queue.key
-        flat, entries = self._queue.read_together(("HGETALL", key("ledger")), ("XLEN", key("episodes")))
-        ledger = Ledger.from_fields(to_dict(flat), int(entries))
+        excess, totals = self._excess_fields("ledger"), sorted(STORED)
+        rows, entries, known = self._queue.read_together(
+            ("HMGET", key("ledger"), *totals) if excess else ("HGETALL", key("ledger")),
+            ("XLEN", key("episodes")),
+            ("HMGET", key("generations"), "store", "turn"),
+        )
+        fields = {k.encode(): v for k, v in zip(totals, rows, strict=True) if v} if excess else to_dict(rows)
+        store, turn = (int(n or 0) for n in known)
+        ledger = Ledger.from_fields(fields, stream_entries=int(entries), store=store, turn=turn, unreadable=excess)
         self._warn_about_unreadable("ledger", ledger.unreadable)
         return ledger
+
+    def _excess_fields(self, name: str) -> int:
+        """Return the number of fields in a hash if they are too many to be read, else 0. Actors may write to it."""
+        found = int(self._queue.read("HLEN", self._queue.key(name)))
+        return found if found > MAX_FIELDS else 0
 
     def publish(self, weights: WeightSet) -> None:
         blob = encode_weights(weights)
@@ -322,17 +345,24 @@ class RedisTransport:
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str = "") -> list[str]:
         """Put episodes, or import a single one. Returns their statuses."""
-        c, verb = self._config, ["import", original_id] if original_id else ["put"]
+        verb = ["import", original_id] if original_id else ["put"]
         start = self._queue.key("payload:")
-        values = {start + h.episode_id: data for h, data in episodes if len(data) <= c.max_episode_bytes}
+        values = {start + h.episode_id: data for h, data in episodes if self._is_sent(len(data))}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
-        limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
         try:
-            head, store, *statuses = self._queue.store(values, int(1000 * c.payload_ttl_s), *verb, *limits, *refs)
+            expiry_ms = int(1000 * self._config.payload_ttl_s)
+            head, store, room, *statuses = self._queue.store(values, expiry_ms, *verb, *refs)
         except OutOfMemory:
             return ["BUSY"]
-        self._head, self._memory = int(head), int(store)
+        self._head, self._memory, self._room = int(head), int(store), room.decode() or self._room
         return [status.decode() for status in statuses]
+
+    def _is_sent(self, size: int) -> bool:
+        """Whether the queue takes a payload of this size. Its limits are those of its learner, which may differ."""
+        if size <= self._config.max_episode_bytes:
+            return True
+        limit = self._queue.read("HGET", self._queue.key("generations"), "max_episode_bytes")
+        return size <= int(limit or 0)
 
     def _reply(self, status: PutStatus) -> PutReply:
         return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._head, self._memory)

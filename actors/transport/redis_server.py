@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,9 +19,19 @@ from redis import retry as redis_retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 
 from actors.errors import UserError
-from actors.transport.base import Fenced, Malformed, Miscounted, NoFunctions, OutOfMemory, StoreReset, Unreachable
+from actors.transport.base import (
+    Fenced,
+    LoginRefused,
+    Malformed,
+    Miscounted,
+    NoFunctions,
+    OutOfMemory,
+    StoreReset,
+    Unreachable,
+)
 from actors.transport.lua_library import FUNCTIONS, KEYS, LIBRARY, SCRIPT, SCRIPT_SHA
 from actors.transport.redis_exchange import Argument, exchange
+from actors.transport.retry import LOGIN_S
 
 log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
@@ -69,14 +80,15 @@ class RedisServer:
     def __init__(self, url: str, namespace: str, variable: str, scripts: bool = False) -> None:
         """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
         even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
+        self._variable = variable
         self.connections = 0  # opened so far
-        self.client: Any = _client(
-            url, variable, self._connected
-        )  # untyped, as the types of replies depend on its options
+        # untyped, as the types of replies depend on its options
+        self.client: Any = _client(url, variable, self._connected)
         self.namespace = namespace
         self.address = url.rpartition("@")[2]  # without user and password
         self._tag = f"{{{namespace}}}:"
         self._scripts = scripts
+        self._refused_since: float | None = None  # by the monotonic clock: the first of the last calls, all refused
 
     def close(self) -> None:
         self.client.close()
@@ -166,7 +178,9 @@ class RedisServer:
         """Return `run()`. Retries while the server fails over or lacks our functions; translates its errors."""
         for attempt in range(RETRIES):
             try:
-                return run()
+                result = run()
+                self._refused_since = None
+                return result
             except redis.ResponseError as error:
                 if (code := code_of(error)) in _OUTAGES:
                     if code in _FAILOVER:
@@ -174,12 +188,25 @@ class RedisServer:
                     time.sleep(0.1 * 2**attempt)
                 else:
                     self._recover(error)
+            except redis.AuthenticationError as error:
+                raise self._login_error(error) from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
+                self._refused_since = None
                 raise Unreachable(f"Redis does not answer: {error}") from error
         try:
             return run()
         except redis.RedisError as error:
             raise Unreachable(f"Redis cannot serve requests: {error}") from error
+
+    def _login_error(self, error: redis.AuthenticationError) -> Exception:
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since < LOGIN_S:
+            return LoginRefused(f"Redis refuses the login ({error}), its password may be renewed")
+        return UserError(
+            f"Redis at {self.address} has refused the login for {now - self._refused_since:.0f} s ({error}): write the "
+            f"new password to the file that {self._variable}_FILE names, or restart with the new one"
+        )
 
     def _recover(self, error: redis.ResponseError) -> None:
         """Load our functions if the server lacks them, for example after a restart; raise any other error."""
@@ -222,9 +249,6 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
     try:
         parts = urlsplit(url)
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-        options: dict[str, Any] = {}
-        if not parts.password and (password := password_from(variable)):
-            options["password"] = password
         client = redis.Redis.from_url(
             url,
             socket_timeout=SOCKET_TIMEOUT_S,
@@ -233,8 +257,10 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
             retry=redis_retry.Retry(NoBackoff(), 0),  # reports a wrong address or password at once
             protocol=2,
             redis_connect_func=connected,
-            **options,
         )
+        options = client.connection_pool.connection_kwargs
+        login = _Login(options.pop("username", None), options.pop("password", None), variable)
+        options["credential_provider"] = login if any(login.get_credentials()) else None
     except ValueError as error:
         raise UserError(
             f"invalid Redis URL ({error}): give redis://host:port/0, rediss://... or unix:///path"
@@ -244,6 +270,7 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
     except exceptions.NoPermissionError:
         pass  # the server answers, and PING is not needed otherwise
     except (redis.AuthenticationError, redis.ResponseError, exceptions.BusyLoadingError) as error:
+        refused = isinstance(error, redis.AuthenticationError)
         if code_of(error) in _OUTAGES:
             raise UserError(
                 f"Redis at {shown} answers but cannot serve requests ({error}): fix the cause it names, or wait until "
@@ -252,13 +279,27 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
         raise UserError(
             f"Redis at {shown} refused the login ({error}): give user and password in the URL, the password in "
             f"{variable}, or the path of a file that holds it in {variable}_FILE"
-        ) from error
+        ) from (LoginRefused(f"Redis refuses the login ({error})") if refused else error)
     except (redis.RedisError, OSError, TypeError) as error:
         raise UserError(
             f"no Redis answers at {shown} ({error}): start one there, or leave the URL empty for an embedded server"
         ) from Unreachable(str(error))
     client.set_retry(redis_retry.Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), RETRIES))
     return client
+
+
+class _Login(redis.CredentialProvider):
+    """The user, and the password in the URL or from the environment, which is read again for each new connection."""
+
+    def __init__(self, user: str | None, password: str | None, variable: str) -> None:
+        self._user, self._given, self._variable = user, password, variable
+        self._known = password or password_from(variable)
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        if not self._given:
+            with suppress(UserError):  # the file is being replaced: the server refuses the old password, if it must
+                self._known = password_from(self._variable)
+        return (self._user, self._known or "") if self._user else (self._known or "",)
 
 
 def password_from(variable: str) -> str | None:

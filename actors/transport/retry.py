@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
-from actors.transport.base import Unreachable
+from actors.transport.base import LoginRefused, Unreachable
 
+LOGIN_S = 60.0  # longest wait for a login that is refused, during which its password may be renewed
 T = TypeVar("T")
 
 
@@ -38,7 +39,7 @@ class Retry:
 
     def __call__(self, call: Callable[[], T]) -> T:
         """Return `call()`. Raises its errors at once, except for outages, which are raised only when `stop()` is
-        true."""
+        true, and refused logins, which are raised after `LOGIN_S`."""
         backoff = Backoff(0.25, 2.0)
         start_s = time.monotonic()
         while True:
@@ -47,6 +48,8 @@ class Retry:
                 result = call()
             except (Unreachable, UserError) as error:
                 if not is_outage(error) or self._stop():
+                    raise
+                if isinstance(error.__cause__, LoginRefused) and time.monotonic() - start_s > LOGIN_S:
                     raise
                 if not backoff.failures:
                     self._report(f"{error if isinstance(error, Unreachable) else error.__cause__}; waiting for it")

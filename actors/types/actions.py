@@ -30,6 +30,7 @@ class Op(IntEnum):
     ADVANCE = 5
 
 
+MAX_CHOICES = 2**16  # of all independent heads together; each is a byte of every step's mask
 BLENDS = ("add", "multiply", "gated")
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
 ALPHA_SPEEDS_EPOCHS = (0, 3, 5, 8)  # 0 = instant
@@ -200,7 +201,10 @@ def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "ta
 
 def independent_spec(sizes: Sequence[int], continuous: Sequence[Head] = ()) -> ActionSpec:
     """Build a spec of independent, always relevant heads: a Gymnasium Discrete (one head) or MultiDiscrete space, and
-    the dimensions of Box spaces. Without categorical parts, the first head has a single choice."""
+    the dimensions of Box spaces. Without categorical parts, the first head has a single choice. Raises `ValueError` for
+    more than `MAX_CHOICES`."""
+    if sum(sizes) + len(continuous) > MAX_CHOICES:
+        raise ValueError(f"{sum(sizes) + len(continuous)} choices of actions, more than {MAX_CHOICES}")
     names = ["action"] if len(sizes) == 1 else [f"action{k}" for k in range(len(sizes))]
     heads = tuple(Head(name, tuple(map(str, range(n)))) for name, n in zip(names, sizes, strict=True))
     heads = (*(heads or (Head("act", ("act",)),)), *continuous)

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from actors.types.actions import ActionSpec, Head
+from actors.types.actions import MAX_CHOICES, ActionSpec, Head
+
+MAX_FEATURES = 2**20  # of an observation: 4 MiB a step
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,14 @@ class Spaces:
     slot_size: int
     slots: int
     num_blueprints: int
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for sizes that no policy can have."""
+        sizes = (self.base_size, self.slot_size, self.slots, self.num_blueprints)
+        if any(type(size) is not int or size < 0 for size in sizes) or not 0 < self.obs_size <= MAX_FEATURES:
+            raise ValueError(f"sizes {sizes} of an observation: it has 1 to {MAX_FEATURES} features")
+        if self.action.flat_size > MAX_CHOICES:
+            raise ValueError(f"{self.action.flat_size} choices of actions, more than {MAX_CHOICES}")
 
     @classmethod
     def flat(cls, action: ActionSpec, obs_size: int) -> Spaces:

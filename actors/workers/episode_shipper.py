@@ -24,18 +24,18 @@ class EpisodeShipper:
     `external` without tokens; its counts there are the token's account.
 
     Episodes are shipped in a thread of their own, in the order in which they came. There is no room while the queue is
-    busy or the store does not answer, and from `capacity` unsent episodes on. The server then makes its clients wait;
-    what they have in progress is kept all the same, so that nothing is dropped.
+    busy or the store does not answer, and from `capacity_steps` unsent steps on. The server then makes its clients
+    wait; what they have in progress is kept all the same, so that nothing is dropped.
     """
 
-    def __init__(self, transport: Transport, run: str, capacity: int, max_lag: int) -> None:
+    def __init__(self, transport: Transport, run: str, capacity_steps: int, max_lag: int) -> None:
         self.max_lag = max_lag
-        self._transport, self._run, self._capacity = transport, run, capacity
+        self._transport, self._run, self._capacity = transport, run, capacity_steps
         self._lock, self._wake, self._stopping = threading.Lock(), threading.Event(), threading.Event()
         self._accounts: dict[str, Account] = {}
         self._waiting: deque[tuple[str, Episode]] = deque()
         self._outboxes: dict[str, Outbox] = {}
-        self._unsent = 0
+        self._unsent = self._unsent_steps = 0  # episodes and their steps
         self._busy = False  # the queue had no room at the last attempt, or the store did not answer
         self._retry = Retry(report=self._report_outage, stop=self._stopping.is_set)
         self._thread = threading.Thread(target=self._run_thread, name="episode-shipper", daemon=True)
@@ -60,13 +60,14 @@ class EpisodeShipper:
         with self._lock:
             self._waiting.append((owner, episode))
             self._unsent += 1
+            self._unsent_steps += len(episode)
             account.produced += 1
             account.unsent += 1
         self._wake.set()
 
     def retry_s(self) -> float:
         """See `EpisodeSink.retry_s`."""
-        return BUSY_RETRY_S if self._busy or self._unsent >= self._capacity else 0.0
+        return BUSY_RETRY_S if self._busy or self._unsent_steps >= self._capacity else 0.0
 
     def close(self, timeout_s: float) -> int:
         """Ship what is left, for at most `timeout_s`. Returns the number of episodes that were not sent."""
@@ -79,7 +80,10 @@ class EpisodeShipper:
         try:
             while True:
                 last = self._stopping.is_set()
-                self._wake.wait(BUSY_RETRY_S if self._busy else REPORT_S)
+                if self._busy:
+                    self._retry(lambda: self._transport.wait_for_room(BUSY_RETRY_S))
+                else:
+                    self._wake.wait(REPORT_S)
                 self._wake.clear()
                 self._ship()
                 if last and not self._unsent:
@@ -91,9 +95,10 @@ class EpisodeShipper:
     def _ship(self) -> None:
         while self._waiting:
             outbox = self._outbox(self._waiting[0][0])
-            if len(outbox) >= self._capacity:
-                break
-            owner, episode = self._waiting.popleft()
+            owner, episode = self._waiting[0]
+            if len(outbox) and outbox.unsent_steps + len(episode) > self._capacity:
+                break  # so that it drops nothing
+            self._waiting.popleft()
             outbox.add(episode)
         for owner, outbox in self._outboxes.items():
             account = self.account(owner)
@@ -111,6 +116,8 @@ class EpisodeShipper:
     def _count(self) -> None:
         with self._lock:
             self._unsent = len(self._waiting) + sum(map(len, self._outboxes.values()))
+            waiting_steps = sum(len(episode) for _, episode in self._waiting)
+            self._unsent_steps = waiting_steps + sum(outbox.unsent_steps for outbox in self._outboxes.values())
             for owner, outbox in self._outboxes.items():
                 account, counts = self._accounts[owner], outbox.counts
                 account.accepted, account.fenced = counts.accepted, counts.refused_fenced
@@ -121,6 +128,5 @@ class EpisodeShipper:
         if owner not in self._outboxes:
             name = self.account(owner).name
             new = self._retry(lambda: self._transport.new_incarnation(name))
-            # It never drops an episode, because it is filled only while it holds fewer than that.
             self._outboxes[owner] = Outbox(self._transport, self._run, name, new.number, self._capacity)
         return self._outboxes[owner]

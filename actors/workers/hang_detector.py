@@ -20,6 +20,7 @@ class HangDetector:
 
     def __init__(self, handle: ActorHandle[RayRolloutWorker], hang_s: float) -> None:
         self._handle, self._hang_s = handle, hang_s
+        self._interval_s = min(MAX_INTERVAL_S, hang_s / 5)
         self.start()
 
     def start(self) -> None:
@@ -43,6 +44,6 @@ class HangDetector:
                 self._beats = beats
                 self._stall.progressed()
         if self._call is None and now >= self._poll_at_s:
-            self._poll_at_s = now + min(MAX_INTERVAL_S, self._hang_s / 5)
+            self._poll_at_s = now + self._interval_s
             self._call = self._handle.beats.remote()
-        return self._stall.poll() > self._hang_s
+        return self._stall.poll() > self._hang_s + self._interval_s  # it may have made progress after the last poll

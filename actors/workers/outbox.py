@@ -13,7 +13,9 @@ from actors.transport.base import EpisodeHeader, Miscounted, Producer, PutReply,
 from actors.transport.ledger import ActorLedger
 from actors.types.episode import Episode
 
-BATCH_EPISODES = 16  # most episodes per round trip,
+LONGEST_WAIT_S = 0.5  # for room in the queue, before it is tried again
+REPORT_S = 0.5  # between two reports to the store
+BATCH_EPISODES = 64  # most episodes per round trip,
 BATCH_BYTES = 4 * 2**20  # as long as they are not larger than this together
 
 
@@ -34,13 +36,15 @@ class Outbox:
     reported to the store with the counts: seconds since the start, seconds spent waiting, and so on.
     """
 
-    def __init__(self, producer: Producer, run: str, actor: str, incarnation: int, capacity: int) -> None:
+    def __init__(self, producer: Producer, run: str, actor: str, incarnation: int, capacity_steps: int) -> None:
         self.producer, self.run, self.actor, self.incarnation = producer, run, actor, incarnation
-        self.capacity = capacity
+        self.capacity_steps = capacity_steps
         self.counts = EpisodeCounts()
         self.health: dict[str, float] = {"elapsed_s": 0.0, "waited_s": 0.0, "put_s": 0.0}
         self._started_s = time.monotonic()
-        self._unsent: deque[tuple[EpisodeHeader, bytes]] = deque()
+        self._reported_s = -REPORT_S
+        self._unsent: deque[tuple[EpisodeHeader, bytes, int]] = deque()  # with their steps
+        self.unsent_steps = 0
         # Connections opened so far, and the id of the store's memory: at the last put, and at the last report.
         self._last_put = self._last_report = (0, 0)
 
@@ -52,15 +56,19 @@ class Outbox:
         name = f"{self.run}/{self.actor}/{self.incarnation}/{self.counts.produced + 1}"
         episode = replace(episode, episode_id=name)
         payload = encode_episode(episode)  # refuses an invalid episode before another is dropped for it
-        if len(self._unsent) == self.capacity:
-            self._unsent.popleft()
+        while self._unsent and self.unsent_steps + len(episode) > self.capacity_steps:
+            self._pop()
             self.counts.dropped_backpressure += 1
-        self._unsent.append((EpisodeHeader.from_episode(episode), payload))
+        self._unsent.append((EpisodeHeader.from_episode(episode), payload, len(episode)))
+        self.unsent_steps += len(episode)
         self.counts.produced += 1
 
-    def ship(self, max_wait_s: float, sleep: Callable[[float], None] = time.sleep) -> float:
-        """Put all unsent episodes, waiting at most `max_wait_s` in total for a busy queue. Returns seconds waited.
-        Raises `Miscounted` if the store refuses an episode as a duplicate that was never sent before."""
+    def ship(self, max_wait_s: float, heartbeat: Callable[[], object] = lambda: None) -> float:
+        """Put all unsent episodes, waiting at most `max_wait_s` in total for a busy queue; returns seconds waited.
+
+        `heartbeat` is called meanwhile. Raises `Miscounted` if the store calls an episode a duplicate that was never
+        sent before.
+        """
         waited_s = 0.0
         while self._unsent:
             began = time.monotonic()
@@ -74,14 +82,18 @@ class Outbox:
             if replies[-1].status is PutStatus.BUSY:
                 if waited_s >= max_wait_s:
                     break
-                sleep(replies[-1].retry_s)
-                waited_s += replies[-1].retry_s
+                began = time.monotonic()
+                heartbeat()
+                self.producer.wait_for_room(min(LONGEST_WAIT_S, max_wait_s - waited_s))
+                waited_s += time.monotonic() - began
         self.health["waited_s"] += waited_s
-        self.report()
+        if time.monotonic() > self._reported_s + REPORT_S:
+            self.report()
         return waited_s
 
     def report(self) -> None:
-        """Report this incarnation's totals to the store."""
+        """Report this incarnation's totals to the store. `ship` does so every `REPORT_S`."""
+        self._reported_s = time.monotonic()
         c = self.counts
         self.health["elapsed_s"] = time.monotonic() - self._started_s
         totals = ActorLedger(c.produced, c.accepted, c.refused_fenced, c.dropped_backpressure, len(self._unsent))
@@ -99,17 +111,22 @@ class Outbox:
         """Put the oldest unsent episodes in one round trip and return their replies."""
         batch: list[tuple[EpisodeHeader, bytes]] = []
         size = 0
-        for header, payload in islice(self._unsent, BATCH_EPISODES):
+        for header, payload, _ in islice(self._unsent, BATCH_EPISODES):
             size += len(payload)
             if batch and size > BATCH_BYTES:
                 break
             batch.append((header, payload))
         return self.producer.put_all(batch)
 
+    def _pop(self) -> EpisodeHeader:
+        header, _, steps = self._unsent.popleft()
+        self.unsent_steps -= steps
+        return header
+
     def _count(self, status: PutStatus, is_first: bool) -> None:
         if status is PutStatus.BUSY:
             return
-        header, _ = self._unsent.popleft()
+        header = self._pop()
         if status is PutStatus.DUPLICATE and is_first:
             raise Miscounted(f"the store has an episode {header.episode_id} that is not this actor's: it is lost")
         fenced = status is PutStatus.FENCED

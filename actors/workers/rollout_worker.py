@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from actors.config import ActingConfig
@@ -26,6 +26,7 @@ from actors.workers.weight_client import WeightClient
 log = logging.getLogger(__name__)
 PolicyName = Literal["learned", "random", "never_grow"]
 NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
+SUMMED = ("episodes", "steps", "seconds", "waited_s", "away_s")  # over the rounds of a report
 MAX_BUSY_WAIT_S = 5.0  # per call of `sample`; the next call waits again if episodes are still unsent
 
 
@@ -39,12 +40,18 @@ class WorkerSettings:
     seed: int  # of the run
     redis: str = field(repr=False)  # may hold a password
     namespace: str
+    logs: str = ""  # run folder in whose folder `actors` its log is; "" leaves what it prints to Ray
     restarted: bool = False  # an earlier actor of this index was removed, or died
+
+    @property
+    def name(self) -> str:
+        """Name of the actor."""
+        return f"actor-{self.index}"
 
 
 @dataclass(frozen=True)
-class WaveReport:
-    """Statistics of one call of `RolloutWorker.sample`; the episodes themselves go through the queue."""
+class SampleReport:
+    """Statistics of one call of `RolloutWorker.run`; the episodes themselves go through the queue."""
 
     incarnation: int
     episodes: int
@@ -54,14 +61,33 @@ class WaveReport:
     away_s: float  # for an unreachable server
     unsent: int
     actor: str
-    metrics: dict[str, float]  # names are those of `actors/metrics/registry.py`
+    produced: int  # in total, like the next two
+    dropped: int
+    damaged_weights: int
+    rejected: int
+    fault: str  # why the last episode was rejected
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Under the names of `actors/metrics/registry.py`."""
+        return {
+            "actor_episodes": self.produced,
+            "actor_steps_per_s": self.steps / self.seconds if self.seconds > 0 else 0.0,
+            "actor_dropped_backpressure": self.dropped,
+            "actor_wait_s": self.waited_s,
+            "actor_damaged_weights": self.damaged_weights,
+            "actor_rejected": self.rejected,
+        }
 
 
 def warm_up(settings: WorkerSettings) -> None:
     """Act a little in environments of its own with an untrained policy. Later workers of this process start at once,
     because kernels and TorchScript are loaded. Needs no store."""
     sampler = make_sampler(settings.acting, settings.index, settings.seed, None)
-    sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))
+    try:
+        sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))
+    finally:
+        sampler.close()
 
 
 class RolloutWorker:
@@ -83,21 +109,36 @@ class RolloutWorker:
         self._retry = Retry(heartbeat=self._heartbeat)
         self._report = report
         self.transport: Transport = self._retry(lambda: connect(settings.redis, acting.queue, settings.namespace))
-        self.name = f"actor-{settings.index}"
+        self.name = settings.name
         began = time.monotonic()
         new = self._retry(lambda: self._new_incarnation(began))
         self.incarnation = new.number
         # Besides earlier incarnations in this pool, another pool may have had an actor of this name.
         lineage = self.incarnation if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
-        buffer = acting.actors.buffer_episodes
+        buffer = acting.actors.buffer_steps
         self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, buffer)
         self.weight_client = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
         self.digest = ""  # of the weights that act
         self.version, self.generation, self.state_stride = -1, 0, 1
+        self._reported_s: float | None = None  # when `run` returned
 
-    def sample(self) -> WaveReport:
+    def run(self, seconds: float) -> SampleReport:
+        """Sample and ship again and again for at least `seconds`, then report."""
+        began_s = time.monotonic()
+        self.outbox.health["idle_s"] = self.outbox.health.get("idle_s", 0.0) + began_s - (self._reported_s or began_s)
+        rounds = [self.sample()]
+        while time.monotonic() < began_s + seconds:
+            rounds.append(self.sample())
+        self._retry(self.outbox.report)
+        sums: dict[str, Any] = {name: sum(getattr(r, name) for r in rounds) for name in SUMMED}
+        report = replace(rounds[-1], **sums)
+        self._report(report.metrics)
+        self._reported_s = time.monotonic()
+        return report
+
+    def sample(self) -> SampleReport:
         """Act with the newest weights for a while and ship the completed episodes.
 
         While the queue is full, nothing new is sampled. Waits for the first weights, and raises `UserError` if none
@@ -135,6 +176,10 @@ class RolloutWorker:
         played = self.sampler.play(policy, source, seeds, deterministic)
         return [result | {"policy_version": self.version} for result in played]
 
+    def close(self) -> None:
+        """Close the environments."""
+        self.sampler.close()
+
     def _new_incarnation(self, began: float) -> NewIncarnation:
         try:
             return self.transport.new_incarnation(self.name)
@@ -144,18 +189,10 @@ class RolloutWorker:
             raise
 
     def _ship(self) -> float:
-        return self._retry(lambda: self.outbox.ship(MAX_BUSY_WAIT_S))
+        return self._retry(lambda: self.outbox.ship(MAX_BUSY_WAIT_S, self._heartbeat))
 
-    def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> WaveReport:
-        metrics = {
-            "actor_episodes": self.outbox.counts.produced,
-            "actor_steps_per_s": steps / played_s if played_s > 0 else 0.0,
-            "actor_dropped_backpressure": self.outbox.counts.dropped_backpressure,
-            "actor_wait_s": waited_s,
-            "actor_damaged_weights": self.weight_client.damaged,
-        }
-        self._report(metrics)
-        return WaveReport(
+    def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> SampleReport:
+        return SampleReport(
             incarnation=self.incarnation,
             episodes=episodes,
             steps=steps,
@@ -164,7 +201,11 @@ class RolloutWorker:
             away_s=away_s,
             unsent=len(self.outbox),
             actor=self.name,
-            metrics=metrics,
+            dropped=self.outbox.counts.dropped_backpressure,
+            damaged_weights=self.weight_client.damaged,
+            produced=self.outbox.counts.produced,
+            rejected=self.sampler.rejected,
+            fault=self.sampler.fault,
         )
 
     def _fetch(self) -> None:

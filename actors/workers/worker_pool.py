@@ -16,15 +16,19 @@ from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.process_environment import process_environment
 from actors.transport.backoff import Backoff
+from actors.workers.actor_logs import ActorLogs
+from actors.workers.actor_reports import ActorReports, last_line
+from actors.workers.closing import Closing
 from actors.workers.hang_detector import HangDetector
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import HEARTBEATS, RayRolloutWorker
-from actors.workers.rollout_worker import PolicyName, WaveReport, WorkerSettings
+from actors.workers.rollout_worker import PolicyName, SampleReport, WorkerSettings
 from actors.workers.spares import PlacedActor, Spares
 
 log = logging.getLogger(__name__)
-MAX_FAILURES = 5  # consecutive errors of one actor before they count as a fault of code or configuration
+MAX_FAILURES = {"failed": 5, "died": 8, "hung": 3}  # of one actor in a row, before they end the run
+STABLE_S = 10.0  # an actor that has played for this long, and was heard from, starts a new row
 PING_INTERVAL_S = 0.25  # for an actor that is being restarted
 AUTOSCALE_INTERVAL_S = 2.0
 UNPLACED_S = 20.0  # time without a process after which an actor is taken to lack resources rather than to be starting
@@ -33,11 +37,11 @@ PLAY_ATTEMPTS = 5
 
 @dataclass
 class PoolTotals:
-    """Sums over all waves since the pool was created."""
+    """Sums over all reports since the pool was created."""
 
     episodes: int = 0
     steps: int = 0
-    waves: int = 0
+    reports: int = 0
     restarts: int = 0
 
 
@@ -49,6 +53,7 @@ class _Member:
     call: Any = None  # object reference of the pending reply
     incarnation: int = 0
     alive: bool = False  # has replied since its last start
+    up_since_s: float = field(default_factory=time.monotonic)
     down_since_s: float = field(default_factory=time.monotonic)
     next_ping_s: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)  # between restarts
@@ -59,7 +64,7 @@ class _Member:
 
     @property
     def name(self) -> str:
-        return f"actor-{self.index}"
+        return self.settings.name
 
     @property
     def handle(self) -> ActorHandle[RayRolloutWorker]:
@@ -81,7 +86,7 @@ class _Member:
 
 
 class WorkerPool:
-    """Keeps one wave running on each live actor; `pump` collects finished waves and starts new ones.
+    """Keeps all actors running; `pump` collects their reports, which end their calls, and calls them again.
 
     Ray schedules an actor when a node has resources for it, and restarts it after its death, on another node if
     necessary. If there is a spare on the same machine, it continues under the dead actor's name as a new incarnation,
@@ -99,8 +104,9 @@ class WorkerPool:
         namespace: str,
         warn: Callable[[str], None] = log.warning,
         learner_gpus: float = 0.0,
+        logs: str = "",
     ) -> None:
-        """`learner_gpus` is what a learner on the same cluster reserves."""
+        """`learner_gpus` is what a learner on the same cluster reserves; `logs` is the run folder (`ActorLogs`)."""
         options: dict[str, Any] = {
             "num_cpus": 1,
             "num_gpus": acting.actors.gpus_per_actor,
@@ -111,7 +117,8 @@ class WorkerPool:
             "runtime_env": {"env_vars": process_environment(acting.actors.gpus_per_actor > 0)},
         }
         self._remote: Any = ray.remote(**options)(RayRolloutWorker)
-        self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace)
+        self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace, logs)
+        self._reports, self._closing = ActorReports(ActorLogs(logs), warn), Closing()
         self._hang_s = acting.actors.hang_s
         self._autoscale_at_s = 0.0
         self._removed: set[int] = set()  # indices of removed actors
@@ -176,28 +183,34 @@ class WorkerPool:
 
     def _remove(self, member: _Member) -> None:
         if self.size > 1:
-            ray.kill(member.handle)
+            self._end(member)
             if not member.actor.reserves:
                 self._spares.release_reservation()
             self._removed.add(member.index)
             self._members.remove(member)
 
-    def pump(self, timeout_s: float) -> list[WaveReport]:
-        """Collect finished waves and start waves on idle actors.
+    def pump(self, timeout_s: float) -> list[SampleReport]:
+        """Wait until an actor reports, for at most `timeout_s`; collect all reports, and let these actors continue.
 
         Raises `UserError` for errors that a restart cannot fix.
         """
         calls = {m.call: m for m in self._members if m.call is not None}
-        ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
+        if not calls:
+            time.sleep(timeout_s)
+        elif ray.wait(list(calls), timeout=timeout_s)[0]:
+            timeout_s = 0.0
+        ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0) if calls else ([], [])
         reports = [report for call in ready if (report := self._collect(calls[call])) is not None]
         for m in self._members:
             if m.call is None and m.backoff.due and time.monotonic() >= m.next_ping_s:
-                m.call = m.handle.sample.remote() if m.alive else m.reach()
+                m.call = m.handle.run.remote() if m.alive else m.reach()
                 m.hang_detector.start()
         self._kill_hung()
         self._warn_about_gpus()
+        self._closing.tend()
+        self._reports.logs.limit()
         self._spares.tend(self.alive == self.size)
-        self.totals.waves += len(reports)
+        self.totals.reports += len(reports)
         self.totals.episodes += sum(r.episodes for r in reports)
         self.totals.steps += sum(r.steps for r in reports)
         return reports
@@ -209,10 +222,10 @@ class WorkerPool:
             if shortage := gpu_shortage(self._settings.acting.actors, node_gpus(), self._learner_gpus):
                 self._warn(f"{shortage}; the others start when the cluster grows")
 
-    def _collect(self, member: _Member) -> WaveReport | None:
+    def _collect(self, member: _Member) -> SampleReport | None:
         call, member.call = member.call, None
         try:
-            reply: WaveReport | ProcessHandle = ray.get(call)
+            reply: SampleReport | ProcessHandle | None = ray.get(call)
         except ActorUnavailableError:  # dying or being restarted
             self._handle_death(member)
             return None
@@ -226,18 +239,28 @@ class WorkerPool:
             return None
         member.alive = True
         if isinstance(reply, ProcessHandle):
-            member.actor.process = reply
+            member.actor.process, member.up_since_s = reply, time.monotonic()
             return None
-        member.backoff.succeed()
+        if reply is None:  # it was stopped
+            return None
+        if time.monotonic() - member.up_since_s > STABLE_S:
+            member.backoff.succeed()
         if member.incarnation not in (0, reply.incarnation):
             self.totals.restarts += 1
-            self._warn(f"{member.name} died and was restarted")
+            self._reports.restarted(member.name)
+        if reply.rejected:
+            self._reports.once(f"{reply.fault}; such episodes are rejected (metric actor_rejected)")
         member.incarnation = reply.incarnation
         return reply
 
     def _handle_death(self, member: _Member) -> None:
         if member.alive:
-            member.backoff.fail()
+            self._reports.last_words(member.name)
+            self._count_failure(
+                member,
+                "died",
+                "its environment ends its own process (by os._exit, or by a crash in native code), or memory is short",
+            )
             self._replace(member)
         member.mark_down()
         member.next_ping_s = time.monotonic() + PING_INTERVAL_S
@@ -260,23 +283,23 @@ class WorkerPool:
         """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
         if isinstance(error.cause, UserError):
             raise UserError(str(error.cause)) from error
-        member.backoff.fail()
-        if member.backoff.failures >= MAX_FAILURES:
-            raise UserError(
-                f"{member.name} failed {MAX_FAILURES} times in a row ({last_line(error)}): "
-                "restarting it does not help; check its environment"
-            ) from error
-        self._warn(f"{member.name} failed ({last_line(error)}) and is restarted")
+        found = self._reports.failed(member.name, error)
+        self._count_failure(member, "failed", f"restarting it does not help; correct its environment ({found})")
         ray.kill(member.handle, no_restart=False)
         member.mark_down()
         member.next_ping_s = time.monotonic() + PING_INTERVAL_S
+
+    def _count_failure(self, member: _Member, what: str, cause: str) -> None:
+        """Raise `UserError` if this happened too often in a row for another restart to help."""
+        member.backoff.fail()
+        if member.backoff.failures >= MAX_FAILURES[what]:
+            raise UserError(f"{member.name} {what} {member.backoff.failures} times in a row: {cause}")
 
     def _kill_hung(self) -> None:
         """Kill actors that have replied since their last start and now hang in a call."""
         for m in self._members:
             if m.alive and m.call is not None and m.hang_detector.hangs() and not ray.wait([m.call], timeout=0)[0]:
-                m.backoff.fail()
-                self._warn(f"{m.name} has hung for {self._hang_s:g} s; it is killed and restarted")
+                self._reports.hung(m.name, m.handle, self._hang_s)
                 ray.kill(m.handle, no_restart=False)
                 if m.actor.process is not None:
                     m.actor.process.kill()
@@ -284,33 +307,46 @@ class WorkerPool:
                 m.call, m.actor.process = None, None
                 m.mark_down()
                 m.next_ping_s = time.monotonic() + PING_INTERVAL_S
+                self._count_failure(
+                    m, "hung", "raise actors.hang_s if a single reset or step of its environment takes longer"
+                )
 
-    def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
+    def play(
+        self,
+        player: PolicyName,
+        seeds: Sequence[int],
+        deterministic: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> list[dict[str, Any]]:
         """Play one episode per seed, distributed over the actors, and return the results in the order of the seeds.
 
-        Seeds whose actor dies are reassigned to others, up to `PLAY_ATTEMPTS` times.
+        Seeds whose actor dies are reassigned to others, up to `PLAY_ATTEMPTS` times. Raises `TimeoutError` as soon as
+        `stop()` is true.
         """
         played: dict[int, dict[str, Any]] = {}
         for _ in range(PLAY_ATTEMPTS):
             waiting = [i for i in range(len(seeds)) if i not in played]
             live = [m for m in self._members if m.alive] or self._members
             shares = [(m, waiting[i :: len(live)]) for i, m in enumerate(live)]
-            calls: list[tuple[list[int], Any]] = []
+            calls: list[tuple[_Member, list[int], Any]] = []
             for m, share in shares:
                 if share:
                     handle: Any = m.handle
                     m.call = handle.play.remote(player, [seeds[i] for i in share], deterministic)
                     m.hang_detector.start()
-                    calls.append((share, m.call))
-            for share, call in calls:
+                    calls.append((m, share, m.call))
+            for m, share, call in calls:
                 while not ray.wait([call], timeout=PING_INTERVAL_S)[0]:
+                    if stop():
+                        raise TimeoutError(f"stopped while the {player} policy played")
                     self._kill_hung()
                 try:
                     played |= dict(zip(share, ray.get(call), strict=True))
                 except RayTaskError as error:
                     if isinstance(error.cause, UserError):
                         raise UserError(str(error.cause)) from error
-                    raise UserError(f"an episode could not be played for comparison: {last_line(error)}") from error
+                    found = self._reports.failed(m.name, error)
+                    raise UserError(f"an episode could not be played for comparison: {found}") from error
                 except RayActorError:
                     time.sleep(PING_INTERVAL_S)
             if len(played) == len(seeds):
@@ -327,17 +363,15 @@ class WorkerPool:
         while not self.alive and time.monotonic() < deadline:
             self.pump(PING_INTERVAL_S)
 
-    def stop(self) -> None:
-        """Kill all actors and spares."""
+    def stop(self, at_once: bool = False) -> None:
+        """Kill all actors and spares, and unless `at_once`, let actors close their environments before."""
         for m in self._members:
-            ray.kill(m.handle)
+            self._end(m, at_once)
         self._spares.stop()
+        self._closing.finish()
 
-
-def last_line(error: BaseException) -> str:
-    """Return type and message of an error that carries a remote traceback, on one line."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, BaseException):
-        return " ".join(f"{type(cause).__name__}: {cause}".split())
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+    def _end(self, member: _Member, at_once: bool = False) -> None:
+        if member.alive and self._settings.acting.gym.id and not at_once:
+            self._closing.begin(member.handle)
+        else:
+            ray.kill(member.handle)

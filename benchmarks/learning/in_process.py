@@ -63,7 +63,8 @@ class Run:
         if forgetful:
             config = replace(config, state_stride=1, chunk_length=1, burn_in=0)
         store, queue = MemoryStore(), QueueConfig(max_episodes=1_000_000)
-        self.sampler = make_sampler(acting, 0, seed, None)
+        self.sampler = make_sampler(acting, 0, seed, None)  # plays: that drops the episodes of a sampler that acts
+        self._actor = make_sampler(acting, 0, seed, None)
         self.learner = Learner(
             config, acting.policy, self.sampler.spaces, MemoryTransport(queue, store), folder, seed, None, self._note
         )
@@ -104,7 +105,7 @@ class Run:
 
     def _act(self) -> None:
         source = Provenance(self.version, self.generation, self.stride, self.seed)
-        for episode in self.sampler.sample(self.policy, source):
+        for episode in self._actor.sample(self.policy, source):
             self.outbox.add(episode)
         self.outbox.ship(0.0)
         self.acted += STREAM_STEPS * self.width

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,8 @@ from actors.rules.choices import TEACHER_CHOICES
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
+
+LIMIT = 2**63  # integers fit into 64 bits, and no number is infinite
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class RunConfig:
     """Run `tamiyo learner` as a service: resume the run of this name if it exists, and stay up after the last update,
     so that metrics remain readable."""
     reference_episodes: int = 48
-    """Episodes of the last fifth of a run that the baselines (random, and on seed hosts never-grow) replay."""
+    """Episodes of the comparison at the end, 0 for none. On seed hosts, the random policy and never-grow replay some of
+    the last fifth of the run; elsewhere, the learned and the random policy play new ones."""
     append_only: bool = False
     """Make the embedded server write an append-only file, so that no episode is lost when it restarts."""
     metrics_port: int = 0
@@ -61,7 +64,11 @@ class RunConfig:
             f"run.root is {self.root!r}: with a ray:// address it must be the absolute path of a folder that all "
             "machines of the cluster share",
         )
-        require(self.reference_episodes >= 2, "run.reference_episodes must be at least 2 to compute an interval")
+        require(
+            self.reference_episodes == 0 or self.reference_episodes >= 2,
+            f"run.reference_episodes is {self.reference_episodes}: give 0 for no comparison, or at least 2, which an "
+            "interval needs",
+        )
         require(
             0 <= self.metrics_port < 65536, f"run.metrics_port is {self.metrics_port}: it must be between 0 and 65535"
         )
@@ -127,6 +134,13 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
 
     def __post_init__(self) -> None:
+        for section in fields(self):
+            for name, value in vars(getattr(self, section.name)).items():
+                for number in value if isinstance(value, tuple) else (value,):
+                    require(
+                        not isinstance(number, int | float) or abs(number) < LIMIT,
+                        f"{section.name}.{name} is {number}: give a number below 2^63",
+                    )
         running = 0 if self.external.spaces else self.actors.at_least * self.actors.envs_per_actor
         allowed = self._fresh_episodes
         require(

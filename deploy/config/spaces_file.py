@@ -9,6 +9,7 @@ from typing import Any
 from actors.errors import UserError
 from actors.types.actions import Head, independent_spec
 from actors.types.spaces import Spaces
+from deploy.config.user_file import parse_json, read_text
 
 EXAMPLE = '{"observation_size": 4, "actions": [2]}'
 
@@ -17,10 +18,9 @@ def read_spaces(path: Path) -> Spaces:
     """Read `{"observation_size": D, "actions": [n, ...], "continuous": [[low, high], ...]}`: the number of choices of
     each head, and the bounds of each continuous one, null where it has none. One of the two may be left out. The output
     of `Spaces.to_json` is also read. Raises `UserError`."""
+    text = read_text(path)
     try:
-        raw: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the spaces in {path} ({error.strerror}): give --spaces FILE.json") from error
+        raw: Any = parse_json(text)
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({error}): write for example {EXAMPLE}") from error
     try:
@@ -32,9 +32,9 @@ def read_spaces(path: Path) -> Spaces:
         if unknown := set(raw) - {"observation_size", "actions", "continuous"}:
             raise ValueError(f"unknown key {min(unknown)}")
         heads = [_head(k, *pair) for k, pair in enumerate(bounds)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Spaces.flat(independent_spec(actions, heads), size)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path} does not describe spaces ({error!r}): write for example {EXAMPLE}") from error
-    return Spaces.flat(independent_spec(actions, heads), size)
 
 
 def _head(k: int, low: Any, high: Any) -> Head:

@@ -16,17 +16,12 @@ from rich.text import Text
 
 from actors.config import ConfigError
 from deploy.config.schema import PRESETS, Config
+from deploy.config.user_file import read_yaml
 
 
 def from_yaml(path: Path, base: Config) -> Config:
     """Override `base` with the YAML file at `path`. Raises `ConfigError` with the file name and the reason."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} is not valid YAML: {reason}") from error
+    data = read_yaml(path)
     try:
         return overlay(base, {} if data is None else data)
     except ConfigError as error:

@@ -47,6 +47,7 @@ TRAINING = Board(
         "Return": (
             Panel("Mean return with 95% interval", ("return_mean", "return_low", "return_high"), View.BAND),
             Panel("Paid return, and standard deviation of returns", ("paid_mean", "return_std")),
+            Panel("Mean reward per step", ("reward_mean",)),
             Panel("Updates and versions", ("update", "policy_version")),
             Panel("Episodes and steps trained on", ("episodes_trained", "env_steps")),
             Panel("Episodes per second", ("episodes_per_s",)),
@@ -70,7 +71,10 @@ TRAINING = Board(
             Panel("Coefficient of that KL divergence", ("prior_coef",)),
             Panel("Other episodes with the same seed in a batch", ("same_seed_episodes",)),
             Panel("Update epochs and skipped steps", ("update_epochs_done", "skipped_steps")),
-            Panel("Clipped rewards and observations", ("clipped_rewards", "clipped_observations")),
+            Panel(
+                "Clipped rewards, values, log-probs and observations",
+                ("clipped_rewards", "clipped_values", "clipped_log_probs", "clipped_observations"),
+            ),
             Panel("Norm of the LSTM state", ("hidden_norm",)),
             Panel("Padding and forced steps", ("padding_waste", "forced_fraction")),
         ),
@@ -111,6 +115,7 @@ SERVICE = Board(
             Panel("Steps per second by actor", ("actor_steps_per_s",), by="role"),
             Panel("Wait time by actor", ("actor_wait_s",), by="role"),
             Panel("Episodes dropped by actor", ("actor_dropped_backpressure",), View.TOTALS, by="role"),
+            Panel("Episodes rejected by actor", ("actor_rejected",), View.TOTALS, by="role"),
             Panel("Damaged weights by actor", ("actor_damaged_weights",), View.TOTALS, by="role"),
         ),
     },

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.config import EnvConfig
+from actors.errors import UserError
 from actors.process_environment import NO_GPU
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player
@@ -116,7 +118,10 @@ class CellStore:
     def _file(self, name: str) -> dict[str, Any]:
         if name not in self._files:
             path = self._path(name)
-            self._files[name] = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
+            try:
+                self._files[name] = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
+            except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
+                raise UserError(f"{path} is damaged ({error}): delete it, and its cells are played again") from error
         return self._files[name]
 
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from actors.config import ConfigError
 from actors.errors import UserError
 from deploy.config.schema import PRESETS
+from deploy.config.user_file import read_yaml
 from deploy.config.yaml import overlay, suggest, to_yaml
 
 POLICY, RECORD, CURVE = "policy.safetensors", "record.json", "curve.csv"
@@ -87,15 +87,10 @@ class Study:
 
 def read_study(path: Path) -> Study:
     """Read and validate a study. Raises `UserError`."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    data = read_yaml(path)
     try:
         return _study(data, path)
-    except (ConfigError, KeyError, TypeError) as error:
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"{path}: {reason}") from error
 

@@ -12,6 +12,7 @@ import yaml
 from actors.config import ConfigError
 from actors.errors import UserError
 from actors.rules.names import SIZES, parse_rule
+from deploy.config.user_file import read_yaml
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import BEST, FIXED, GAP
 from deploy.evaluation.suite import PRICES
@@ -37,16 +38,14 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
 def read_rules(path: Path, prices: Sequence[float] = PRICES) -> dict[str, dict[float, str]]:
     """Read the rules by line and price. Raises `UserError` for files without a valid rule for each price."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path)
         found = {str(line): {w: str(own[w]) for w in prices} for line, own in data.items()}
         for own in found.values():
             for rule in own.values():
                 parse_rule(rule)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ConfigError, yaml.YAMLError) as error:
+    except ConfigError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from error
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         wanted = ", ".join(f"{w:g}" for w in prices)
         raise UserError(f"{path}: name a rule for each of the prices {wanted} in every line") from error
     return found

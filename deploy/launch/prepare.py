@@ -19,9 +19,10 @@ from actors.metrics.prometheus import ProcessMetrics
 from actors.policy.gradients import cache as gradients
 from actors.policy.kernels import cache as acting
 from actors.policy.publish import from_weights
+from actors.types.spaces import Spaces
 from deploy.config.resume import resumed_folder
-from deploy.config.schema import Config
-from deploy.config.yaml import to_yaml
+from deploy.config.schema import PRESETS, Config
+from deploy.config.yaml import from_yaml, to_yaml
 from deploy.launch.process_settings import checked_spaces, namespace
 from deploy.launch.run_lock import run_lock
 from learner.kernels import cache as update
@@ -55,23 +56,52 @@ def open_run(config: Config, resume: Path | None, holding: ExitStack | None = No
         run_dir = resumed_folder(resume) if resume is not None else _new_folder(config)
         if holding is not None:
             holding.enter_context(run_lock(run_dir))
-        if resume is not None and resume != run_dir:
-            resumed_network(load_checkpoint(resume), config.policy, spaces)
-            start_from(resume)
-        elif resume is None and not config.run.service and not has_trained(run_dir):
-            forget_untrained(run_dir)
-        elif list_checkpoints(run_dir / "checkpoints"):
-            if resume is None and not config.run.service:
-                raise UserError(
-                    f"{run_dir} already holds a run: continue it with --resume {run_dir}, or give another --run.name"
-                )
-            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
+        _check_checkpoints(config, spaces, run_dir, resume)
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         (run_dir / "config.yaml").write_text(to_yaml(config))
     except OSError as error:
         where = error.filename or config.run.root
         raise UserError(f"cannot write to {where} ({error.strerror}): give another --run.root") from error
     return run_dir
+
+
+def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Path | None) -> None:
+    """Check that the run may start or continue in its folder, and roll back to `resume` if that is a checkpoint."""
+    if resume is not None:
+        _check_environment(config, run_dir)
+        if resume != run_dir:
+            resumed_network(load_checkpoint(resume), config.policy, spaces)
+            start_from(resume)
+        elif list_checkpoints(run_dir / "checkpoints"):
+            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
+    else:
+        if not config.run.service and not has_trained(run_dir):
+            forget_untrained(run_dir)
+        if list_checkpoints(run_dir / "checkpoints"):
+            if not config.run.service:
+                raise UserError(
+                    f"{run_dir} already holds a run: continue it with --resume {run_dir}, or give another --run.name"
+                )
+            _check_environment(config, run_dir)
+            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
+
+
+def _check_environment(config: Config, run_dir: Path) -> None:
+    """Raise `UserError` if a run would continue in another environment. Its spaces may be the same."""
+    if not (run_dir / "config.yaml").is_file():
+        return
+    before, now = map(_environment, (from_yaml(run_dir / "config.yaml", PRESETS["tamiyo"]), config))
+    if before != now:
+        raise UserError(
+            f"{run_dir} has trained in {before}, not in {now}: resume it without --env, or start a new run with its "
+            f"weights, by --init-from {run_dir}"
+        )
+
+
+def _environment(config: Config) -> str:
+    if config.external.spaces:
+        return "an external environment"
+    return config.gym.id.rpartition(":")[2] or "the seed-training environment"
 
 
 def _new_folder(config: Config) -> Path:

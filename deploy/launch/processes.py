@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
@@ -27,7 +27,10 @@ from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervision.monitor import RunMonitor
 from deploy.launch.supervision.stopping import run_in_thread, wait_until_stopped
+from deploy.report.numbers import number
 from learner.service import LearnerService
+
+PUMP_S = 0.2  # longest time between two looks at the actors
 
 
 def run_learner(config: Config, resume: Path | None = None) -> int:
@@ -72,7 +75,7 @@ def _learn(config: Config, resume: Path | None) -> int:
                 console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:
                 console.print(
-                    f"update {m['update']:.0f}: return {m['return_mean']:.2f}, lag {m['policy_lag_mean']:.1f}, "
+                    f"update {m['update']:.0f}: {_outcome(m)}, lag {m['policy_lag_mean']:.1f}, "
                     f"{m['episodes_per_s']:.1f} episodes/s, waited {m['wait_s']:.1f} s"
                 )
             if status.done or stop.wait(0.2):
@@ -92,15 +95,21 @@ def _learn(config: Config, resume: Path | None) -> int:
     return 130 if stop.is_set() and not status.done else 0
 
 
+def _outcome(metrics: Mapping[str, float]) -> str:
+    if "return_mean" in metrics:
+        return f"return {number(metrics['return_mean'])}"
+    return f"reward per step {number(metrics['reward_mean'])}, no episode ended"
+
+
 def run_actors(config: Config) -> int:
     """Run only the actors, on this machine or on the Ray cluster at `run.address`, until interrupted."""
     checked_spaces(config)
+    connect(config.run.redis, config.queue, namespace(config)).close()
     if config.external.spaces:
         from deploy.launch.endpoint import serve_endpoint
 
         return serve_endpoint(config)
     require_free_port(config.run.metrics_port, "run.metrics_port")
-    connect(config.run.redis, config.queue, namespace(config)).close()
     console = Console(highlight=False)
     compile_kernels(config, console, learner=False)
     ray_context: AbstractContextManager[str | None] = (
@@ -115,18 +124,20 @@ def run_actors(config: Config) -> int:
             require_gpus(config.actors, node_gpus(), learner=0.0)
         pool = WorkerPool(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
         console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
-        while not stop.wait(0.2):
-            pool.autoscale(ray.available_resources)
-            reports = pool.pump(timeout_s=0.0)
-            metrics.reporter("fleet")(pool.counts())
-            for report in reports:
-                metrics.reporter(report.actor)(report.metrics)
-                console.print(
-                    f"wave: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
-                    f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
-                    + (f", Redis was unreachable for {report.away_s:.1f} s" if report.away_s else "")
-                )
-        pool.stop()
+        try:
+            while not stop.is_set():
+                pool.autoscale(ray.available_resources)
+                reports = pool.pump(PUMP_S)
+                metrics.reporter("fleet")(pool.counts())
+                for report in reports:
+                    metrics.reporter(report.actor)(report.metrics)
+                    console.print(
+                        f"{report.actor}: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
+                        f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
+                        + (f", Redis was unreachable for {report.away_s:.1f} s" if report.away_s else "")
+                    )
+        finally:
+            pool.stop()
     return 0
 
 

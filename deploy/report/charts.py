@@ -16,29 +16,33 @@ from deploy.report.run_folder import References, RunFolder
 from deploy.report.statistics import Interval, mean_interval, stratified_mean
 
 Floats = NDArray[np.float64]
+MOST_LINES, OTHERS = 12, "others"  # in one figure
 
 
 def learning_curve(run: RunFolder) -> Figure | None:
-    """Mean return of recent episodes, tasks weighted equally, with a 95% band; baselines as horizontal lines."""
+    """Mean return of recent episodes, tasks weighted equally, with a 95% band; baselines as horizontal lines. If no
+    episode of the run ended, mean reward of a step."""
     if not run.metrics:
         return None
-    x, y = run.series("update"), run.series("return_mean")
+    x, window = run.series("update"), max(3, len(run.metrics) // 6)
     figure, ax = _figure(3.6)
-    mean, low, high = _rolling(run, x, y, window=max(3, len(x) // 6))
-    ax.axvspan(x[0] + 0.8 * (x[-1] - x[0]), x[-1], color="#f2f5f8", zorder=0, lw=0)
+    mean, low, high = _rolling_rewards(run, window) if run.per_step else _rolling(run, x, window)
+    if not np.isfinite(mean).any():
+        return None
     labels: list[tuple[float, str, str]] = []
-    if run.references is not None:
+    if run.references is not None and not (run.per_step or run.references.cut_at):
         for name, values in run.references.baselines.items():
             interval = stratified_mean(values, run.references.tasks)
             ax.axhline(interval.mean, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)))
             labels.append((interval.mean, name, POLICIES[name]))
     ax.fill_between(x, low, high, color=POLICIES["learned"], alpha=0.18, lw=0)
     ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, marker="o" if len(x) == 1 else "")
-    labels.append((float(mean[-1]), "learned", POLICIES["learned"]))
+    labels += [(float(y), "learned", POLICIES["learned"]) for y in mean[np.isfinite(mean)][-1:]]
     _updates_axis(ax, x)
     label_right(ax, labels)
-    ax.set_ylabel("return (points)" if run.unit else "return of whole episodes")
-    if len(x) >= 5:
+    ax.set_ylabel("mean reward of a step" if run.per_step else _return_label(run))
+    if run.unit and len(x) >= 5:
+        ax.axvspan(x[0] + 0.8 * (x[-1] - x[0]), x[-1], color="#f2f5f8", zorder=0, lw=0)
         ax.text(0.9, 1.015, "last fifth", transform=ax.transAxes, ha="center", color=MUTED, fontsize=8)
     return figure
 
@@ -50,6 +54,11 @@ def op_shares(run: RunFolder) -> Figure | None:
         return None
     names = [n for n in OPS if n in shares] + [n for n in shares if n not in OPS]
     names = names[1:] + names[:1]
+    if len(names) > MOST_LINES:
+        commonest = sorted(names, key=lambda n: -float(np.nanmean(shares[n])))
+        names, rest = sorted(commonest[: MOST_LINES - 1], key=names.index), commonest[MOST_LINES - 1 :]
+        shares |= {OTHERS: np.nansum([shares[n] for n in rest], axis=0)}
+        names.append(OTHERS)
     x, stack = _widened(run.series("update"), np.nan_to_num(np.stack([shares[n] for n in names])))
     figure, ax = _figure(3.0)
     ax.stackplot(x, stack, colors=[color(n, OPS) for n in names], lw=0.4, edgecolor="white")
@@ -70,6 +79,11 @@ def head_entropies(run: RunFolder) -> Figure | None:
     x = run.series("update")
     figure, ax = _figure(3.0)
     labels = []
+    if len(heads) > MOST_LINES:
+        names = list(heads)[: MOST_LINES - 1]
+        heads = {n: heads[n] for n in names} | {
+            OTHERS: np.mean([v for n, v in heads.items() if n not in names], axis=0)
+        }
     for name, values in heads.items():
         ax.plot(x, values, color=color(name, HEADS), lw=2.0 if name == "op" else 1.5, marker="o" if len(x) == 1 else "")
         known = values[np.isfinite(values)]
@@ -128,7 +142,8 @@ def task_returns(run: RunFolder) -> Figure | None:
     ax.grid(axis="x", color=GRID)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
-    ax.set_xlabel("return (points)" if run.unit else "return of whole episodes")
+    cut_at = references.cut_at
+    ax.set_xlabel(f"return of the first {cut_at:,} steps" if cut_at else _return_label(run))
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, handletextpad=0.2, borderaxespad=0, columnspacing=1.2)
     return figure
 
@@ -143,18 +158,26 @@ def _interval(values: list[float]) -> Interval:
     return mean_interval(values) if len(values) > 1 else Interval(values[0], values[0], values[0])
 
 
-def _rolling(run: RunFolder, x: Floats, y: Floats, window: int) -> tuple[Floats, Floats, Floats]:
-    """Stratified mean over the episodes of the last `window` updates with its band; else the mean of the update."""
-    rows = []
-    for i in range(len(x)):
-        first = x[max(0, i - window + 1)]
-        inside = [e for e in run.episodes if first <= e["update"] <= x[i]]
-        if inside:
-            rows.append(stratified_mean([e["return"] for e in inside], [e["task_id"] for e in inside]))
-        else:
-            rows.append(Interval(y[i], y[i], y[i]))
-    mean, low, high = np.array(rows).T
-    return mean, low, high
+def _return_label(run: RunFolder) -> str:
+    return "return (points)" if run.unit else "return of whole episodes"
+
+
+def _rolling(run: RunFolder, x: Floats, window: int) -> Floats:
+    """Stratified means `[3, updates]` with their bands over the whole episodes of the last `window` updates; NaN where
+    there are none."""
+    updates, returns, tasks = (
+        np.array([row[k] for row in run.whole_episodes]) for k in ("update", "return", "task_id")
+    )
+    starts = np.searchsorted(updates, x[np.maximum(np.arange(len(x)) - window + 1, 0)])
+    stops = np.searchsorted(updates, x, side="right")
+    parts = [slice(a, b) for a, b in zip(starts, stops, strict=True)]
+    return np.array([stratified_mean(returns[p], tasks[p]) if p.start < p.stop else [np.nan] * 3 for p in parts]).T
+
+
+def _rolling_rewards(run: RunFolder, window: int) -> Floats:
+    """Mean rewards `[3, updates]` of a step over the last `window` updates, without a band."""
+    y = run.series("reward_mean")
+    return np.array([[y[max(0, i - window + 1) : i + 1].mean()] * 3 for i in range(len(y))]).T
 
 
 def _figure(height_in: float) -> tuple[Figure, Axes]:

@@ -15,8 +15,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
+from actors.errors import UserError
 from deploy.report import charts, episode_chart
 from deploy.report.findings import findings
+from deploy.report.numbers import number
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
 from deploy.report.statistics import Interval, paired_interval
@@ -40,8 +42,9 @@ FIGURES = (
         "updates, with all tasks weighted equally, and its 95% band. Dashed lines show the random policy and never "
         "growing on task seeds of the last fifth (shaded). The paired comparison is more precise than this figure.",
         charts.learning_curve,
-        "Undiscounted return of whole episodes: the mean over the episodes of recent updates, and its 95% band. The "
-        "dashed line shows the random policy on seeds of the last fifth (shaded).",
+        "Undiscounted return of the episodes that ended in recent updates: their mean and its 95% band. In the first "
+        "updates of a run these are the shorter ones. If no episode ended: mean reward of a step. The dashed line "
+        "shows the random policy.",
     ),
     ReportFigure(
         "task_returns",
@@ -62,7 +65,7 @@ FIGURES = (
         "Actions",
         "Fraction of steps that chose each op.",
         charts.op_shares,
-        "Fraction of steps for each choice of the first head.",
+        "Fraction of steps for each choice, or range of choices, of the first head; of many, the commonest.",
     ),
     ReportFigure(
         "head_entropies",
@@ -99,7 +102,16 @@ class Comparison(NamedTuple):
 def write_report(run_dir: Path) -> Path:
     """Write `report.html` and `report/*.png` into a run folder, and return the path of the page. Raises `UserError`."""
     run = read_run(run_dir)
-    (run_dir / "report").mkdir(exist_ok=True)
+    try:
+        (run_dir / "report").mkdir(exist_ok=True)
+        return _write(run, run_dir)
+    except OSError as error:
+        raise UserError(f"cannot write the report to {run_dir} ({error.strerror}): make it writable") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything
+        raise UserError(f"a file of the run folder {run_dir} is damaged ({type(error).__name__}: {error})") from error
+
+
+def _write(run: RunFolder, run_dir: Path) -> Path:
     drawn, missing = [], []
     with matplotlib.rc_context(STYLE):
         for picture in _figures(run):
@@ -112,6 +124,7 @@ def write_report(run_dir: Path) -> Path:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.filters["number"] = number
     page = environment.get_template("report.html.j2").render(
         run=run,
         headline=_headline(run),
@@ -140,20 +153,24 @@ def headline(run_dir: Path) -> str:
 def _headline(run: RunFolder) -> list[str]:
     comparisons = _comparisons(run)
     if not comparisons:
-        return ["No comparison: the run ended before the baselines were played."]
-    return [_sentence(c, run.unit) for c in comparisons]
+        return [f"No comparison: {run.why_no_references}."]
+    cut_at = run.references.cut_at if run.references else 0
+    return [_sentence(c, run.unit) for c in comparisons] + (
+        [f"Episodes were cut after {cut_at:,} steps and count up to there."] if cut_at else []
+    )
 
 
 def _sentence(c: Comparison, unit: str) -> str:
     mean, low, high = c.interval
     unit = f" {unit}" if unit else ""
     low, high = (-high, -low) if c.verdict == "worse" else (low, high)
-    bounds = f"[{low:.1f}, {high:.1f}] (95%, n={c.n} paired seeds)"
+    scale = c.interval.size
+    bounds = f"[{number(low, scale, '')}, {number(high, scale, '')}] (95%, n={c.n} paired seeds)"
     if c.verdict == "better":
-        return f"Learned beats {c.against} by {mean:.1f}{unit} {bounds}."
+        return f"Learned beats {c.against} by {number(mean, scale, '')}{unit} {bounds}."
     if c.verdict == "worse":
-        return f"Learned is worse than {c.against} by {-mean:.1f}{unit} {bounds}."
-    return f"Learned does not beat {c.against}: {mean:+.1f}{unit} {bounds}, an interval that includes zero."
+        return f"Learned is worse than {c.against} by {number(-mean, scale, '')}{unit} {bounds}."
+    return f"Learned does not beat {c.against}: {number(mean, scale)}{unit} {bounds}, an interval that includes zero."
 
 
 def _comparisons(run: RunFolder) -> list[Comparison]:
@@ -176,8 +193,10 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("steps", f"{sum(int(e['steps']) for e in run.episodes):,}"))
         if elapsed > 0:
             facts.append(("episodes / s", f"{len(run.episodes) / elapsed:.1f}"))
-    if last.get("return_mean") is not None:
-        facts.append(("last mean return", f"{last['return_mean']:+.1f}"))
+    for name, title in (("return_mean", "last mean return"), ("reward_mean", "last mean reward per step")):
+        known = [row[name] for row in run.metrics if row.get(name) is not None]
+        if known and run.per_step == (name == "reward_mean"):
+            facts.append((title, number(known[-1])))
     return facts
 
 

@@ -18,6 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from deploy.report.numbers import number
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -31,7 +33,7 @@ class ProgressSnapshot:
     max_seconds: float | None
     episodes: int
     episodes_per_s: float
-    return_mean: float | None  # None before the first update
+    return_mean: float | None  # the newest; None before the first update
     return_history: Sequence[float]  # oldest first
     policy_lag: float  # versions
     queue_depth: int
@@ -40,6 +42,12 @@ class ProgressSnapshot:
     restarts: int
     eta_s: float | None
     unit: str = "points"  # unit of returns
+    per_step: bool = False  # whether returns are mean rewards of a step, because no episode has ended yet
+
+    @property
+    def label(self) -> str:
+        """What `return_mean` is."""
+        return "reward/step" if self.per_step and self.return_mean is not None else "return"
 
     @property
     def fraction(self) -> float:
@@ -100,11 +108,11 @@ def panel(title: str, s: ProgressSnapshot) -> Panel:
         ProgressBar(total=1.0, completed=s.fraction, complete_style="cyan", finished_style="green"),
         f"{s.fraction:4.0%}  {clock(s.elapsed_s)}{left}",
     )
-    reward = Text.assemble(("return  ", "dim"))
+    reward = Text.assemble((f"{s.label}  ", "dim"))
     if s.return_mean is None:
         reward.append("waiting for the first batch", style="dim italic")
     else:
-        reward.append(f"{s.return_mean:+.1f}{' ' + s.unit if s.unit else ''}  ", style="bold")
+        reward.append(f"{number(s.return_mean)}{' ' + s.unit if s.unit else ''}  ", style="bold")
         reward.append(sparkline(s.return_history, 40), style="cyan")
     facts = Table.grid(padding=(0, 3))
     missing = s.actors_alive < s.actors_total
@@ -125,7 +133,7 @@ def panel(title: str, s: ProgressSnapshot) -> Panel:
 def plain(s: ProgressSnapshot) -> str:
     """Format a snapshot as one line."""
     total = f"/{s.updates_total}" if s.updates_total else ""
-    reward = "return      -" if s.return_mean is None else f"return {s.return_mean:+6.1f}"
+    reward = f"{s.label} {'-' if s.return_mean is None else number(s.return_mean):>6}"
     eta = f"  eta {clock(s.eta_s)}" if s.eta_s is not None else ""
     restarts = f" ({s.restarts} restarted)" if s.restarts else ""
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from actors.errors import UserError
+from actors.types.episode import EndReason
 
 Row = dict[str, Any]
 
@@ -24,6 +26,7 @@ class References:
     learned: list[float]
     random: list[float]
     never_grow: list[float] | None = None
+    cut_at: int = 0  # step at which episodes were cut; 0 if all were played to their end
 
     @property
     def baselines(self) -> dict[str, list[float]]:
@@ -63,6 +66,7 @@ class RunFolder:
     metrics: list[Row]  # one per update
     episodes: list[Row]  # one per episode trained on
     references: References | None
+    why_no_references: str
     timeline: RecordedEpisode | None
 
     @property
@@ -75,7 +79,7 @@ class RunFolder:
         """Id of the Gymnasium environment; empty for seed hosts."""
         try:
             settings = yaml.safe_load(self.settings)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             return ""
         gym = settings.get("gym") if isinstance(settings, dict) else None
         return str(gym.get("id") or "") if isinstance(gym, dict) else ""
@@ -84,6 +88,16 @@ class RunFolder:
     def unit(self) -> str:
         """Unit of returns: points of validation accuracy for seed hosts, unknown (empty) otherwise."""
         return "" if self.gym_id else "points"
+
+    @cached_property
+    def whole_episodes(self) -> list[Row]:
+        """The rows of `episodes` that are not segments; a segment has the return up to its end."""
+        return [row for row in self.episodes if row.get("end_reason") != EndReason.CUT]
+
+    @property
+    def per_step(self) -> bool:
+        """Whether no episode of the run ended, so that it has mean rewards of a step but no returns."""
+        return not self.whole_episodes
 
     def series(self, name: str) -> NDArray[np.float64]:
         """The values of a metric by update `[updates]`; NaN if an update did not report it."""
@@ -104,14 +118,18 @@ def read_run(path: Path) -> RunFolder:
         raise UserError(f"{path} is not a run folder (it has no metrics.jsonl)")
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
-    return RunFolder(
-        path=path,
-        settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
-        metrics=_lines(path / "metrics.jsonl"),
-        episodes=_lines(path / "episodes.jsonl"),
-        references=_build(References, references) if references and references["learned"] else None,
-        timeline=_build(RecordedEpisode, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
-    )
+    try:
+        return RunFolder(
+            path=path,
+            settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
+            metrics=_lines(path / "metrics.jsonl"),
+            episodes=_lines(path / "episodes.jsonl"),
+            references=_build(References, references) if references and references.get("learned") else None,
+            why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
+            timeline=_build(RecordedEpisode, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
+        )
+    except (KeyError, TypeError, UnicodeDecodeError) as error:
+        raise UserError(f"the run folder {path} is damaged ({error!r})") from error
 
 
 def _build(kind: type[Built], data: Row) -> Built:
@@ -124,7 +142,7 @@ def _object(path: Path) -> Row | None:
         return None
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
@@ -136,8 +154,11 @@ def _lines(path: Path) -> list[Row]:
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"expected an object, not {line[:40]}")
+            rows.append(row)
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise UserError(f"{path}, line {number} is damaged: {error}") from error
     return rows

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 class Interval(NamedTuple):
@@ -14,6 +15,11 @@ class Interval(NamedTuple):
     mean: float
     low: float
     high: float
+
+    @property
+    def size(self) -> float:
+        """The number of the three that is farthest from zero, as a positive one."""
+        return max(map(abs, self))
 
 
 def paired_interval(
@@ -47,7 +53,7 @@ def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = 10_00
     return Interval(float(x.mean()), float(low), float(high))
 
 
-def stratified_mean(values: Sequence[float], strata: Sequence[str]) -> Interval:
+def stratified_mean(values: ArrayLike, strata: ArrayLike) -> Interval:
     """Mean of the strata's means, weighted equally, with a normal 95% interval.
 
     Unlike the plain mean, it does not depend on how many episodes of each task a batch happens to contain.

@@ -20,10 +20,10 @@ from actors.precision import tf32
 from actors.types.episode import Episode
 from learner.ppo import losses
 from learner.ppo.batch import Batch, make_batch
+from learner.ppo.extremes import clip_rewards
 from learner.ppo.gae import gae
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.optimizer import clip_gradients, make_optimizer
-from learner.ppo.rewards import clip_rewards
 
 HELD_OUT = 0.1  # share of the demonstrations that are used for evaluation only
 PADDING_WASTE = 1.3
@@ -37,14 +37,14 @@ class ImitationResult(NamedTuple):
     after: float
     agreement: float  # share of unforced steps whose op has a probability of at least a half
     skipped: int = 0  # optimizer steps that were skipped because the gradient was not finite
-    clipped: int = 0  # extreme rewards and observations, see `learner.ppo.rewards` and `ObservationNormalizer`
+    clipped: int = 0  # extreme rewards and observations, see `learner.ppo.extremes` and `ObservationNormalizer`
 
 
 class _Demonstrations(NamedTuple):
     """A batch of episodes and its targets."""
 
     batch: Batch  # whole episodes
-    clipped: Tensor  # [] rewards
+    clipped: Tensor  # [] rewards and bootstrap values
     returns: Tensor  # [N]
     counted: Tensor  # [N, H]
     unforced: Tensor  # [N]
@@ -103,7 +103,8 @@ def _demonstrations(
     no_values = torch.zeros_like(rewards)
     returns = gae(rewards, no_values, batch.valid, batch.terminated, batch.bootstrap_value, gamma, 1.0).returns
     counted = network.counted[batch.actions[:, 0]] & ~batch.forced[:, None]
-    return _Demonstrations(batch, clipped, batch.from_rows(returns), counted, ~batch.forced)
+    number = torch.stack(list(clipped.values())).sum()
+    return _Demonstrations(batch, number, batch.from_rows(returns), counted, ~batch.forced)
 
 
 def _evaluate(network: FactoredRecurrentActorCritic, batch: Batch, part: Minibatch) -> Evaluation:

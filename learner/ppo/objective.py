@@ -11,7 +11,7 @@ from torch import Tensor
 from actors.policy.network import Evaluation
 from learner.config import LearnerConfig
 from learner.ppo import losses
-from learner.ppo.targets import Targets
+from learner.ppo.targets import Targets, ranges
 
 
 class Denominators(NamedTuple):
@@ -143,5 +143,6 @@ def ratio_metrics(
     k3 = (log_ratio.exp() - 1.0 - log_ratio).masked_fill(~counted, 0.0).sum(0) / active
     joint = log_ratio.sum(-1).exp().masked_fill(~t.unforced, 1.0).masked_fill(~live, 0.0)
     metrics = {"ratio_mean": joint.sum() / seen, "ratio_max": joint.amax()}
-    metrics |= {f"clip_fraction/{name}": share for name, share in zip(heads, clipped.sum(0) / active, strict=True)}
-    return metrics | {f"kl/{name}": kl for name, kl in zip(heads, k3, strict=True)}
+    clip_fraction = clipped.sum(0) / active
+    metrics |= {f"clip_fraction/{name}": clip_fraction[part].mean() for name, part in ranges(heads)}
+    return metrics | {f"kl/{name}": k3[part].mean() for name, part in ranges(heads)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,8 @@ from learner.ppo.gae import gae, head_advantages, normalize
 from learner.ppo.leave_one_out import leave_one_out
 
 WEIGHT_LIMIT = 2.0  # of the decoupled objective's importance weight
-MOST_BARS = 32  # in the histogram of a head's choices
+MOST_BARS = 32  # choices or heads with metrics of their own; where there are more, neighbours share them
+MOST_HISTOGRAMS = 8  # heads whose choices are counted
 
 
 class Targets(NamedTuple):
@@ -97,26 +99,29 @@ def batch_metrics(
     entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / targets.counted.sum(0).clamp(min=1)
     if network.config.core != "feedforward":
         metrics["hidden_norm"] = proximal.hidden.norm(dim=-1).mean()
-    ops = torch.nn.functional.one_hot(batch.actions[:, 0], spec.num_ops).double().mean(0)
     metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
-    metrics |= {f"entropy/{name}": entropy[k] for k, name in enumerate(spec.names)}
-    metrics |= {f"op/{name}": ops[o] for o, name in enumerate(spec.heads[0].choices)}
+    metrics |= {f"entropy/{name}": entropy[part].mean() for name, part in ranges(spec.names)}
     return metrics | choice_shares(spec, batch.actions, network.relevance[batch.actions[:, 0]])
 
 
-def choice_shares(spec: ActionSpec, actions: Tensor, relevant: Tensor) -> dict[str, Tensor]:
-    """`choice/HEAD/CHOICE` of every head but the first: its share of the steps at which the head was relevant.
+def ranges(names: Sequence[str]) -> list[tuple[str, slice]]:
+    """Divide `names` into at most `MOST_BARS` ranges of neighbours, whose metrics are one: many names would be many
+    series in every dashboard."""
+    width = -(-len(names) // MOST_BARS)
+    starts = range(0, len(names), width)
+    parts = [slice(start, min(start + width, len(names))) for start in starts]
+    return [(names[p.start] if width == 1 else f"{names[p.start]}..{names[p.stop - 1]}", p) for p in parts]
 
-    `actions [N, H]`, `relevant [N, H]`. Of a head with more than `MOST_BARS` choices, adjacent ones are counted
-    together.
-    """
+
+def choice_shares(spec: ActionSpec, actions: Tensor, relevant: Tensor) -> dict[str, Tensor]:
+    """`op/CHOICE` of the first head, and `choice/HEAD/CHOICE` of the next ones: the share of each choice, or range of
+    choices, of the steps at which the head was relevant. `actions [N, H]`, `relevant [N, H]`."""
     found: dict[str, Tensor] = {}
-    for k, head in enumerate(spec.heads[1 : spec.num_categorical], start=1):
-        width = -(-head.size // MOST_BARS)
-        bars = torch.zeros(-(-head.size // width), dtype=torch.double, device=actions.device)
-        bars.index_add_(0, actions[:, k] // width, relevant[:, k].double())
+    for k, head in enumerate(spec.heads[: min(spec.num_categorical, MOST_HISTOGRAMS)]):
+        parts = ranges(head.choices)
+        bars = torch.zeros(len(parts), dtype=torch.double, device=actions.device)
+        bars.index_add_(0, actions[:, k] // parts[0][1].stop, relevant[:, k].double())
+        family = f"choice/{head.name}" if k else "op"
         shares = bars / relevant[:, k].sum().clamp(min=1)
-        for bar, share in enumerate(shares.unbind()):
-            first, last = head.choices[bar * width], head.choices[min((bar + 1) * width, head.size) - 1]
-            found[f"choice/{head.name}/{first if width == 1 else f'{first}..{last}'}"] = share
+        found |= {f"{family}/{name}": share for (name, _), share in zip(parts, shares, strict=True)}
     return found

@@ -16,13 +16,13 @@ from actors.precision import tf32
 from learner.config import LearnerConfig
 from learner.ppo import losses
 from learner.ppo.batch import Batch
+from learner.ppo.extremes import bound_ratios, clip_rewards, clip_values
 from learner.ppo.leave_one_out import others_per_episode
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import clip_gradients
 from learner.ppo.precision import autocast
 from learner.ppo.prior import Prior, prior_coefficient
-from learner.ppo.rewards import clip_rewards
 from learner.ppo.targets import Targets, batch_metrics, make_targets
 
 KL_STOP = 1.5  # times target_kl
@@ -54,14 +54,15 @@ class PPOUpdate:
 
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         c = self.config
-        batch, clipped = clip_rewards(batch.to(self.device), self.network.value_normalizer)
-        metrics = {"clipped_rewards": clipped}
+        batch, metrics = clip_rewards(batch.to(self.device), self.network.value_normalizer)
+        proximal, clipped = clip_values(self.forward(batch))
+        metrics["clipped_values"] = metrics["clipped_values"] + clipped
+        batch, metrics["clipped_log_probs"] = bound_ratios(batch, proximal.log_probs)
         if self.prior is not None:
             batch, own = self.prior.charge(batch, prior_coefficient(c, update))
             metrics |= own
         if c.leave_one_out:
             metrics["same_seed_episodes"] = others_per_episode(batch.seed_index)
-        proximal = self.forward(batch)
         targets, values = make_targets(self.network, proximal, batch, c)
         metrics |= batch_metrics(self.network, proximal, values, targets, batch, version)
         del proximal

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +14,22 @@ from actors.transport.backoff import Backoff
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of file systems without hard links
+
+
+@contextmanager
+def unwritable_reported(folder: Path) -> Iterator[None]:
+    """Raise `UserError` if a file cannot be written because of its file system or its permissions."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        raise UserError(
+            f"cannot write to the run folder {folder} ({error.strerror}): make it writable for this user, then "
+            "continue with --resume"
+        ) from error
 
 
 def until_there_is_room(

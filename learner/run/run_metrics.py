@@ -39,13 +39,15 @@ class RunMetrics:
     def __init__(self, transport: Transport, state: RunState) -> None:
         self._transport, self._state = transport, state
         self._reported_s: float | None = None  # when the update before was
+        self._missing = 0  # episodes that the user knows of
 
     def of_update(self, episodes: Sequence[Episode], wait_s: float, start: float) -> dict[str, float]:
-        """Return counters, times, the state of the store, and means over the batch's episodes; segments count only if
-        no episode of the batch ended. The update's cycle began at `start` (monotonic) and waited `wait_s`. Its episodes
-        are not acknowledged yet; the times of saving and publishing are those of the update before."""
+        """Return counters, times, the state of the store, and means over the episodes that ended in the batch. The
+        update's cycle began at `start` (monotonic) and waited `wait_s`. Its episodes are not acknowledged yet; the times
+        of saving and publishing are those of the update before."""
         seen = self._state.with_store(lambda: (self._transport.ledger(), self._transport.health()))
         ledger, state, p = seen[0] if seen else Ledger(), self._state, self._state.progress
+        self._report_missing(ledger)
         since_s, self._reported_s = self._reported_s or start, time.monotonic()
         metrics = {
             "update": p.update,
@@ -63,6 +65,15 @@ class RunMetrics:
             "publish_s": state.publish_s,
         }
         return metrics | (run_status(*seen) if seen else {})
+
+    def _report_missing(self, ledger: Ledger) -> None:
+        if ledger.missing > self._missing:
+            self._state.notes.append(
+                f"{ledger.missing - self._missing} episodes were removed from the queue by something other than Tamiyo "
+                "(counted as `missing`); training continues: find out who can write to the store, and renew the "
+                "password of the user `actor`"
+            )
+            self._missing = ledger.missing
 
     def report_health(self, metrics: dict[str, float], cycle_s: float) -> None:
         """Report the figures that `tamiyo status` shows, unless the store is unreachable."""
@@ -96,10 +107,15 @@ def _objective(episode: Episode) -> float:
 
 
 def _means(episodes: Sequence[Episode]) -> dict[str, float]:
-    ended = [e for e in episodes if e.end_reason is not EndReason.CUT] or episodes
+    """Return the mean reward, and means over the episodes that ended: the sum of a segment's rewards is no return."""
+    steps = sum(len(e) for e in episodes)
+    reward = {"reward_mean": sum(e.undiscounted_return for e in episodes) / steps}
+    ended = [e for e in episodes if e.end_reason is not EndReason.CUT]
+    if not ended:
+        return reward
     returns = [_objective(e) for e in ended]
     interval = t_interval(returns)
-    return {
+    return reward | {
         "return_mean": float(np.mean(returns)),
         "return_std": float(np.std(returns)),
         **(dict(zip(("return_low", "return_high"), interval, strict=True)) if interval else {}),

@@ -152,7 +152,7 @@ def test_episodes_lost_with_a_killed_actor_are_counted(queue: Queue, point: str)
 
     def act() -> None:
         transport = queue.open()
-        outbox = Outbox(transport, "run", "a", 0, capacity=10)
+        outbox = Outbox(transport, "run", "a", 0, capacity_steps=1000)
         transport.put_all = (before if point == "before put" else after)(transport.put_all, 2)  # type: ignore[method-assign]
         for wave in range(2):
             for n in range(3):
@@ -164,6 +164,6 @@ def test_episodes_lost_with_a_killed_actor_are_counted(queue: Queue, point: str)
     arrived = 3 if point == "before put" else 6
     ledger = queue.ledger()
     assert (ledger.accepted, ledger.actors["a", 0].unsent) == (arrived, 6 - arrived)
-    Outbox(queue.open(), "run", "a", 1, capacity=10).report()  # its next incarnation
+    Outbox(queue.open(), "run", "a", 1, capacity_steps=1000).report()  # its next incarnation
     ledger = queue.ledger()
     assert (ledger.accepted, ledger.actors["a", 0].lost_with_actor) == (arrived, 6 - arrived)

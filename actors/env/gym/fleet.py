@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from actors.env.fleet import FleetStep
 from actors.env.gym.spaces import GymSpaces
+from actors.env.gym.unified import close_quietly
 from actors.errors import UserError
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
@@ -32,6 +33,7 @@ class StreamStep(NamedTuple):
     outcome: FleetStep  # of the actions; in rows whose episode ended, the final observation and its masks
     current: FleetStep  # observations and masks to act on
     began: Flags  # rows whose `current` is the first observation of an episode
+    invalid: Flags  # rows in whose episode of `outcome` a number cannot be trained on, now or before
 
 
 class StreamFleet(Protocol):
@@ -41,6 +43,7 @@ class StreamFleet(Protocol):
     spaces: Spaces
     num_envs: int
     seeds: NDArray[np.int64]  # [E] of the current episodes
+    fault: str  # what the last invalid episode held
 
     def start(self) -> StreamStep:
         """Reset all environments."""
@@ -77,6 +80,9 @@ class GymFleet:
     SAME_STEP and NEXT_STEP, and if the environment only takes a single seed, only the first reset is seeded; the seeds
     of later episodes only identify them and determine their policy noise.
 
+    A number in a reward or an observation that is NaN, infinite or too large for float32 counts as 0, and makes the
+    episode invalid. With DISABLED, such an episode ends at once.
+
     An environment must give an action mask with every observation that is acted on, or with none. Anything else raises
     `UserError`, because a missing mask would allow illegal actions.
     """
@@ -89,6 +95,8 @@ class GymFleet:
         self.autoreset = autoreset_mode(env_id, env)
         self.seeds = np.zeros(self.num_envs, dtype=np.int64)
         self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step resets
+        self._invalid = np.zeros(self.num_envs, dtype=np.bool_)  # rows whose current episode is invalid
+        self.fault = ""
         self._gives_masks = False
         self._takes_seeds = True  # one seed for each environment, not a single one for all
         action_masks: Callable[[], Any] | None = getattr(env.unwrapped, "action_masks", None)
@@ -106,21 +114,28 @@ class GymFleet:
             raw_obs, infos = self.env.reset(seed=seeds[0])
         infos = self._with_masks(infos)
         self._between, self._gives_masks = no_rows, "action_mask" in infos
-        obs, masks = self._obs(raw_obs), self._masks(infos, all_rows)
+        (obs, self._invalid), masks = self._obs(raw_obs), self._masks(infos, all_rows)
         rewards = np.zeros(self.num_envs, dtype=np.float32)
         current = self._fleet_step(obs, masks, rewards, no_rows, no_rows)
-        return StreamStep(current, current, all_rows)
+        return StreamStep(current, current, all_rows, no_rows)
+
+    def close(self) -> None:
+        """Close all environments, even if closing one fails."""
+        close_quietly(self.env)
 
     def step(self, actions: NDArray[np.int64]) -> StreamStep:
         """See `StreamFleet.step`."""
         raw_obs, rewards, terminated, truncated, infos = self.env.step(self._converter.env_actions(actions))
         infos = self._with_masks(infos)
-        running = ~self._between
+        running, same_step = ~self._between, self.autoreset is AutoresetMode.SAME_STEP
         terminated = np.asarray(terminated, dtype=np.bool_) & running
         ended = (terminated | np.asarray(truncated, dtype=np.bool_)) & running
-        rewards = self._finite(np.where(running, rewards, 0.0), "a reward")
-        obs = self._obs(raw_obs)
-        masks = self._masks(infos, np.ones_like(ended) if self.autoreset is AutoresetMode.SAME_STEP else ~ended)
+        rewards, bad_rewards = self._finite(np.where(running, self._each(rewards), 0.0), "a reward")
+        obs, bad_obs = self._obs(raw_obs)
+        invalid = self._invalid | bad_rewards | (bad_obs & running & ~(ended & same_step))
+        if self.autoreset is AutoresetMode.DISABLED:
+            ended |= invalid
+        masks = self._masks(infos, np.ones_like(ended) if same_step else ~ended)
         final_obs, final_masks = obs, masks
         if self.autoreset is AutoresetMode.NEXT_STEP:
             began, self._between = self._between, ended
@@ -130,18 +145,20 @@ class GymFleet:
             self._draw_seeds(began)
             if ended.any():
                 final_obs, final_masks = obs.copy(), masks.copy()
-                if self.autoreset is AutoresetMode.SAME_STEP:
-                    self._read_final(infos, ended, final_obs, final_masks)
+                if same_step:
+                    invalid |= self._read_final(infos, ended, final_obs, final_masks)
                 else:
-                    self._reset(ended, obs, masks)
+                    bad_obs = self._reset(ended, obs, masks)
+        self._invalid = np.where(began, bad_obs, invalid)
         outcome = self._fleet_step(final_obs, final_masks, rewards, terminated, ended)
         current = outcome._replace(obs=obs, masks=ActionMasks.of_flat(self.spaces.action, masks))
-        return StreamStep(outcome, current, began)
+        return StreamStep(outcome, current, began, invalid)
 
     def _read_final(
         self, infos: dict[str, Any], ended: Flags, final_obs: NDArray[np.float32], final_masks: NDArray[np.bool_]
-    ) -> None:
-        """Copy final observations and masks, which SAME_STEP puts into the infos, into the rows that ended."""
+    ) -> Flags:
+        """Copy final observations and masks, which SAME_STEP puts into the infos, into the rows that ended. Return the
+        rows whose final observation cannot be trained on."""
         if "final_obs" not in infos:
             raise UserError(
                 f'{self.env_id} resets in the step that ends an episode but gave no info["final_obs"]: give the last '
@@ -151,16 +168,18 @@ class GymFleet:
             final_masks[ended] = self._masks(infos["final_info"], np.zeros_like(ended), ended)[ended]
         else:
             final_masks[ended] = True
-        for e in map(int, np.flatnonzero(ended)):
-            with np.errstate(over="ignore"):
-                flat = self._converter.flat_obs(infos["final_obs"][e])
-            final_obs[e] = self._finite(flat, "a final observation")
+        with np.errstate(over="ignore"):
+            for e in map(int, np.flatnonzero(ended)):
+                final_obs[e] = self._converter.flat_obs(infos["final_obs"][e])
+        final_obs[:], bad = self._finite(final_obs, "a final observation")
+        return bad
 
-    def _reset(self, rows: Flags, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> None:
-        """Reset `rows` with their seeds and write the first observations and masks in place."""
+    def _reset(self, rows: Flags, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> Flags:
+        """Reset `rows` with their seeds and write the first observations and masks in place. Return the rows whose
+        first observation cannot be trained on."""
         seeds: Any = [int(s) if new else None for s, new in zip(self.seeds, rows, strict=True)]
         raw_obs, infos = self.env.reset(seed=seeds if self._takes_seeds else None, options={"reset_mask": rows.copy()})
-        fresh = self._obs(raw_obs)
+        fresh, bad = self._obs(raw_obs)
         if not np.array_equal(fresh[~rows], obs[~rows]):
             raise UserError(
                 f"{self.env_id} reset environments that options['reset_mask'] excludes: reset only those that it "
@@ -169,25 +188,34 @@ class GymFleet:
             )
         obs[rows] = fresh[rows]
         masks[rows] = self._masks(self._with_masks(infos), rows, rows)[rows]
+        return bad
 
     def _draw_seeds(self, rows: Flags) -> None:
         for e in map(int, np.flatnonzero(rows)):
             self.seeds[e] = self.seed_of(e)
 
-    def _obs(self, raw_obs: Any) -> NDArray[np.float32]:
+    def _obs(self, raw_obs: Any) -> tuple[NDArray[np.float32], Flags]:
         with np.errstate(over="ignore"):
             obs = self._converter.flat_batch(raw_obs, self.num_envs)
         return self._finite(obs, "an observation")
 
-    def _finite(self, array: NDArray[Any], what: str) -> NDArray[np.float32]:
-        """Cast to float32. Raises `UserError` for NaN, infinity and numbers that exceed float32."""
+    def _finite(self, array: NDArray[Any], what: str) -> tuple[NDArray[np.float32], Flags]:
+        """Cast to float32, with 0 for NaN, infinity and numbers that exceed float32. Return the rows that had any."""
         with np.errstate(over="ignore"):
             cast = array.astype(np.float32, copy=False)
-        if not np.isfinite(cast).all():
-            raise UserError(
-                f"{self.env_id} gave {what} that is NaN, infinite or too large for float32, which cannot be trained on"
-            )
-        return cast
+        finite = np.isfinite(cast)
+        if finite.all():
+            return cast, np.zeros(self.num_envs, dtype=np.bool_)
+        self.fault = f"{self.env_id} gave {what} that is NaN, infinite or too large for float32"
+        bad: Flags = np.logical_not(finite.reshape(self.num_envs, -1).all(axis=1))
+        return np.where(finite, cast, np.float32(0)), bad
+
+    def _each(self, rewards: Any) -> NDArray[np.float64]:
+        """Return rewards `[E]`, also of a vector environment that gives `[E, 1]`."""
+        each = np.asarray(rewards, dtype=np.float64)
+        if each.size != self.num_envs:
+            raise UserError(f"{self.env_id} gave rewards of shape {list(each.shape)}: give shape [{self.num_envs}]")
+        return each.reshape(self.num_envs)
 
     def _with_masks(self, infos: dict[str, Any]) -> dict[str, Any]:
         """Add the result of the environment's own `action_masks()` to the infos, in Gymnasium's form."""

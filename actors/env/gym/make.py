@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
@@ -14,87 +13,69 @@ from gymnasium.envs.registration import load_env_creator, registry
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actors.config import ConfigError, GymConfig
+from actors.config.gym import make_arguments
+from actors.env.gym.own_dtype import OwnDtype
 from actors.env.gym.spaces import GymSpaces
-from actors.errors import UserError
+from actors.env.gym.unified import AnyEnv, UnifiedEnv, close_quietly
+from actors.errors import UserError, described
 from actors.types.spaces import Spaces
 
-AnyEnv = gymnasium.Env[Any, Any]
 Wrap = Callable[[AnyEnv], AnyEnv]
 
 
-class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Unifies both conventions for action masks as `info["action_mask"]`, flat and bool.
+def make_vector_env(
+    config: GymConfig, num_envs: int, heartbeat: Callable[[], None] = lambda: None
+) -> VectorEnv[Any, Any, Any]:
+    """Create the vector environment. Raises `UserError` for what is wrong with its name or its arguments, and whatever
+    else its constructor raises.
 
-    `info["action_mask"]`, Gymnasium's convention, takes precedence over the method `action_masks()` of sb3-contrib. An
-    environment with neither has no masks.
-    """
-
-    def __init__(self, env: AnyEnv, env_id: str) -> None:
-        super().__init__(env)
-        self._spaces = GymSpaces(env_id, env.observation_space, env.action_space)
-        self._method = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        return obs, self._with_mask(info)
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, reward, terminated, truncated, self._with_mask(info)
-
-    def _with_mask(self, info: dict[str, Any]) -> dict[str, Any]:
-        mask = info.get("action_mask")
-        if mask is None and self._method is not None:
-            mask = self._method()
-        # Other infos are not used; passing them on would only cost copies.
-        return {} if mask is None else {"action_mask": self._spaces.flat_mask(mask)}
-
-
-def make_vector_env(config: GymConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """Create the vector environment. Raises `UserError`.
-
-    `sync` and `async` environments are reset explicitly, each episode with its own seed; `own` environments follow
+    `heartbeat` is called after each constructor, reset and step of a single environment, unless it has a process of its
+    own. `sync` and `async` environments are reset explicitly, each episode with its own seed; `own` environments follow
     their own autoreset mode.
     """
-    kwargs = parse_kwargs(config.kwargs)
-    wrappers = [*(_load_wrapper(name) for name in config.wrappers), partial(MaskInInfo, env_id=config.id)]
-    mode = {"sync": "sync", "async": "async", "own": "vector_entry_point"}[config.vectorization]
-    seeded = {"wrappers": wrappers, "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
-    options: dict[str, Any] = {} if mode == "vector_entry_point" else seeded
+    wrappers_of = list(map(_load_wrapper, config.wrappers))
+    arguments = make_arguments(config.kwargs)
     _check_id(config.id)
-    try:
-        return gymnasium.make_vec(config.id, num_envs, mode, **options, **kwargs)
-    except (gymnasium.error.Error, TypeError, ModuleNotFoundError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"cannot make {config.id}: {reason}") from error
+    with ExitStack() as unfinished:  # closes the first environments if a later one cannot be made
+
+        def unified(env: AnyEnv) -> AnyEnv:
+            if config.vectorization == "sync":
+                unfinished.callback(close_quietly, env)
+            return UnifiedEnv(env, config.id, heartbeat)
+
+        mode = {"sync": "sync", "async": "async", "own": "vector_entry_point"}[config.vectorization]
+        seeded = {
+            "wrappers": [*wrappers_of, unified],
+            "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED},
+        }
+        options: dict[str, Any] = {} if mode == "vector_entry_point" else seeded
+        try:
+            vector = OwnDtype(lambda: gymnasium.make_vec(config.id, num_envs, mode, **options, **arguments))
+        except (gymnasium.error.Error, TypeError, ImportError, SystemExit) as error:
+            raise UserError(f"cannot make {config.id}: {described(error)}") from error
+        unfinished.pop_all()
+        return vector
 
 
 def gym_spaces(config: GymConfig) -> Spaces:
-    """Return the spaces of one environment. Raises `UserError` if it does not exist or its spaces are unsupported."""
-    env = make_vector_env(config, 1)
+    """Return the spaces of one environment. Raises `UserError` if it cannot be made or its spaces are unsupported."""
     try:
-        return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash).spaces
-    finally:
-        env.close()
-
-
-def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse `name=value` pairs. A value that is not valid JSON is a string."""
-    parsed: dict[str, Any] = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
+        env = make_vector_env(config, 1)
         try:
-            parsed[name] = json.loads(value)
-        except json.JSONDecodeError:
-            parsed[name] = value
-    return parsed
+            return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash).spaces
+        finally:
+            env.close()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # in an actor, such an error may be transient
+        raise UserError(f"cannot make {config.id}: {described(error)}") from error
 
 
 def _load_wrapper(name: str) -> Wrap:
     try:
         return load_env_creator(name)  # type: ignore[return-value]
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"gym.wrappers: there is no {name} ({error})") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"gym.wrappers: there is no {name} ({described(error)})") from error
 
 
 def _check_id(env_id: str) -> None:
@@ -103,8 +84,8 @@ def _check_id(env_id: str) -> None:
     if module:
         try:
             import_module(module)
-        except ImportError as error:
-            raise UserError(f"cannot import {module!r} of gym.id {env_id}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise UserError(f"cannot import {module!r} of gym.id {env_id}: {described(error)}") from error
     if name in registry:
         return
     close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5) or _match_ignoring_case(name)

@@ -15,6 +15,8 @@ from actors.errors import UserError
 from actors.types.actions import Head, continuous_values, independent_spec
 from actors.types.spaces import Spaces
 
+MASK = "action_mask"
+
 
 class GymSpaces:
     """Converts observations, actions and masks of one environment. Raises `UserError` for unsupported spaces."""
@@ -25,13 +27,21 @@ class GymSpaces:
                 f"the observation space of {env_id} is {type(observation).__name__}, which has no fixed size: wrap it "
                 "so that it is Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
             )
+        if _has_mask(observation):
+            raise UserError(
+                f"the observation of {env_id} holds an {MASK} in a place where it would be ignored: give it at the top "
+                f'level of the observation of a single environment, or as info["{MASK}"]'
+            )
         self.env_id, self.observation, self.action = env_id, observation, action
         self._leaves = list(_leaves(env_id, action))
         sizes = [n for _, leaf in self._leaves if not isinstance(leaf, spaces.Box) for n in _sizes(leaf)]
         boxes = [
             h for name, leaf in self._leaves if isinstance(leaf, spaces.Box) for h in _dimensions(name, leaf, squash)
         ]
-        self.spaces = Spaces.flat(independent_spec(sizes, boxes), flatdim(observation))
+        try:
+            self.spaces = Spaces.flat(independent_spec(sizes, boxes), int(flatdim(observation)))
+        except ValueError as error:
+            raise UserError(f"the spaces of {env_id} are too large ({error}): wrap it") from error
         self._has_choices = bool(sizes)
 
     def flat_obs(self, obs: Any) -> NDArray[np.float32]:
@@ -94,6 +104,13 @@ def _leaves(env_id: str, action: Space[Any], name: str = "") -> Iterator[tuple[s
             f"{env_id} takes {kind}: only Discrete, MultiDiscrete, Box of floats, and a Dict or Tuple of these are "
             "supported"
         )
+
+
+def _has_mask(observation: Space[Any]) -> bool:
+    """Return whether a Dict, at any depth, has an entry for a mask."""
+    if isinstance(observation, spaces.Dict):
+        return MASK in observation.spaces or any(map(_has_mask, observation.spaces.values()))
+    return isinstance(observation, spaces.Tuple) and any(map(_has_mask, observation.spaces))
 
 
 def _sizes(action: Space[Any]) -> tuple[int, ...]:

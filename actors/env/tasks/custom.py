@@ -17,6 +17,7 @@ import numpy as np
 from actors.config import ConfigError, require
 from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Task
+from actors.errors import described
 
 GROUP = "tamiyo.tasks"
 
@@ -31,8 +32,8 @@ def imported_family(name: str) -> TaskFamily:
         target: Any = import_module(module_name)
         for part in attribute.split("."):
             target = getattr(target, part)
-    except Exception as error:
-        raise ConfigError(f"task {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"task {name!r} cannot be imported: {described(error)}") from error
     return _family(name, target)
 
 
@@ -45,9 +46,9 @@ def installed_family(point: EntryPoint) -> TaskFamily:
     """Import the family of an entry point."""
     try:
         target = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"task {point.name!r} of entry point {point.value} cannot be loaded: {type(error).__name__}: {error}"
+            f"task {point.name!r} of entry point {point.value} cannot be loaded: {described(error)}"
         ) from error
     return _family(point.name, target)
 
@@ -79,8 +80,8 @@ def _checked(name: str, target: Any, rng: np.random.Generator) -> Task:
         task = target(rng)
     except ConfigError:
         raise
-    except Exception as error:
-        raise ConfigError(f"task {name!r} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"task {name!r} failed: {described(error)}") from error
     require(isinstance(task, Task), f"task {name!r} returned a {type(task).__name__}: it must return a Task")
     assert isinstance(task, Task)
     for part in ("train", "val", "test"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import gymnasium
 
-from actors.env.gym.make import MaskInInfo
 from actors.env.gym.spaces import GymSpaces
+from actors.env.gym.unified import UnifiedEnv
 from actors.errors import UserError
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode, EpisodeSummary
@@ -50,7 +50,8 @@ def serve_env(
         connection: Further arguments of `PolicyClient`, such as `token` and `root_certificates`.
     """
     name = env.spec.id if env.spec is not None else type(env).__name__
-    converter, masked = GymSpaces(name, env.observation_space, env.action_space, squash), MaskInInfo(env, name)
+    unified = UnifiedEnv(env, name)
+    converter = GymSpaces(name, unified.observation_space, unified.action_space, squash)
     played = Played()
     with PolicyClient(address, deadline_s=deadline_s, **connection) as client:
         wanted = Spaces.from_json(client.model().spaces_json)
@@ -62,7 +63,7 @@ def serve_env(
         while episodes is None or len(played.episodes) < episodes:
             try:
                 with client.episode(spaces=converter.spaces) as episode:
-                    _play(masked, converter, episode, seed)
+                    _play(unified, converter, episode, seed)
             except SessionLost:
                 played.lost += 1
                 continue
@@ -73,7 +74,7 @@ def serve_env(
     return played
 
 
-def _play(env: MaskInInfo, converter: GymSpaces, episode: ClientEpisode, seed: int | None) -> None:
+def _play(env: UnifiedEnv, converter: GymSpaces, episode: ClientEpisode, seed: int | None) -> None:
     """Play one episode, and end it if it was truncated."""
     obs, info = env.reset(seed=seed)
     while True:

@@ -1,5 +1,5 @@
--- The learner's verbs: claim, open, take, pending, begin_attempt, end_attempt, settle, dead_letter; and requeue, which
--- needs no generation.
+-- The learner's verbs: claim, open, take, resize, pending, begin_attempt, end_attempt, settle, revoke, dead_letter; and requeue,
+-- which needs no generation.
 
 -- Execute a call of the consumer; `args`: token, generation, turn, then the arguments of `run`. Every call counts as a
 -- turn. If the store's count differs from the consumer's, the store has lost the consumer's last calls. The verbs below
@@ -9,11 +9,11 @@ local function consume(k, verb, args, run)
   local refused = check_generation(generation, number(k.generations, 'current'))
   if refused then return refused end
   return run_once(k, verb, token, function()
-    local known = number(k.ledger, 'turn')
+    local known = number(k.generations, 'turn')
     if known ~= tonumber(turn) then
       return redis.error_reply('RESET the store is at turn ' .. known .. ', the learner at ' .. turn)
     end
-    count(k, 'turn', 1)
+    set(k.generations, 'turn', known + 1)
     return run(unpack(args, 4))
   end)
 end
@@ -62,6 +62,79 @@ local function drop_fenced(k, current)
   end
 end
 
+-- Count queued and pending episodes again if the stream, to which actors may add and which they may trim, does not hold
+-- as many. Foreign entries are removed; episodes that were accepted and are nowhere now are counted as `missing`.
+local function recount(k)
+  local pending = redis.call('XPENDING', k.episodes, GROUP)[1]
+  local waiting = redis.call('XLEN', k.episodes) - pending
+  local t = tally(k, {'queued', 'pending', 'queued_bytes', 'accepted', unpack(SETTLED)})
+  if t.get('queued') == waiting and t.get('pending') == pending and t.get('queued_bytes') >= 0 then return end
+  local queued, bytes = 0, 0
+  local after = info(redis.call('XINFO', 'GROUPS', k.episodes)[1], 'last-delivered-id')
+  repeat
+    local entries = redis.call('XRANGE', k.episodes, '(' .. after, '+', 'COUNT', 1000)
+    for _, entry in ipairs(entries) do
+      local size = bytes_of(entry)
+      if size then
+        queued, bytes = queued + 1, bytes + size
+      else
+        redis.call('XDEL', k.episodes, entry[1])
+        count(k, 'foreign', 1)
+      end
+      after = entry[1]
+    end
+  until #entries == 0
+  t.set('queued', queued)
+  t.set('pending', pending)
+  t.set('queued_bytes', bytes)
+  local missing = t.get('accepted') - queued - pending
+  for _, term in ipairs(SETTLED) do missing = missing - t.get(term) end
+  if missing > 0 then t.add('missing', missing) end
+  t.write()
+end
+
+-- Write a stream anew without entries that are foreign or have an id that is no time. Returns the ids of the others.
+local function renew(k, stream)
+  local entries, kept = redis.call('XRANGE', stream, '-', string.format('%.0f', MAX_INTEGER)), {}
+  redis.call('DEL', stream)
+  for _, entry in ipairs(entries) do
+    if parse_entry(entry) then
+      redis.call('XADD', stream, entry[1], unpack(entry[2]))
+      kept[entry[1]] = true
+    end
+  end
+  return kept
+end
+
+-- Undo what another writer did to the streams: renew those that are used up, and forget pending entries that were
+-- removed. All pending entries belong to `consumer`.
+local function repair(k, consumer)
+  if is_used_up(k.dead) then renew(k, k.dead) end
+  local pending = redis.call('XPENDING', k.episodes, GROUP)[1]
+  local known = pending > 0 and redis.call('XPENDING', k.episodes, GROUP, '-', '+', pending) or {}
+  if is_used_up(k.episodes) then
+    local kept, taken = renew(k, k.episodes), 0
+    for _, p in ipairs(known) do taken = taken + (kept[p[1]] and 1 or 0) end
+    redis.call('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM')
+    if taken > 0 then -- pending entries are the oldest
+      redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', taken, 'STREAMS', k.episodes, '>')
+    end
+  else
+    for _, p in ipairs(known) do
+      if #redis.call('XRANGE', k.episodes, p[1], p[1]) == 0 then redis.call('XACK', k.episodes, GROUP, p[1]) end
+    end
+  end
+end
+
+-- Return an error if a stream is used up, so that the consumer opens a new generation, which renews it.
+local function check_streams(...)
+  for _, stream in ipairs({...}) do
+    if is_used_up(stream) then
+      return redis.error_reply('RESET another writer used up the ids of ' .. stream .. ', which is written anew')
+    end
+  end
+end
+
 -- token, number -> {number}
 -- Fences all older generations, and changes nothing else.
 function verbs.claim(k, args)
@@ -78,23 +151,26 @@ function verbs.claim(k, args)
 end
 
 -- token, restored_version, consumer, lower bounds of the number (exclusive) and of the next version, id for a new
--- store, claimed number (0 = the next one), the queue's max_episodes and max_bytes, and from the checkpoint: store and
--- turn (0 = none), then the ledger's fields and values...
+-- store, claimed number (0 = the next one), the queue's max_episodes, max_bytes, max_episode_bytes and
+-- dead_letters_kept, and from the checkpoint: store and turn (0 = none), then the ledger's fields and values...
 -- -> {number, next version, turn, store}
 function verbs.open(k, args)
   local token, restored_version, consumer, floor_number, floor_next, id, claimed = unpack(args, 1, 7)
-  local max_episodes, max_bytes, store, turn = unpack(args, 8, 11)
+  local max_episodes, max_bytes, max_episode_bytes, letters_kept, store, turn = unpack(args, 8, 13)
   return run_once(k, 'open', token, function()
     local current = number(k.generations, 'current')
     if claimed ~= '0' and tonumber(claimed) < current then
       return redis.error_reply('FENCED generation ' .. claimed .. ' is not open: the newest is ' .. current)
     end
-    local known = redis.call('HMGET', k.ledger, 'store', 'turn')
+    local known = redis.call('HMGET', k.generations, 'store', 'turn')
     local lost = store ~= '0' and (known[1] ~= store or (tonumber(known[2] or '0') or 0) < tonumber(turn))
-    if lost then reset_store(k, args, 12) end
+    if lost then
+      reset_store(k, args, 14)
+      redis.call('HSET', k.generations, 'turn', turn)
+    end
     retire_old_rows(k)
-    if lost or not tonumber(known[1] or '') then set(k.ledger, 'store', id) end
-    count(k, 'turn', 1)
+    if lost or not known[1] then set(k.generations, 'store', id) end
+    set(k.generations, 'turn', 1 + number(k.generations, 'turn'))
 
     local generation = claimed ~= '0' and tonumber(claimed) or math.max(current, tonumber(floor_number)) + 1
     local next_version = math.max(head_version(k) + 1, tonumber(restored_version) + 1, number(k.generations, 'next'))
@@ -103,7 +179,8 @@ function verbs.open(k, args)
     local previous = redis.call('HGET', k.generations, 'consumer')
     set(k.generations, 'current', generation, 'consumer', consumer,
       'back:' .. generation, restored_version, 'next', next_version,
-      'max_episodes', max_episodes, 'max_bytes', max_bytes)
+      'max_episodes', max_episodes, 'max_bytes', max_bytes,
+      'max_episode_bytes', max_episode_bytes, 'dead_letters_kept', letters_kept)
     set(k.weights, 'fence', generation)
     redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- an error means that the group exists
     local cursor = '0-0'
@@ -112,8 +189,11 @@ function verbs.open(k, args)
       cursor = reply[1]
     until cursor == '0-0'
     if previous and previous ~= consumer then redis.call('XGROUP', 'DELCONSUMER', k.episodes, GROUP, previous) end
+    repair(k, consumer)
+    recount(k)
     drop_fenced(k, generation)
-    return {generation, next_version, number(k.ledger, 'turn'), redis.call('HGET', k.ledger, 'store')}
+    last('XADD', k.room, 'MAXLEN', 1, '*', 'opened', generation)
+    return {generation, next_version, number(k.generations, 'turn'), redis.call('HGET', k.generations, 'store')}
   end)
 end
 
@@ -130,13 +210,14 @@ local function find(k, ids)
   return found
 end
 
--- Remove pending entries, all of which belong to the current consumer. Returns their ids and REFs.
+-- Remove pending entries, all of which belong to the current consumer. Returns their ids, and the REFs of those that
+-- nobody removed from the stream.
 local function release(k, ids)
   local released, refs = {}, {}
   for i, entry in ipairs(find(k, ids)) do
-    if entry and acknowledge(k, ids[i]) then
+    if acknowledge(k, ids[i]) then
       released[#released + 1] = ids[i]
-      refs[#refs + 1] = entry[2][2]
+      if entry then refs[#refs + 1] = entry[2][2] end
     end
   end
   if #released > 0 then
@@ -158,6 +239,9 @@ end
 -- If none was taken, the consumer waits for entries after the last id.
 function verbs.take(k, args)
   return consume(k, 'take', args, function(wanted)
+    local refused = check_streams(k.episodes, k.dead)
+    if refused then return refused end
+    recount(k)
     local consumer = redis.call('HGET', k.generations, 'consumer')
     local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', wanted, 'STREAMS', k.episodes, '>')
     local taken, bytes, entries = {}, 0, read and read[1][2] or {}
@@ -181,9 +265,18 @@ function verbs.take(k, args)
       t.add('pending', #taken / 2)
       t.add('queued_bytes', -bytes)
       t.write()
+      last('XADD', k.room, 'MAXLEN', 1, '*', 'taken', #taken / 2)
     end
-    local last = #taken == 0 and redis.call('XREVRANGE', k.episodes, '+', '-', 'COUNT', 1)[1]
-    return {last and last[1] or '0-0', taken}
+    local newest = #taken == 0 and redis.call('XREVRANGE', k.episodes, '+', '-', 'COUNT', 1)[1]
+    return {newest and newest[1] or '0-0', taken}
+  end)
+end
+
+-- max_episodes -> {}; changes this limit of the queue
+function verbs.resize(k, args)
+  return consume(k, 'resize', args, function(max_episodes)
+    set(k.generations, 'max_episodes', max_episodes)
+    return {}
   end)
 end
 
@@ -229,7 +322,7 @@ function verbs.settle(k, args)
     local settled, refs = release(k, {...})
     local payloads = {}
     for i, ref in ipairs(refs) do payloads[i] = k.payload .. string.match(ref, EPISODE) end
-    if #settled > 0 then last('DEL', unpack(payloads)) end
+    if #payloads > 0 then last('DEL', unpack(payloads)) end
     count(k, term, #settled)
     return settled
   end)
@@ -245,18 +338,22 @@ function verbs.revoke(k, args)
   end)
 end
 
--- entry id, reason, dead_letters_kept, max_bytes -> {1 or 0}
+-- entry id, reason -> {1 or 0}
 function verbs.dead_letter(k, args)
-  return consume(k, 'dead_letter', args, function(id, reason, letters_kept, max_bytes)
+  return consume(k, 'dead_letter', args, function(id, reason)
+    local refused = check_streams(k.dead)
+    if refused then return refused end
+    if not find(k, {id})[1] then return {0} end
     local _, refs = release(k, {id})
     if #refs == 0 then return {0} end
-    add_dead_letter(k, parse(refs[1]), reason, letters_kept, max_bytes)
+    local _, limits = generation_and_limits(k)
+    local header = parse(refs[1])
+    add_dead_letter(k, header, redis.call('STRLEN', k.payload .. header.episode), reason, limits)
     return {1}
   end)
 end
 
 -- token, dead id -> {status}
--- The limits of the queue are those of the run's learner, as the caller may not know them.
 function verbs.requeue(k, args)
   local token, id = unpack(args)
   return run_once(k, 'requeue', token, function()
@@ -264,9 +361,10 @@ function verbs.requeue(k, args)
     local header = letter and parse_entry(letter)
     local bytes = header and redis.call('STRLEN', k.payload .. header.episode) or 0
     if bytes == 0 then return {'MISSING'} end
-    if is_fenced(k, header, number(k.generations, 'current')) then return {'FENCED'} end
-    if is_full(number(k.ledger, 'queued'), number(k.ledger, 'queued_bytes'), bytes,
-      number(k.generations, 'max_episodes'), number(k.generations, 'max_bytes')) then return {'BUSY'} end
+    local current, limits = generation_and_limits(k)
+    if is_fenced(k, header, current) then return {'FENCED'} end
+    if not limits or is_used_up(k.episodes)
+      or is_full(count_waiting(k), number(k.ledger, 'queued_bytes'), bytes, limits) then return {'BUSY'} end
     last('XDEL', k.dead, id)
     count(k, 'dead_lettered', -1)
     count(k, 'dead_bytes', -bytes)

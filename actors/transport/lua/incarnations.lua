@@ -3,6 +3,8 @@
 -- move to the hash `retired`, from which the row is restored if such an incarnation turns out to be alive.
 
 local ROWS_KEPT = 3 -- same as in `ledger.py`
+-- Fields in the ledger from which on new names, and older incarnations without a row, are refused. An actor has 9 to 30.
+local FULL_LEDGER = 20000
 -- The fields of a row, in the order in which `retired` stores them. The first one is not a count and is not summed.
 local TERMS = {'next_sequence', 'unsent', 'lost_with_actor', 'produced', 'accepted', 'refused_fenced',
   'dropped_backpressure'}
@@ -14,15 +16,38 @@ local function fields_of(actor, incarnation)
   return fields
 end
 
--- Return an actor's newest incarnation, nil if it has none, and the incarnations with rows, separated by spaces.
-local function incarnations_of(k, actor)
-  local found = redis.call('HMGET', k.ledger, 'actor:' .. actor .. ':incarnation', 'actor:' .. actor .. ':listed')
-  return found[1] or nil, found[2] or ''
+local DAY_MS = 86400000
+
+local function clock_ms()
+  local now = redis.call('TIME')
+  return 1000 * tonumber(now[1]) + math.floor(tonumber(now[2]) / 1000)
+end
+
+-- Whether an incarnation's number, a Unix time in ms, is over a day ahead of the clock. It is then invalid: later
+-- incarnations need larger numbers.
+local function is_in_far_future(incarnation)
+  return tonumber(incarnation) > clock_ms() + DAY_MS
 end
 
 -- Whether an incarnation has a row of its own.
 local function is_listed(listed, incarnation)
   return string.find(' ' .. listed .. ' ', ' ' .. incarnation .. ' ', 1, true) ~= nil
+end
+
+-- Return an actor's newest incarnation, nil if it has none, and the incarnations with rows, separated by spaces.
+-- Actors may write any value, and after a large number there would be no larger one left; for an incarnation that has a
+-- row, this makes no difference.
+local function incarnations_of(k, actor, incarnation)
+  local found = redis.call('HMGET', k.ledger, 'actor:' .. actor .. ':incarnation', 'actor:' .. actor .. ':listed')
+  local latest, listed = found[1] or nil, found[2] or ''
+  local is_known = incarnation and is_listed(listed, incarnation)
+  if latest and (not string.find(latest, '^%d+$') or not is_known and is_in_far_future(latest)) then
+    latest = nil
+    for other in string.gmatch(listed, '%d+') do
+      if not is_in_far_future(other) then latest = other end
+    end
+  end
+  return latest, listed
 end
 
 -- Add `sign` times the values of one incarnation to the actor's shared row.
@@ -71,6 +96,14 @@ local function restore_row(k, actor, incarnation, listed)
   return true
 end
 
+-- Whether an incarnation without a row must be refused, as the ledger has too many rows.
+local function has_no_room(k, incarnation, latest, listed)
+  if is_listed(listed, incarnation) or latest and tonumber(incarnation) > tonumber(latest) then return false end
+  return redis.call('HLEN', k.ledger) >= FULL_LEDGER
+end
+
+local NO_ROOM = 'the ledger has more than ' .. FULL_LEDGER .. ' fields: use fewer names for actors'
+
 -- Make sure that an incarnation has a row. If it is the newest, count the unsent episodes of the previous one as lost.
 local function register(k, actor, incarnation, latest, listed)
   if is_listed(listed, incarnation) then return end
@@ -94,6 +127,7 @@ end
 
 -- Retire old rows of all actors. Earlier versions of Tamiyo kept a row for every incarnation.
 local function retire_old_rows(k)
+  if redis.call('HLEN', k.ledger) > MAX_FIELDS then return end -- actors wrote junk that nobody reads
   local known = {}
   for _, field in ipairs(redis.call('HKEYS', k.ledger)) do
     local actor, incarnation = string.match(field, '^actor:([^/:]+)/(%d+):')

@@ -7,25 +7,28 @@
 --
 -- Key          Type     Content
 -- episodes     stream   Queued and pending episodes: field `ref`, in the format REF below. Read by the group
---                       `learner`, one consumer at a time. Never trim it: that would silently lose entries.
+--                       `learner`, one consumer at a time. Never trim it: that would lose entries.
 -- ledger       hash     All counts, under the names of the Python class `Ledger`, and
 --                         `actor:<actor>/<incarnation>:<count>`  counts of one incarnation (class `ActorLedger`)
 --                         `actor:<actor>/retired:<count>`        sums over all older incarnations of the actor
 --                         `actor:<actor>:incarnation`            the newest incarnation
 --                         `actor:<actor>:listed`                 incarnations with counts of their own, ascending
---                         `store`                                random id, chosen when the first generation opens
---                         `turn`                                 number of consumer calls executed
+--                       Actors may write to this hash, so nothing is decided by its totals.
 -- retired      hash     `<actor>/<incarnation>` -> the counts of an incarnation that is part of `.../retired`
 -- generations  hash     `current`              the newest generation claimed or opened
 --                       `consumer`             name of its consumer
 --                       `back:<generation>`    version of the weights that this generation restored
 --                       `next`                 first version that the current generation may publish
---                       `max_episodes`, `max_bytes`  limits of the queue in the learner's configuration
+--                       `max_episodes`, `max_bytes`, `max_episode_bytes`, `dead_letters_kept`
+--                                              limits of the queue in the learner's configuration
+--                       `store`                random id, chosen when the first generation opens
+--                       `turn`                 number of consumer calls executed
 -- weights      hash     `head`, `digest`       newest published version, and what identifies its manifest
 --                       `manifest:<version>`   manifest, with the hash of the weights
 --                       `payload:<version>`    key of the payload
 --                       `fence`                newest generation; older ones may not publish
 -- dead         stream   Dead letters: fields `ref` and `reason`
+-- room         stream   One entry, which a `take` that made room in the queue replaces: producers wait for it
 -- attempts     hash     entry id -> decoding attempts that began and did not end
 -- replies      hash     verb -> token and reply of its last call, so that a retry is not executed twice
 -- health       hash     `learner` and `<actor>/<incarnation>` -> their last report, JSON
@@ -97,6 +100,13 @@ local function count(k, field, change)
   local before = redis.call('HGET', k.ledger, field)
   undo_fields(k.ledger, {field}, {before})
   redis.call('HSET', k.ledger, field, string.format('%.0f', (tonumber(before or '0') or 0) + change))
+end
+
+-- Return the value of a field in a reply of XINFO.
+local function info(reply, name)
+  for i = 1, #reply, 2 do
+    if reply[i] == name then return reply[i + 1] end
+  end
 end
 
 local function head_version(k)
@@ -236,19 +246,42 @@ local function run_once(k, verb, token, run)
   return reply
 end
 
--- Whether an episode of so many bytes must wait.
-local function is_full(waiting, waiting_bytes, bytes, max_episodes, max_bytes)
-  -- an empty queue accepts any size, so that an episode larger than `max_bytes` does not wait forever
-  return waiting > 0 and (waiting >= max_episodes or waiting_bytes + bytes > max_bytes)
+-- The newest generation, 0 if there is none; the limits of the queue as its learner configured them, nil before the
+-- first generation opens; and the id of the store's memory.
+local function generation_and_limits(k)
+  local found = redis.call('HMGET', k.generations, 'current', 'max_episodes', 'max_bytes', 'max_episode_bytes',
+    'dead_letters_kept', 'store')
+  local limits = found[5] and {episodes = tonumber(found[2]), bytes = tonumber(found[3]),
+    episode_bytes = tonumber(found[4]), letters = tonumber(found[5])}
+  return tonumber(found[1] or '0'), limits or nil, tonumber(found[6] or '0')
 end
 
--- Add a dead letter, and evict the oldest ones beyond the limits.
-local function add_dead_letter(k, header, reason, letters_kept, max_bytes)
+-- Whether an entry with an id that is no time was added to a stream, after which there may be no ids left for others.
+-- `open` writes such a stream anew.
+local function is_used_up(stream)
+  local reply = redis.pcall('XINFO', 'STREAM', stream) -- an error means that there is no such stream yet
+  return not reply.err and tonumber(string.match(info(reply, 'last-generated-id'), '^%d+')) > MAX_INTEGER
+end
+
+-- The number of entries that were not taken.
+local function count_waiting(k)
+  local pending = redis.pcall('XPENDING', k.episodes, GROUP) -- an error means that there is no group yet
+  return math.max(0, redis.call('XLEN', k.episodes) - (pending.err and 0 or pending[1]))
+end
+
+-- Whether an episode of so many bytes must wait.
+local function is_full(waiting, waiting_bytes, bytes, limits)
+  -- an empty queue accepts any size, so that an episode larger than the limit does not wait forever
+  return waiting > 0 and (waiting >= limits.episodes or waiting_bytes + bytes > limits.bytes)
+end
+
+-- Add a dead letter with a payload of so many bytes, and evict the oldest ones beyond the limits.
+local function add_dead_letter(k, header, bytes, reason, limits)
   append(k.dead, 'ref', header.ref, 'reason', reason)
   count(k, 'dead_lettered', 1)
-  count(k, 'dead_bytes', redis.call('STRLEN', k.payload .. header.episode))
+  count(k, 'dead_bytes', bytes)
   local kept, start = redis.call('XLEN', k.dead), '-'
-  while kept > tonumber(letters_kept) or (kept > 1 and number(k.ledger, 'dead_bytes') > tonumber(max_bytes)) do
+  while kept > limits.letters or (kept > 1 and number(k.ledger, 'dead_bytes') > limits.bytes) do
     local oldest = redis.call('XRANGE', k.dead, start, '+', 'COUNT', 1)[1]
     local evicted = parse_entry(oldest)
     if evicted then

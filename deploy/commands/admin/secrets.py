@@ -25,9 +25,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from actors.errors import UserError
+from actors.types.names import NAME_RULE, is_name
 from deploy.commands.admin.certificate import is_good_for, is_pair, self_signed
 
 ROLES = ("learner", "actor", "reader", "monitor")
+ANY_RUN = "*"  # a pattern of Redis
 PRIVATE, PUBLIC = 0o400, 0o444
 TOKEN_FILES = {
     "learner.password": PRIVATE,
@@ -53,13 +55,15 @@ SERVICES = {
 """The secrets that each service of docker-compose.yml reads."""
 
 
-def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
+def write_secrets(folder: Path, hosts: Sequence[str], run: str = ANY_RUN) -> list[str]:
     """Create the missing secrets in `folder` and return the names of the files that were written.
 
-    `hosts` are the names and addresses of the policy server. Its key and certificate are replaced together if
-    the certificate expires soon, lacks one of them or belongs to another key. Raises `UserError` if the folder cannot
-    be written.
+    The users of Redis may access only the keys of `run`. `hosts` are the names and addresses of the policy server. Its
+    key and certificate are replaced together if the certificate expires soon, lacks one of them or belongs to another
+    key. Raises `UserError` if the folder cannot be written, or if the run's name is invalid.
     """
+    if run != ANY_RUN and not is_name(run):
+        raise UserError(f"{run!r} is not a valid run name: use {NAME_RULE}")
     made: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +71,7 @@ def write_secrets(folder: Path, hosts: Sequence[str]) -> list[str]:
             if not (folder / name).exists():
                 _write(folder / name, secrets.token_hex(32).encode() + b"\n", mode)
                 made.append(name)
-        users = _users(folder).encode()
+        users = _users(folder, run).encode()
         if not (folder / "users.acl").exists() or (folder / "users.acl").read_bytes() != users:
             _write(folder / "users.acl", users, PUBLIC)
             made.append("users.acl")
@@ -116,9 +120,10 @@ def share_secrets(folder: Path, services: Path) -> list[str]:
     return changed
 
 
-def _users(folder: Path) -> str:
-    """Return `users.acl` with the password hashes filled in."""
+def _users(folder: Path, run: str) -> str:
+    """Return `users.acl` with the run and the password hashes filled in."""
     text = files("deploy").joinpath("redis", "users.acl").read_text("utf-8")
+    text = text.replace("{*}", f"{{{run}}}")
     for role in ROLES:
         password = (folder / f"{role}.password").read_bytes().strip()
         text = text.replace(f"${{{role.upper()}_SHA256}}", hashlib.sha256(password).hexdigest())

@@ -35,9 +35,8 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
         hint = f"(token: {os.environ['RAY_AUTH_TOKEN']})"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault(
-        "RAY_task_events_max_num_task_in_gcs", "1000"
-    )  # each poll is a task; limit what Ray keeps of them
+    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")  # of the ended calls
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve the run beside anything else
     # With clusters disabled, Ray binds all its ports to loopback. Setting the node address alone does not do that.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import

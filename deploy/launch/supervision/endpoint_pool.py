@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,13 +39,15 @@ class EndpointPool:
         return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.totals.restarts}
 
     def pump(self, timeout_s: float) -> None:
-        """Restart the endpoint if it has ended. Raises `UserError` if it refused its settings."""
-        status = self._process.poll()
-        if status is None:
+        """Wait for `timeout_s`. Restart the endpoint if it has ended; raise `UserError` if it refused its settings."""
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
             return
         if status == 2:
             raise UserError(f"the endpoint could not start: {self._last_line()}")
         if not self._backoff.due:
+            time.sleep(timeout_s)
             return
         self._backoff.fail()
         self.totals.restarts += 1
@@ -57,7 +60,7 @@ class EndpointPool:
     def release_one(self) -> None:
         """Do nothing; the endpoint reserves no resources."""
 
-    def stop(self) -> None:
+    def stop(self, at_once: bool = False) -> None:
         """Stop the endpoint, which ships its last episodes."""
         self._process.terminate()
         try:

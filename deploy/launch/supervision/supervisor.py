@@ -20,7 +20,7 @@ from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
 from actors.workers.placement import learner_gpus, node_gpus
 from actors.workers.worker_pool import UNPLACED_S, WorkerPool
-from deploy.launch.comparison import compare
+from deploy.launch.comparison import Comparison
 from deploy.launch.ray.local_ray import ray_has_ended
 from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
@@ -92,7 +92,7 @@ class Supervisor:
         self._saved = True
         self._phase = Phase.TRAINING
         self._error = ""
-        self._returns: list[float] = []
+        self._curves: dict[str, list[float]] = {"return_mean": [], "reward_mean": []}
         self._metrics: dict[str, float] = {}
         self._progress = LearnerProgress()
         self._began_s = time.monotonic()
@@ -110,7 +110,7 @@ class Supervisor:
             self._pool = EndpointPool(plan.run_dir, plan.actors_redis, self._notes.append)
         else:
             self._pool = WorkerPool(
-                plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append, gpus
+                plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append, gpus, s.run_dir
             )
         self._reporter = RayMetrics("supervisor", plan.name)
         self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
@@ -141,19 +141,17 @@ class Supervisor:
         self._monitor.close()
         self._reporter.close()
         if isinstance(self._pool, EndpointPool) or not ray_has_ended():
-            self._pool.stop()
+            self._pool.stop(at_once)
         if not ray_has_ended():
             self._learner.close()
 
     def _run(self) -> None:
         try:
-            if self._train() and isinstance(self._pool, WorkerPool):
+            complete = self._train()
+            if complete:
                 self._phase = Phase.COMPARING
-                baselines = "the random policy and never-grow" if self.plan.hosts else "the random policy"
-                self._notes.append(f"playing {baselines} on the same seeds for comparison ...")
-                plan = self.plan
-                compare(self._pool, plan.run_dir, plan.reference_episodes, plan.hosts, self._stop.is_set)
-            self._phase = Phase.STOPPED if self._stop.is_set() else Phase.DONE
+                self._compare()
+            self._phase = Phase.DONE if complete else Phase.STOPPED
         except UserError as error:
             self._fail(str(error))
         except BaseException as error:  # whatever it is, whoever follows the run waits for its end
@@ -178,14 +176,25 @@ class Supervisor:
             self._record(status)
             if status.done:
                 break
-            self._pool.pump(timeout_s=0.0)
+            self._pool.pump(TICK_S)
             self._scale_actors()
             self._warn_about_cpus()
-            self._stop.wait(TICK_S)
         stopped = self._stop.is_set()
         self._saved = self._learner.stop(lambda: self._at_once.is_set() or ray_has_ended())
         self._record(self._learner.status)
         return not stopped
+
+    def _compare(self) -> None:
+        plan, s = self.plan, self.plan.learner
+        Comparison(
+            run_dir=plan.run_dir,
+            acting=plan.acting,
+            seed=s.seed,
+            episodes=plan.reference_episodes,
+            elapsed_s=self._progress.elapsed_s,
+            note=self._notes.append,
+            stop=self._stop.is_set,
+        ).run(self._pool if isinstance(self._pool, WorkerPool) else None)
 
     def _scale_actors(self) -> None:
         """With `actors.count: auto`, adapt the number of actors to the cluster.
@@ -206,7 +215,8 @@ class Supervisor:
         self._notes += status.new_notes
         for metrics in status.new_metrics:
             self._metrics = metrics
-            self._returns.append(metrics["return_mean"])
+            for name, curve in self._curves.items():
+                curve += [metrics[name]] if name in metrics else []
 
     def _warn_about_cpus(self) -> None:
         """Warn once if the cluster stays too small, since it may still be growing while the run starts."""
@@ -229,8 +239,10 @@ class Supervisor:
         now = time.monotonic()
         elapsed_s = now - (self._learner.began_s or now)
         remaining = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
-        if self._returns:
-            remaining.append((c.updates - p.update) * elapsed_s / len(self._returns))
+        returns, rewards = self._curves.values()
+        if rewards:
+            remaining.append((c.updates - p.update) * elapsed_s / len(rewards))
+        shown = returns or rewards
         return ProgressSnapshot(
             update=p.update,
             updates_total=c.updates,
@@ -238,8 +250,9 @@ class Supervisor:
             max_seconds=c.max_seconds,
             episodes=p.episodes_trained,
             episodes_per_s=self._metrics.get("episodes_per_s", 0.0),
-            return_mean=self._metrics.get("return_mean"),
-            return_history=self._returns[:: -1 - len(self._returns) // HISTORY_POINTS][::-1],
+            return_mean=shown[-1] if shown else None,
+            return_history=shown[:: -1 - len(shown) // HISTORY_POINTS][::-1],
+            per_step=not returns,
             policy_lag=self._metrics.get("policy_lag_mean", 0.0),
             queue_depth=int(self._metrics.get("queue_depth", 0)),
             actors_alive=self._pool.alive,

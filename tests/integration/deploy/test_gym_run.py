@@ -50,8 +50,9 @@ def test_cart_pole_from_the_command_line_to_the_report(tmp_path: Path) -> None:
     weights = load_checkpoint(folder).weights
     assert json.loads(weights.architecture)["spaces"]["base_size"] == 4
     references = json.loads((folder / "references.json").read_text())
-    assert set(references) == {"seeds", "tasks", "learned", "random"}
-    assert len(references["random"]) == 6
+    assert set(references) == {"seeds", "tasks", "cut_at", "learned", "random"}
+    assert len(references["learned"]) == len(references["random"]) == 6
+    assert references["cut_at"] == 0
     assert min(references["random"]) >= 8  # nothing falls sooner
     page = (folder / "report.html").read_text()
     assert "on CartPole-v1" in page

@@ -65,7 +65,7 @@ def test_learner_and_actors_train_together_and_stop_on_request(tmp_path: Path, s
             assert command.err == ""
             assert command.left() == []
     assert "checkpoint in" in learner.out
-    assert "wave:" in fleet.out
+    assert "actor-0:" in fleet.out
     assert load_checkpoint(folder).progress.update == rows(folder / "metrics.jsonl")[-1]["update"] >= 2
     assert PASSWORD not in (folder / "config.yaml").read_text() + learner.out + fleet.out
     queue = connect(f"redis://:{PASSWORD}@127.0.0.1:{server}/0", QueueConfig(), "apart")

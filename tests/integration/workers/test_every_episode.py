@@ -134,7 +134,7 @@ class Tampered(MemoryTransport):
 
 def outbox_of(transport: MemoryTransport) -> Outbox:
     transport.open_generation(-1, "learner")
-    outbox = Outbox(transport, "run", "a", transport.new_incarnation("a").number, capacity=100)
+    outbox = Outbox(transport, "run", "a", transport.new_incarnation("a").number, capacity_steps=1000)
     outbox.add(make_episode())
     outbox.ship(0.0)
     return outbox

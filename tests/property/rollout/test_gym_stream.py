@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import PolicyConfig
 from actors.env.gym.fleet import GymFleet
-from actors.env.gym.make import MaskInInfo
+from actors.env.gym.unified import UnifiedEnv
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout.stream import EpisodeStream
@@ -45,7 +45,7 @@ def network(spaces: Spaces) -> FactoredRecurrentActorCritic:
 
 
 def scripted(width: int, seed_of: Callable[[int], int], mode: str = "disabled", **kwargs: Any) -> GymFleet:
-    envs = [lambda: MaskInInfo(Scripted(**kwargs), "scripted")] * width
+    envs = [lambda: UnifiedEnv(Scripted(**kwargs), "scripted")] * width
     return GymFleet("scripted", SyncVectorEnv(envs, autoreset_mode=MODES[mode]), seed_of)
 
 
@@ -108,7 +108,7 @@ def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
     for episode in play(fleet, 60):
         rows[episode.seed // 1000].append(episode)
     for row, episodes in rows.items():
-        env = MaskInInfo(Scripted(**kwargs), "plain")
+        env = UnifiedEnv(Scripted(**kwargs), "plain")
         assert len(episodes) >= 3
         for k, episode in enumerate(episodes):
             obs, info = env.reset(seed=row * 1000 if k == 0 else None)
@@ -175,15 +175,15 @@ class ForgetsTheReset(GymFleet):
         super().__init__(*args)
         self.autoreset = AutoresetMode.SAME_STEP
 
-    def _read_final(self, *args: Any) -> None:
-        pass
+    def _read_final(self, *args: Any) -> Any:
+        return np.zeros(self.num_envs, dtype=np.bool_)
 
 
 class PostReset(GymFleet):
     """Bootstraps from the observation after the reset."""
 
-    def _read_final(self, *args: Any) -> None:
-        pass
+    def _read_final(self, *args: Any) -> Any:
+        return np.zeros(self.num_envs, dtype=np.bool_)
 
 
 @pytest.mark.parametrize(("wrong", "mode"), [(ForgetsTheReset, "next_step"), (PostReset, "same_step")])

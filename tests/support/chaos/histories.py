@@ -54,7 +54,7 @@ class History:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.transport = connect(self.url, None, self.namespace)
-        self.outbox = Outbox(self.transport, "run", "actor0", 0, capacity=1000)
+        self.outbox = Outbox(self.transport, "run", "actor0", 0, capacity_steps=100_000)
         self.client = redis.Redis.from_url(self.url)
         self.salts = itertools.count()
         self.snapshots: list[Snapshot] = []

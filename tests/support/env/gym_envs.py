@@ -111,6 +111,25 @@ class Endless(Continuous):
     action_space = spaces.Box(-np.inf, 1, (2,), np.float32)
 
 
+class Constant(Continuous):
+    """Pays 1 a step, whatever is done, for `length` steps, or for ever if that is 0. `instances` may exist at once."""
+
+    action_space = spaces.Discrete(2)
+    living = 0
+
+    def __init__(self, length: int = 0, instances: int = 1000) -> None:
+        assert Constant.living < instances, "the simulator is running already"
+        Constant.living += 1
+        self.length = length
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
+        self.count += 1
+        return self._look(), 1.0, self.count == self.length, False, {}
+
+    def close(self) -> None:
+        Constant.living -= 1
+
+
 class Deadlocked(Scripted):
     """Waits for ever in the step after a file appeared; it takes the file away, so that this happens once."""
 
@@ -126,6 +145,7 @@ class Deadlocked(Scripted):
 
 
 register("tests/Scripted-v0", entry_point=Scripted)
+register("tests/Constant-v0", entry_point=Constant)
 register("tests/Deadlocked-v0", entry_point=Deadlocked)
 register("tests/Continuous-v0", entry_point=Continuous)
 register("tests/Mixed-v0", entry_point=Mixed)

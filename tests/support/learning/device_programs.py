@@ -23,7 +23,7 @@ from actors.config import EnvConfig, PolicyConfig
 from actors.env import seed_fleet
 from actors.env.fleet import FleetStep
 from actors.env.gym.fleet import GymFleet
-from actors.env.gym.make import MaskInInfo
+from actors.env.gym.unified import UnifiedEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.acting.stepper import Stepper
@@ -92,7 +92,7 @@ def stream(device: torch.device) -> None:
 
     def play(to: torch.device) -> list[Episode]:
         seeds = itertools.count(3)
-        envs = SyncVectorEnv([lambda: MaskInInfo(Scripted(), "scripted")] * 3, autoreset_mode=AutoresetMode.DISABLED)
+        envs = SyncVectorEnv([lambda: UnifiedEnv(Scripted(), "scripted")] * 3, autoreset_mode=AutoresetMode.DISABLED)
         fleet = GymFleet("scripted", envs, lambda row: next(seeds))
         torch.manual_seed(0)
         network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)

@@ -16,15 +16,15 @@ from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normalizer import ObservationNormalizer, ValueNormalizer
 from actors.transport.memory import MemoryStore
-from actors.types.episode import Episode
+from actors.types.episode import Episode, InvalidEpisode
 from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
+from learner.ppo.extremes import clip_rewards
 from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.rewards import clip_rewards
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
-from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.learning.toy_learner import ToyProducer, lines, make_learner, toy_schema
 
 
 def untrained() -> FactoredRecurrentActorCritic:
@@ -70,7 +70,7 @@ def test_rewards_inside_the_limit_are_untouched() -> None:
     for _ in range(2):
         clipped, count = clip_rewards(batch, scale)
         assert torch.equal(clipped.rewards, batch.rewards)
-        assert int(count) == 0
+        assert not any(count.values())
         scale.update(batch.rewards, torch.nn.Linear(2, 1))
 
 
@@ -78,9 +78,9 @@ def test_the_limit_is_a_hundred_deviations_of_the_return() -> None:
     scale, batch = ValueNormalizer(popart=True), make_batch(episodes(scale=1e-3), SPACES)
     scale.update(torch.tensor([-7.0, 7.0]), torch.nn.Linear(2, 1))
     below, count = clip_rewards(with_reward(batch, 699.0), scale)
-    assert (float(below.rewards[changed_step(batch)]), int(count)) == (699.0, 0)
+    assert (float(below.rewards[changed_step(batch)]), int(count["clipped_rewards"])) == (699.0, 0)
     above, count = clip_rewards(with_reward(batch, -701.0), scale)
-    assert (float(above.rewards[changed_step(batch)]), int(count)) == (-700.0, 1)
+    assert (float(above.rewards[changed_step(batch)]), int(count["clipped_rewards"])) == (-700.0, 1)
 
 
 @pytest.mark.parametrize("fitted", [False, True])
@@ -90,14 +90,104 @@ def test_the_first_reward_after_many_zeros_is_not_clipped(fitted: bool) -> None:
     if fitted:
         scale.update(torch.zeros(50), torch.nn.Linear(2, 1))
     given, count = clip_rewards(with_reward(batch, 1000.0), scale)
-    assert (float(given.rewards[changed_step(batch)]), int(count)) == (1000.0, 0)
+    assert (float(given.rewards[changed_step(batch)]), int(count["clipped_rewards"])) == (1000.0, 0)
 
 
 def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
     scale = ValueNormalizer(popart=True)
     scale.update(torch.tensor([-1.0, 1.0]), torch.nn.Linear(2, 1))
     _, count = clip_rewards(make_batch(episodes(scale=1e4), SPACES), scale)
-    assert int(count) == 0
+    assert int(count["clipped_rewards"]) == 0
+
+
+@pytest.mark.parametrize("before", [0, 5], ids=["in the first batch", "in a later one"])
+@pytest.mark.parametrize("value", [1e6, -1e20, 3e38])
+def test_one_absurd_bootstrap_value_leaves_the_critic_its_scale(value: float, before: int) -> None:
+    network, played = untrained(), [dataclasses.replace(e, terminated=False, truncated=True) for e in episodes()]
+    clean = make_batch([dataclasses.replace(e, bootstrap_value=0.5) for e in played], SPACES)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    for update in range(before):
+        assert ppo(clean, update=update, version=update)["clipped_values"] == 0
+    bootstraps = clean.bootstrap_value.clone()
+    bootstraps[2] = value
+    metrics = ppo(clean._replace(bootstrap_value=bootstraps), update=before, version=before)
+    assert (metrics["clipped_values"], metrics["skipped_steps"]) == (1, 0)
+    assert all(isfinite(number) for number in metrics.values())
+    spread = np.std([e.rewards.sum() for e in episodes()])
+    assert float(network.value_normalizer.std) < 20 * spread
+
+
+def test_bootstrap_values_are_clipped_around_the_mean_return() -> None:
+    scale, played = ValueNormalizer(popart=True), episodes(scale=1e-3)
+    scale.update(torch.tensor([43.0, 57.0]), torch.nn.Linear(2, 1))
+    given = (749.0, 751.0, -649.0, -651.0, 1e6)
+    ends = [(False, value) for value in given[:-1]] + [(True, given[-1])]
+    batch = make_batch(
+        [
+            dataclasses.replace(e, terminated=terminated, truncated=not terminated, bootstrap_value=value)
+            for e, (terminated, value) in zip(played, ends, strict=False)
+        ],
+        SPACES,
+    )
+    clipped, count = clip_rewards(batch, scale)
+    assert clipped.bootstrap_value[:4].tolist() == [749.0, 750.0, -649.0, -650.0]
+    assert int(count["clipped_values"]) == 2  # that of a terminated episode is not used
+
+
+def test_values_of_steps_are_clipped_before_they_enter_a_target() -> None:
+    """What the critic makes of the states that an actor sent may be of any size."""
+    network, batch = untrained(), make_batch(episodes(), SPACES)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    ppo(batch, update=0, version=0)
+    with torch.no_grad():
+        network.value_output.bias += 1e6
+    metrics = ppo(batch, update=1, version=1)
+    assert metrics["clipped_values"] == batch.size
+    assert float(network.value_normalizer.std) < 1e3
+
+
+@pytest.mark.parametrize("log_prob", [-200.0, -1e9, -3e38])
+@pytest.mark.parametrize("ratio", ["per_head", "joint"])
+@pytest.mark.parametrize("prior", [False, True])
+def test_absurd_log_probs_neither_break_a_step_nor_enter_a_target(log_prob: float, ratio: str, prior: bool) -> None:
+    network, clean = untrained(), make_batch(episodes(), SPACES)
+    config = LearnerConfig(state_stride=1, ratio=ratio, prior_start=0.1 if prior else 0.0)  # type: ignore[arg-type]
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config, 1, prior=untrained() if prior else None)
+    assert ppo(clean, update=0, version=0)["clipped_log_probs"] == 0
+    log_probs, rewards = clean.log_probs.clone(), clean.rewards.clone()
+    log_probs[changed_step(clean)] = log_prob
+    rewards[changed_step(clean)] = -50.0  # a negative advantage is not bounded by the clip
+    metrics = ppo(clean._replace(log_probs=log_probs, rewards=rewards), update=1, version=1)
+    assert (metrics["clipped_log_probs"], metrics["skipped_steps"]) == (1, 0)
+    assert all(isfinite(number) for number in metrics.values())
+    assert all(bool(t.isfinite().all()) for t in network.state_dict().values())
+    assert float(network.value_normalizer.std) < 100
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"log_probs": np.float32(-101.0)},
+        {"log_probs": np.float32(-3e38)},
+        {"states": np.float32(3e38)},
+        {"initial_state": np.float32(-2e6)},
+    ],
+    ids=str,
+)
+def test_what_no_policy_can_have_sent_is_refused(changes: dict[str, np.float32]) -> None:
+    (episode,) = episodes(1)
+    toy_schema().check(episode)
+    ((field, number),) = changes.items()
+    if field == "log_probs":
+        log_probs = episode.log_probs.copy()
+        log_probs[1, 0] = number
+        spoilt = dataclasses.replace(episode, log_probs=log_probs)
+    else:
+        state = getattr(episode, field)
+        spoilt = dataclasses.replace(episode, **{field: dataclasses.replace(state, h=np.full_like(state.h, number))})
+    spoilt.validate()
+    with pytest.raises(InvalidEpisode, match=r"log-prob is below|has numbers beyond"):
+        toy_schema().check(spoilt)
 
 
 @pytest.mark.parametrize("before", [0, 20], ids=["in the first batch", "in a later one"])

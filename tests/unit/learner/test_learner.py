@@ -96,7 +96,8 @@ def as_segment(number: int, last: bool) -> Spoil:
     def spoil(episode: Episode) -> bytes:
         telemetry = {"segment": float(number), "episode_steps": 40.0, "episode_return": 100.0 if last else 7.0}
         kind = {} if last else {"end_reason": EndReason.CUT, "terminated": False, "truncated": True}
-        return encode_episode(dataclasses.replace(episode, telemetry=telemetry, **kind))
+        rewards = np.full(len(episode), 0.5, np.float32)
+        return encode_episode(dataclasses.replace(episode, telemetry=telemetry, rewards=rewards, **kind))
 
     return spoil
 
@@ -110,6 +111,16 @@ def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(tmp_path: Path
     assert "final_accuracy" not in metrics
     rows = lines(tmp_path / "episodes.jsonl")
     assert sorted(row["return"] for row in rows) == [7.0, 7.0, 7.0, 100.0]
+
+
+def test_a_batch_of_segments_alone_has_a_mean_reward_but_no_return(tmp_path: Path) -> None:
+    """What a running episode has gained so far rises with its length, whatever is learned."""
+    store = MemoryStore()
+    learner = make_learner(tmp_path, store, updates=1)
+    learner.run(ToyProducer(store, spoil={n: as_segment(n, last=False) for n in range(100)}))
+    (metrics,) = lines(tmp_path / "metrics.jsonl")
+    assert not {"return_mean", "return_std", "return_low", "paid_mean", "episode_steps"} & set(metrics)
+    assert metrics["reward_mean"] == 0.5
 
 
 def corrupt(episode: Episode) -> bytes:

@@ -33,7 +33,7 @@ def test_two_standard_errors_cover_the_true_slope(kept: float, least: float) -> 
 
 
 def test_processes_have_short_names() -> None:
-    assert name_of("ray::RayRolloutWorker", ["ray::RayRolloutWorker.sample"]) == "actor"
+    assert name_of("ray::RayRolloutWorker", ["ray::RayRolloutWorker.run"]) == "actor"
     assert name_of("ray::LearnerService", ["ray::LearnerService"]) == "learner"
     assert name_of("raylet", ["/x/raylet", "--flag"]) == "Ray's raylet"
     assert name_of("valkey-server", ["/x/valkey-server unixsocket:/y"]) == "valkey-server"

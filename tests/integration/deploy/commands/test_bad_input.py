@@ -14,7 +14,7 @@ from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.saved import CheckpointKey
 from deploy.cli import main
-from deploy.config.schema import Config
+from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.launch.prepare import open_run
 from learner.ppo.optimizer import make_optimizer
@@ -167,6 +167,18 @@ def test_a_run_can_be_resumed_from_an_earlier_checkpoint(tmp_path: Path) -> None
     assert open_run(Config(), good) == folder
     newest = load_checkpoint(folder)
     assert (newest.progress.update, newest.progress.generation, newest.ancestors) == (1, 5, (CheckpointKey(0, 1),))
+
+
+def test_a_run_is_not_resumed_in_another_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """CartPole-v0 has the same spaces."""
+    general = PRESETS["general"]
+    trained = replace(general, gym=replace(general.gym, id="gymnasium:CartPole-v1"))
+    folder = run_folder(tmp_path, trained)
+    for other, name in (("CartPole-v0", "CartPole-v0"), ("", "the seed-training environment")):
+        said = complaint(capfd, "train", "--resume", str(folder), "--env", other)
+        assert f"{folder} has trained in CartPole-v1, not in {name}: resume it without --env" in said
+    with pytest.raises(UserError, match="architecture"):  # the next check: this checkpoint is of seed hosts
+        open_run(replace(trained, gym=replace(trained.gym, id="CartPole-v1")), folder)
 
 
 def test_a_run_without_updates_can_be_restarted_with_other_settings(tmp_path: Path) -> None:

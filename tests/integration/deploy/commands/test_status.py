@@ -140,6 +140,7 @@ def test_requeueing_respects_the_limits_of_the_run(
         ({"cycle_s": 1.0, "starved_s": 0.8, "wait_s": 0.8}, {"elapsed_s": 10.0, "put_s": 0.2}, "actor-bound"),
         ({"cycle_s": 1.0, "starved_s": 0.0, "wait_s": 0.5}, {"elapsed_s": 10.0, "put_s": 3.0}, "queue-bound"),
         ({"cycle_s": 1.0, "publish_s": 0.4}, {"elapsed_s": 10.0, "fetch_s": 3.0}, "broadcast-bound"),
+        ({"cycle_s": 1.0, "starved_s": 0.5, "wait_s": 0.5}, {"elapsed_s": 10.0, "idle_s": 7.4}, "supervisor-bound"),
         ({"cycle_s": 1.0, "wait_s": 0.01}, {"elapsed_s": 10.0, "waited_s": 7.0}, "learner-bound"),
         ({"cycle_s": 1.0, "wait_s": 0.05}, {"elapsed_s": 10.0, "waited_s": 0.2}, "balanced"),
         ({}, {}, "balanced"),

@@ -146,7 +146,7 @@ class TestRedisOnly:
         transport.open_generation(0, "learner")  # fences the last two, one of them pending
         assert counts(transport, "trained", "dropped_stale", "dead_lettered", "fenced") == (1, 1, 2, 2)
         kept = {"payload:run/a/0/3", f"weights:{generation}:2", f"weights:{generation}:3"}
-        named = {"episodes", "ledger", "generations", "weights", "dead", "replies"}
+        named = {"episodes", "ledger", "generations", "weights", "dead", "room", "replies"}
         assert {key.decode().partition(":")[2] for key in client.keys(f"{{{namespace}}}:*")} == kept | named
 
     def test_a_truncated_payload_is_put_again(self, transport: RedisTransport, client: Any, namespace: str) -> None:

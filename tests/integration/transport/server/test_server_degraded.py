@@ -42,7 +42,7 @@ def test_puts_are_busy_when_the_server_is_out_of_memory_until_the_learner_frees_
     accepted = len(statuses) - 1
     assert accepted >= 2
     client.config_set("maxmemory", client.info("memory")["used_memory"])  # too little even for a small episode
-    outbox = Outbox(transport, "run", "b", 0, capacity=5)  # the actor keeps its episode and tries again later
+    outbox = Outbox(transport, "run", "b", 0, capacity_steps=1000)  # the actor keeps its episode and tries again later
     outbox.add(make_episode(actor="b"))
     outbox.ship(0.0)
     assert (len(outbox), outbox.counts.produced) == (1, 1)

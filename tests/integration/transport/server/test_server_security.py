@@ -187,6 +187,27 @@ def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
         )
 
 
+def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> None:
+    acl = users(tmp_path)
+    acl.write_text(acl.read_text().replace("{*}", "{mine}"))
+    with running(find_server(), tmp_path, "--port", "0", "--aclfile", str(acl)):
+
+        def open_as(role: str, run: str) -> RedisTransport:
+            return connect(f"unix://{role}:secret of {role}@{tmp_path}/socket", None, run)
+
+        learner, actor = open_as("learner", "mine"), open_as("actor", "mine")
+        learner.open_generation(-1, "learner")
+        assert put(actor, 0) == [OK]
+        report(actor, produced=1, accepted=1)
+        actor.ledger().check()
+        for role in ROLES:
+            other = open_as(role, "other")
+            refused(other.ledger, lambda t=other: t.fetch(-1))  # type: ignore[misc]
+        refused(lambda: put(open_as("actor", "other"), 0), lambda: open_as("learner", "other").open_generation(-1, "x"))
+        learner.close()
+        actor.close()
+
+
 def test_an_actor_without_a_learner_reports_that_none_is_running(tmp_path: Path) -> None:
     """The actor may not load the functions, which the learner has not loaded yet."""
     acting = ActingConfig(actors=ActorsConfig(fetch_timeout_s=0.5))

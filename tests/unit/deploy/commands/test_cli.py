@@ -63,7 +63,10 @@ INVALID = [
     (["train", "--learner.device", "tpu"], "'tpu'"),
     (["train", "--actors.count", "200"], "200 actors x 8 environments"),
     (["train", "--actors.count", "many"], "invalid literal for int() with base 10: 'many'; or give 'auto'"),
-    (["train", "--actors.count", "auto", "--actors.envs_per_actor", "999"], "it must hold one wave (999 episodes)"),
+    (
+        ["train", "--actors.count", "auto", "--actors.envs_per_actor", "999"],
+        "it must hold 64 steps of each of the 999",
+    ),
     (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs': with a ray:// address"),
     (["train", "--env", "CartPole-v1", "--learner.batch_steps", "0"], "the segment would be too old"),
     (["train", "--env"], "needs a value"),

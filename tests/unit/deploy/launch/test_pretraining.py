@@ -114,7 +114,8 @@ def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]
     for n, episode in enumerate(episodes):
         stored = RecurrentState.concatenate([none] * episode.states.h.shape[1])
         end = {"terminated": False, "truncated": True, "end_reason": EndReason.CUT} if n == count - 1 else {}
-        write_episode(folder / f"{n:02}.episode", replace(episode, initial_state=none, states=stored, **end))
+        named = replace(episode, episode_id=f"reported/growth-{n}/0/0", initial_state=none, states=stored, **end)
+        write_episode(folder / f"{n:02}.episode", named)
     return sorted(folder.iterdir())
 
 

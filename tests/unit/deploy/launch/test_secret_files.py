@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import ssl
 import stat
 import time
@@ -104,6 +105,17 @@ def test_users_acl_holds_the_password_hashes(tmp_path: Path) -> None:
     for role in ROLES:
         word = (tmp_path / f"{role}.password").read_text().strip()
         assert f"#{hashlib.sha256(word.encode()).hexdigest()}" in lines[role]
+
+
+def test_the_users_of_one_run_have_no_access_to_others(tmp_path: Path) -> None:
+    write_secrets(tmp_path, HOSTS)
+    assert "{*}" in (tmp_path / "users.acl").read_text()
+    assert write_secrets(tmp_path, HOSTS, "mine") == ["users.acl"]
+    patterns = re.findall(r"~([^ )]+)", (tmp_path / "users.acl").read_text())
+    assert len(patterns) > 20
+    assert all(pattern.startswith("{mine}:") for pattern in patterns)
+    with pytest.raises(UserError, match="not a valid run name"):
+        write_secrets(tmp_path, HOSTS, "mi*ne")
 
 
 def test_openssl_accepts_the_certificate_and_it_covers_the_hosts(tmp_path: Path) -> None:

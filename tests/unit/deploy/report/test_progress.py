@@ -46,6 +46,16 @@ def test_the_panel_shows_all_values() -> None:
     assert "waiting for the first batch" in out.getvalue()
 
 
+def test_small_returns_and_rewards_of_endless_episodes_are_readable() -> None:
+    small = dataclasses.replace(SNAPSHOT, return_mean=0.00123, unit="")
+    endless = dataclasses.replace(small, per_step=True)
+    target, out = console(terminal=True)
+    for snapshot, words in ((small, "return  +0.0012"), (endless, "reward/step  +0.0012")):
+        target.print(panel("quick-1", snapshot))
+        assert words in out.getvalue()
+        assert words.replace("  ", " ") in plain(snapshot)
+
+
 def test_fraction_is_the_larger_of_updates_and_time() -> None:
     assert SNAPSHOT.fraction == pytest.approx(31 / 140)
     assert dataclasses.replace(SNAPSHOT, update=59).fraction == pytest.approx(59 / 60)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from actors.errors import UserError
 from actors.types.actions import Op
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
+from deploy.report import charts
 from deploy.report.findings import findings
+from deploy.report.numbers import number
 from deploy.report.page import FIGURES, headline, write_report
-from deploy.report.run_folder import read_run
+from deploy.report.run_folder import RunFolder, read_run
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
 
@@ -139,6 +142,77 @@ def test_the_report_of_a_gymnasium_run_does_not_mention_seed_hosts(tmp_path: Pat
     assert re.match(r"Learned beats random by \d+\.\d \[", headline(run))
 
 
+def write_rows(path: Path, metrics: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> RunFolder:
+    path.mkdir()
+    general = PRESETS["general"]
+    config = dataclasses.replace(general, gym=dataclasses.replace(general.gym, id="CartPole-v1"))
+    (path / "config.yaml").write_text(to_yaml(config))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    (path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in episodes))
+    return read_run(path)
+
+
+def curve(run: RunFolder) -> list[float]:
+    """The points of the learning curve that are drawn."""
+    figure = charts.learning_curve(run)
+    assert figure is not None
+    y = np.array(figure.axes[0].lines[-1].get_ydata(), dtype=np.float64)
+    return y[np.isfinite(y)].tolist()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_constant_reward_gives_a_flat_curve_also_where_few_or_no_episodes_end(ends: bool, tmp_path: Path) -> None:
+    """Segments report what their episode has gained so far, which rises with its length."""
+    row = {"task_id": "CartPole-v1", "steps": 64, "seed": 1}
+    metrics: list[dict[str, Any]] = [{"update": u, "elapsed_s": u, "reward_mean": 0.0012} for u in range(1, 31)]
+    episodes = [row | {"update": u, "return": 64.0 * u, "end_reason": "cut"} for u in range(1, 31)]
+    if ends:
+        metrics[19]["return_mean"] = 1290.0
+        episodes.insert(20, row | {"update": 20, "return": 1290.0, "end_reason": "environment"})
+    run = write_rows(tmp_path / "run", metrics, episodes)
+    assert curve(run) == pytest.approx([1290.0] * 5 if ends else [0.0012] * 30)
+    page = write_report(run.path).read_text()
+    assert ("last mean return" in page) == ends
+    assert ("+0.0012" in page) != ends
+
+
+def test_a_figure_draws_the_commonest_of_many_series(tmp_path: Path) -> None:
+    """With 10,000 choices it took minutes."""
+    rng = np.random.default_rng(0)
+    shares = {f"op/{k}": float(rng.random() / 5_000) for k in range(10_000)} | {"op/77": 0.4}
+    heads = {f"entropy/action{k}": 0.5 for k in range(300)}
+    run = write_rows(tmp_path / "run", [{"update": u} | shares | heads for u in range(1, 4)], [])
+    began = time.monotonic()
+    for draw, kind in ((charts.op_shares, "collections"), (charts.head_entropies, "lines")):
+        figure = draw(run)
+        assert figure is not None
+        (ax,) = figure.axes
+        assert len(getattr(ax, kind)) == charts.MOST_LINES
+        assert {"77", "others"} <= {text.get_text() for text in ax.texts} or kind == "lines"
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (12345.67, None, "+12345.7"), (-1.0, None, "-1.0"), (0.0, None, "+0.0"), (0.5, None, "+0.50"),
+        (0.00123, None, "+0.0012"), (-0.05, None, "-0.050"), (2e-7, None, "+2.0e-07"), (0.012, 30.0, "+0.0"),
+        (0.1, 0.02, "+0.100"),
+    ],
+)  # fmt: skip
+def test_small_numbers_keep_two_digits(value: float, scale: float | None, text: str) -> None:
+    assert number(value, scale) == text
+
+
+def test_a_small_difference_is_readable(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small", updates=2)
+    random = [0.001 * (i % 2) for i in range(48)]
+    played = {"tasks": ["CartPole-v1"] * 48, "random": random, "learned": [r + 0.0031 for r in random]}
+    (run / "references.json").write_text(json.dumps(played))
+    assert headline(run).startswith("Learned beats random by 0.0031 points [0.0031, 0.0031]")
+    assert '<td class="number">+0.0031</td>' in write_report(run).read_text()
+
+
 @pytest.mark.parametrize("updates", [0, 1, 2])
 def test_short_and_interrupted_runs_are_reported(tmp_path: Path, updates: int) -> None:
     page = write_report(write_run(tmp_path / "short", updates=updates, extras=False)).read_text()
@@ -155,6 +229,28 @@ def test_an_incomplete_last_line_is_ignored_and_a_damaged_line_is_an_error(tmp_p
     metrics.write_text('{"upd\n' + metrics.read_text())
     with pytest.raises(UserError, match="line 1 is damaged"):
         write_report(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("metrics.jsonl", "5\n{}\n"),
+        ("metrics.jsonl", '{"update": {}}\n{}\n'),
+        ("metrics.jsonl", "[" * 100_000 + "\n{}\n"),
+        ("episodes.jsonl", '{"update": 1}\n{}\n'),
+        ("references.json", '{"learned": [1], "tasks": ["a", "b"], "random": [2]}'),
+        ("references.json", "[5]"),
+        ("timeline.json", '{"return": 1, "task": 5}'),
+        ("timeline.json", '{"a":' * 50_000),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_file_with_any_content_is_an_error_of_one_line(tmp_path: Path, file: str, text: str) -> None:
+    run = write_run(tmp_path / "odd", updates=3)
+    (run / file).write_text(text)
+    with pytest.raises(UserError, match="damaged") as caught:
+        write_report(run)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_headline_states_better_worse_or_indistinguishable(tmp_path: Path) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import ConfigError, GymConfig
+from actors.config.gym import make_arguments
 from actors.env.gym.fleet import GymFleet
-from actors.env.gym.make import gym_spaces, make_vector_env, parse_kwargs
+from actors.env.gym.make import gym_spaces, make_vector_env
 from actors.env.gym.spaces import GymSpaces
+from actors.env.gym.unified import UnifiedEnv
 from actors.errors import UserError
 from actors.types.actions import independent_spec
+from deploy.cli import main
 from tests.support.env import gym_envs
 
 
@@ -44,7 +48,7 @@ def test_errors_are_one_line_that_says_what_to_do(config: dict[str, Any], words:
 @pytest.mark.parametrize(
     "config",
     [
-        {"id": "x", "kwargs": ("a",)},
+        *({"id": "x", "kwargs": (pair,)} for pair in ("a", "=1", "a b=1")),
         {"id": "x", "wrappers": ("NoModule",)},
         {"id": "x", "wrappers": ("a:B",), "vectorization": "own"},
         {"id": "x", "max_segment_steps": 0},
@@ -55,8 +59,56 @@ def test_invalid_settings_are_rejected(config: dict[str, Any]) -> None:
         GymConfig(**config)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((word, value) for value, words in ((True, "True true"), (False, "False false")) for word in words.split()),
+        *((word, None) for word in ("None", "null")),
+        *(("1", 1), ("-1.5e-3", -0.0015), ("1_000", 1000), ("inf", float("inf")), ("-inf", float("-inf"))),
+        *(("[1, 2]", [1, 2]), ("(1, 'a')", (1, "a")), ("{'a': True}", {"a": True}), ('"yes"', "yes"), ("'1,5'", "1,5")),
+        *((text, text) for text in ("text", "8x8", "127.0.0.1", "2024-01-01", "levels/a.json", "a=b", "")),
+    ],
+)
+def test_arguments_are_what_they_look_like_in_python_and_json(text: str, value: object) -> None:
+    (parsed,) = make_arguments((f"name={text}",)).values()
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["FALSE", "none", "no", "Off", "1,5", "007", "1e", "[1, 2", "{a: 1}", "'a", "np.inf", "Box(0, 1)", "1,"]
+)
+def test_an_argument_that_only_looks_like_a_literal_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write it as in Python or JSON, such as name=False"):
+        GymConfig(id="x", kwargs=(f"name={text}",))
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "ConnectionRefusedError: [Errno 111] Connection refused"),
+        (BrokenPipeError(32, "Broken pipe"), "BrokenPipeError: [Errno 32] Broken pipe"),
+        (FileNotFoundError(2, "No such file", "level.json"), "FileNotFoundError: [Errno 2] No such file: 'level.json'"),
+        (KeyError("TOKEN"), "KeyError: 'TOKEN'"),
+        (AssertionError(), "AssertionError"),
+        (ValueError("size\nis 8"), "ValueError: size is 8"),
+        (SystemExit("no license"), "it called sys.exit('no license')"),
+        (SystemExit(0), "it called sys.exit(0)"),
+    ],
+)
+def test_an_error_of_a_constructor_is_named_with_its_place(
+    raised: BaseException, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(gym_envs.Scripted, "__init__", fail)
+    place = f"({__file__}, line {fail.__code__.co_firstlineno + 1})"
+    assert main(["train", "--env", "tests/Scripted-v0"]) == 2
+    assert capsys.readouterr().err == f"tamiyo: error: cannot make tests/Scripted-v0: {words} {place}\n"
+
+
 def test_arguments_and_wrappers_reach_each_environment() -> None:
-    assert parse_kwargs(("a=1", "b=[1, 2]", "c=text", "d=true")) == {"a": 1, "b": [1, 2], "c": "text", "d": True}
     kwargs, wrappers = ("sizes=[2, 3]", "masks=info"), ("gymnasium.wrappers:TimeAwareObservation",)
     env = make_vector_env(GymConfig(id="tests/Scripted-v0", kwargs=kwargs, max_segment_steps=9), 2)
     assert env.single_action_space == spaces.MultiDiscrete([2, 3])
@@ -137,40 +189,175 @@ def test_an_invalid_mask_raises(mask: np.ndarray, words: str) -> None:
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("-inf"), 1e39])
-def test_a_reward_that_cannot_be_trained_on_is_told(reward: float) -> None:
-    """1e39 is finite in float64, and not in the float32 that it is shipped as."""
+class Broken(gym_envs.Scripted):
+    """Gives a number that cannot be trained on in its second step, in its reward or in its observation."""
 
-    class Broken(gym_envs.Scripted):
-        def step(self, action: Any) -> Any:
-            obs, _, terminated, truncated, info = super().step(action)
-            return obs, reward, terminated, truncated, info
+    def __init__(self, reward: float = 1.0, value: float = 0.0, length: int = 4) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        self.given, self.value, self.limit = reward, value, length
 
-    env = SyncVectorEnv([Broken], autoreset_mode=AutoresetMode.DISABLED)
-    fleet = GymFleet("tests/Broken-v0", env, lambda row: row)
-    fleet.start()
-    with pytest.raises(UserError, match="gave a reward that is NaN, infinite or too large for float32"):
-        fleet.step(np.zeros((1, 1), dtype=np.int64))
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(4), super().reset(**kwargs)[1]
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        bad = self.count == 2
+        return np.full(4, self.value if bad else 0.0), self.given if bad else 1.0, self.count == self.limit, False, {}
+
+
+def broken(mode: AutoresetMode, **kwargs: Any) -> GymFleet:
+    envs = [lambda: UnifiedEnv(Broken(**kwargs), "Broken"), lambda: UnifiedEnv(Broken(), "Broken")]
+    return GymFleet("Broken", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: row)
+
+
+NAN = float("nan")
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize("value", [float("nan"), 1e300])
-def test_a_last_observation_that_cannot_be_trained_on_is_told(mode: AutoresetMode, value: float) -> None:
-    """Where SAME_STEP hides it in the infos, too."""
+@pytest.mark.parametrize(
+    "given", [{"reward": NAN}, {"reward": float("-inf")}, {"reward": 1e39}, {"value": NAN}, {"value": 1e300}]
+)
+@pytest.mark.parametrize("length", [2, 4])
+def test_a_number_that_cannot_be_trained_on_makes_its_episode_invalid(
+    mode: AutoresetMode, given: dict[str, float], length: int
+) -> None:
+    """1e39 is finite in float64, and not in the float32 that it is shipped as. An episode of length 2 ends with it,
+    where SAME_STEP hides the observation in the infos."""
+    fleet = broken(mode, **given, length=length)
+    fleet.start()
+    steps = [fleet.step(np.zeros((2, 1), dtype=np.int64)) for _ in range(3)]
+    assert not steps[0].invalid.any()
+    assert steps[1].invalid.tolist() == [True, False]
+    ends = length == 2 or mode is AutoresetMode.DISABLED
+    assert (steps[1].outcome.terminated | steps[1].outcome.truncated).tolist() == [ends, False]
+    if ends and mode is not AutoresetMode.NEXT_STEP:
+        assert steps[2].invalid.tolist() == [False, False]
+    for step in steps:
+        assert np.isfinite(step.outcome.rewards).all()
+        assert np.isfinite(step.outcome.obs).all()
+        assert np.isfinite(step.current.obs).all()
+    assert "that is NaN, infinite or too large for float32" in fleet.fault
 
-    class Broken(gym_envs.Scripted):
+
+def test_a_first_observation_that_cannot_be_trained_on_makes_its_episode_invalid() -> None:
+    class FromTheStart(Broken):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0] + self.value, {}
+
+    env = SyncVectorEnv([lambda: FromTheStart(value=NAN)], autoreset_mode=AutoresetMode.DISABLED)
+    fleet = GymFleet("Broken", env, lambda row: row)
+    assert np.isfinite(fleet.start().current.obs).all()
+    for _ in range(2):
+        assert fleet.step(np.zeros((1, 1), dtype=np.int64)).invalid.all()
+
+
+@pytest.mark.parametrize(
+    ("reward", "value"), [(np.array([1.5]), 1.5), (np.array(1.5), 1.5), (torch.tensor([1.5]), 1.5), (True, 1), (2, 2)]
+)
+def test_a_reward_is_one_number_in_any_form(reward: Any, value: float) -> None:
+    env = UnifiedEnv(Broken(reward), "Broken")
+    env.reset(seed=0)
+    env.step(0)
+    given = env.step(0)[1]
+    assert type(given) is float
+    assert given == value
+
+
+@pytest.mark.parametrize("reward", [None, np.ones(2), torch.ones(3), [1.0]])
+def test_a_reward_that_is_not_one_number_is_refused(reward: Any) -> None:
+    env = UnifiedEnv(Broken(reward), "Broken")
+    env.reset(seed=0)
+    env.step(0)
+    with pytest.raises(UserError, match=r"Broken gave the reward .*: give one number"):
+        env.step(0)
+
+
+class ColumnOfRewards(SyncVectorEnv):
+    wrong = False
+
+    def step(self, actions: Any) -> Any:
+        obs, rewards, *rest = super().step(actions)
+        return obs, np.ones(5) if self.wrong else rewards[:, None], *rest
+
+
+def test_a_vector_environment_may_give_a_column_of_rewards() -> None:
+    env = ColumnOfRewards([gym_envs.Scripted] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    fleet = GymFleet("column", env, lambda row: row)
+    fleet.start()
+    assert fleet.step(np.zeros((3, 1), dtype=np.int64)).outcome.rewards.shape == (3,)
+    env.wrong = True
+    with pytest.raises(UserError, match=r"column gave rewards of shape \[5\]: give shape \[3\]"):
+        fleet.step(np.zeros((3, 1), dtype=np.int64))
+
+
+class Recorded(gym_envs.Scripted):
+    """Notes its instances and what is called; the one with number `breaks` cannot be made, or cannot be closed."""
+
+    made: ClassVar[list[str]] = []
+
+    def __init__(self, breaks: int = -1, close_breaks: int = -1) -> None:
+        super().__init__()
+        self.number, self.close_breaks = sum(call.startswith("make") for call in self.made), close_breaks
+        if self.number == breaks:
+            raise ValueError("no display")
+        self.made.append(f"make {self.number}")
+
+    def close(self) -> None:
+        self.made.append(f"close {self.number}")
+        if self.number == self.close_breaks:
+            raise OSError("the simulator is gone")
+
+
+gymnasium.register("tests/Recorded-v0", entry_point=Recorded)
+
+
+def closed() -> list[int]:
+    return sorted(int(call.split()[1]) for call in Recorded.made if call.startswith("close"))
+
+
+def test_environments_are_closed_if_a_later_one_cannot_be_made() -> None:
+    Recorded.made.clear()
+    with pytest.raises(Exception, match="no display"):
+        make_vector_env(GymConfig(id="tests/Recorded-v0", kwargs=("breaks=2",)), 4)
+    assert closed() == [0, 1]
+
+
+def test_all_environments_are_closed_if_closing_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    Recorded.made.clear()
+    config = GymConfig(id="tests/Recorded-v0", kwargs=("close_breaks=1",))
+    GymFleet("recorded", make_vector_env(config, 4), lambda row: row).close()
+    assert closed() == [0, 1, 2, 3]
+    assert "OSError: the simulator is gone" in capsys.readouterr().err
+
+
+def test_each_constructor_reset_and_step_is_a_heartbeat() -> None:
+    beats: list[int] = []
+    fleet = GymFleet("s", make_vector_env(GymConfig(id="tests/Scripted-v0"), 3, lambda: beats.append(1)), lambda row: 7)
+    assert len(beats) == 3
+    fleet.start()
+    assert len(beats) == 6
+    fleet.step(np.zeros((3, 1), dtype=np.int64))
+    assert len(beats) >= 9
+
+
+def test_the_default_dtype_of_an_environment_is_its_own() -> None:
+    class Double(gym_envs.Scripted):
         def __init__(self) -> None:
-            super().__init__(longest=1)
-            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+            super().__init__()
+            torch.set_default_dtype(torch.float64)
 
         def step(self, action: Any) -> Any:
-            obs, reward, terminated, truncated, info = super().step(action)
-            return np.full_like(obs, value, dtype=np.float64), reward, terminated, truncated, info
+            assert torch.zeros(1).dtype is torch.float64
+            return super().step(action)
 
-    fleet = GymFleet("tests/Broken-v0", SyncVectorEnv([Broken], autoreset_mode=mode), lambda row: row)
+    gymnasium.register("tests/Double-v0", entry_point=Double)
+    fleet = GymFleet("Double", make_vector_env(GymConfig(id="tests/Double-v0"), 2), lambda row: row)
+    assert torch.get_default_dtype() is torch.float32
     fleet.start()
-    with pytest.raises(UserError, match="observation that is NaN, infinite or too large for float32"):
-        fleet.step(np.zeros((1, 1), dtype=np.int64))
+    fleet.step(np.zeros((2, 1), dtype=np.int64))
+    fleet.close()
+    assert torch.get_default_dtype() is torch.float32
 
 
 @pytest.mark.parametrize("vectorization", ["async", "own"])

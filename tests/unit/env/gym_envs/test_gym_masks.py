@@ -15,8 +15,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.env.gym.fleet import GymFleet
-from actors.env.gym.make import MaskInInfo
 from actors.env.gym.spaces import GymSpaces
+from actors.env.gym.unified import UnifiedEnv
 from actors.errors import UserError
 from tests.support.env.gym_envs import Scripted
 
@@ -118,7 +118,7 @@ class LateInOne(Scripted):
 def test_masks_that_appear_only_after_a_reset_are_refused(
     env_class: type[Scripted], words: str, mode: AutoresetMode
 ) -> None:
-    envs = [lambda: MaskInInfo(env_class(sizes=(4,), masks="info"), "late")] * WIDTH
+    envs = [lambda: UnifiedEnv(env_class(sizes=(4,), masks="info"), "late")] * WIDTH
     fleet = GymFleet("late", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: row)
     with pytest.raises(UserError, match=words) as refusal:
         walk(fleet)
@@ -183,3 +183,61 @@ def test_masks_of_a_space_without_choices_have_an_entry_per_dimension_or_none(di
     assert np.array_equal(own.flat_mask(mask), mask)  # a vector environment's fleet flattens again
     with pytest.raises(UserError, match=r"mask of 7 entries for heads of \[1(, 1)?\]"):
         own.flat_mask(np.ones(7))
+
+
+class MaskInObservation(Scripted):
+    """RLlib's form. `Scripted` asserts that actions are legal."""
+
+    def __init__(
+        self, key: str = "observations", mask: spaces.Space[Any] | None = None, **extra: spaces.Space[Any]
+    ) -> None:
+        super().__init__(sizes=(4,), masks="method")
+        del self.action_masks
+        self.key, self.extra = key, extra
+        mask = mask or spaces.Box(0, 1, (4,), np.int8)
+        self.observation_space = spaces.Dict({"action_mask": mask, key: self.observation_space} | extra)
+
+    def _look(self) -> Any:
+        more = {key: space.sample() for key, space in self.extra.items()}
+        return {"action_mask": self._mask().astype(np.int8), self.key: super()._look()} | more
+
+
+def in_observations(make: Callable[[], Any]) -> GymFleet:
+    return GymFleet("rllib", SyncVectorEnv([lambda: UnifiedEnv(make(), "rllib")] * WIDTH, autoreset_mode=DISABLED), int)
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (MaskInObservation, 4),
+        (lambda: MaskInObservation("obs"), 4),
+        (lambda: MaskInObservation(mask=spaces.MultiBinary(4), speed=spaces.Box(0, 1, (2,))), 6),
+    ],
+)
+def test_masks_in_observations_are_in_force_and_not_observed(make: Callable[[], Any], size: int) -> None:
+    fleet = in_observations(make)
+    assert fleet.spaces.obs_size == size
+    assert walk(fleet) > 60
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: MaskInObservation(mask=spaces.Box(0, 1, (3,))), "an action mask of 3 entries for heads of [4]"),
+        (lambda: MaskInObservation(mask=spaces.Box(-1e9, 0, (4,))), "a mask with other numbers than 0 and 1"),
+        (
+            lambda: MaskInObservation(player=spaces.Dict(action_mask=spaces.MultiBinary(4))),
+            'give it at the top level of the observation of a single environment, or as info["action_mask"]',
+        ),
+    ],
+)
+def test_other_masks_in_observations_are_refused(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        in_observations(make)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_masks_in_the_observations_of_native_vector_environments_are_refused() -> None:
+    with pytest.raises(UserError, match='as info\\["action_mask"\\]'):
+        GymFleet("native", SyncVectorEnv([MaskInObservation] * WIDTH, autoreset_mode=SAME_STEP), int)

@@ -14,8 +14,9 @@ from actors.types.actions import independent_spec
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
+from learner.ppo.objective import ratio_metrics
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.targets import MOST_BARS, choice_shares
+from learner.ppo.targets import MOST_BARS, MOST_HISTOGRAMS, Targets, choice_shares, ranges
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
@@ -74,14 +75,31 @@ def test_every_head_has_a_histogram_of_its_choices() -> None:
 
 def test_a_head_with_many_choices_is_reported_in_ranges() -> None:
     size = 5 * MOST_BARS - 3
-    spec = independent_spec((2, size))
-    speeds = torch.tensor([0, 4, 5, size - 1])
-    actions = torch.stack([torch.zeros(4, dtype=torch.long), speeds], 1)
-    shares = choice_shares(spec, actions, torch.ones(4, 2, dtype=torch.bool))
-    assert len(shares) == MOST_BARS
+    actions = torch.tensor([0, 4, 5, size - 1])[:, None].expand(4, 2)
+    shares = choice_shares(independent_spec((size, size)), actions, torch.ones(4, 2, dtype=torch.bool))
+    assert len(shares) == 2 * MOST_BARS
     reported = {name: float(share) for name, share in shares.items() if share > 0}
     assert reported == {
-        "choice/action1/0..4": 0.5,
-        "choice/action1/5..9": 0.25,
-        f"choice/action1/{size - 2}..{size - 1}": 0.25,
+        f"{family}/{name}": share
+        for family in ("op", "choice/action1")
+        for name, share in (("0..4", 0.5), ("5..9", 0.25), (f"{size - 2}..{size - 1}", 0.25))
     }
+
+
+def test_metrics_are_bounded_for_any_action_space() -> None:
+    """10,000 choices had 10,000 metrics, and 200 heads of 3 choices had 1,200."""
+    config, heads = LearnerConfig(), 200
+    for sizes in ((10_000,), (3,) * heads, (50,) * heads):
+        spec = independent_spec(sizes)
+        shape = (6, len(sizes))
+        chosen = torch.arange(6)[:, None].expand(shape) % 3
+        counted = torch.ones(shape, dtype=torch.bool)
+        t = Targets(*[torch.zeros(shape)] * 5, counted, counted[:, 0])
+        log_probs = torch.arange(len(sizes)).expand(shape) * 0.01
+        metrics = choice_shares(spec, chosen, counted)
+        metrics |= ratio_metrics(log_probs, t, counted[:, 0], config, spec.names)
+        assert len(metrics) < 2 + (MOST_HISTOGRAMS + 2) * MOST_BARS
+    name, part = ranges(spec.names)[-1]
+    moved = log_probs[0, part]
+    assert float(metrics[f"kl/{name}"]) == pytest.approx(float((moved.exp() - 1 - moved).mean()))
+    assert name == "action196..action199"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from actors.errors import UserError
 from actors.transport.base import Fenced
 from actors.transport.memory import MemoryStore
 from learner.run import run_state as run_state_module
@@ -102,3 +105,22 @@ def test_a_crash_between_checkpoint_and_acknowledgement_trains_nothing_twice(
     ledger = second.transport.ledger()
     ledger.check()
     assert (progress.update, progress.episodes_trained, ledger.trained, ledger.pending) == (2, 8, 8, 0)
+
+
+@pytest.mark.parametrize("call", ["link", "mkdir", "fsync"])
+def test_a_run_folder_that_turns_read_only_ends_the_run_with_one_line(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    learner, producer = make_learner(tmp_path, store, updates=9), ToyProducer(store)
+    write = getattr(os, call)
+
+    def refuse(*args: object, **options: object) -> object:
+        if call == "mkdir" or learner.progress.update == 2:
+            raise OSError(errno.EROFS, "Read-only file system", str(args[0]))
+        return write(*args, **options)
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(UserError, match=r"cannot write to the run folder .*Read-only file system") as caught:
+        learner.run(producer)
+    assert "\n" not in str(caught.value)

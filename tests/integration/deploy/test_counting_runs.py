@@ -18,7 +18,7 @@ import yaml
 from actors.rollout.sampler import EpisodeSeeds
 from tests.support.launching import rows, tamiyo
 
-pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
 
 TRAIN_S = int(os.environ.get("COUNTING_RUN_S", "300"))
 RUNS = {

@@ -1,0 +1,70 @@
+"""`ActorReports`: what the user is told about failures of actors, on the terminal and in the actors' logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from actors.workers.actor_logs import ActorLogs
+from actors.workers.failure import ActorFailure
+
+PLACE_S = 1.0  # time for a hung actor to say where it hangs
+
+
+class ActorReports:
+    """Prints lines by `warn`; those of `once`, which may be many, only the first time."""
+
+    def __init__(self, logs: ActorLogs, warn: Callable[[str], None]) -> None:
+        self.logs, self.warn = logs, warn
+        self._told: set[str] = set()
+
+    def once(self, lines: str) -> None:
+        """Print lines that have not been printed yet."""
+        if lines and lines not in self._told:
+            self._told.add(lines)
+            self.warn(lines)
+
+    def failed(self, name: str, error: RayTaskError) -> str:
+        """Tell that an actor failed, in which frames of its environment, and where the whole traceback is: in its log,
+        or without a log on the terminal. Returns what is told on one line."""
+        failure = error.cause if isinstance(error.cause, ActorFailure) else None
+        trace = failure.trace if failure else error.traceback_str
+        self.logs.append(name, trace)
+        path = self.logs.path(name)
+        found = last_line(error) + (f"; the traceback is in {path}" if path else "")
+        self.warn(f"{name} failed ({found})")
+        self.once(failure.frames if failure and path else trace)
+        return found
+
+    def restarted(self, name: str) -> None:
+        """Tell that an actor died and was restarted."""
+        path = self.logs.path(name)
+        self.warn(f"{name} died and was restarted" + (f"; what it printed is in {path}" if path else ""))
+
+    def last_words(self, name: str) -> None:
+        """Print the last lines that an actor printed."""
+        if tail := self.logs.tail(name):
+            self.once(f"what {name} printed last:\n{tail}")
+
+    def hung(self, name: str, handle: Any, hang_s: float) -> None:
+        """Tell that an actor hangs, and where, if it still answers."""
+        place = handle.place.remote()
+        self.warn(f"{name} has hung for {hang_s:g} s; it is killed and restarted")
+        if ray.wait([place], timeout=PLACE_S)[0]:
+            with suppress(RayError):
+                self.once(ray.get(place))
+
+
+def last_line(error: BaseException) -> str:
+    """Return type and message of an error that carries a remote traceback, on one line."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, ActorFailure):
+        return str(cause)
+    if isinstance(cause, BaseException):
+        return " ".join(f"{type(cause).__name__}: {cause}".split())
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,181 @@
+"""The comparison at the end of a run: what it claims of environments that pay the same whatever one does, and how it
+fails. The pool is one sampler in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from actors.config import ActingConfig, ActorsConfig, GymConfig
+from actors.errors import UserError
+from actors.policy.baselines import RandomPolicy
+from actors.rollout import sampler as sampling
+from actors.rollout.sampler import StreamSampler, make_sampler
+from actors.rollout.wave import Provenance
+from actors.types.episode import EndReason
+from actors.workers.worker_pool import WorkerPool
+from deploy.config.schema import PRESETS
+from deploy.config.yaml import to_yaml
+from deploy.launch import comparison
+from deploy.launch.comparison import Comparison
+from deploy.report.page import headline, write_report
+from tests.support.env import gym_envs
+
+SOURCE = Provenance(0, 0, 1, 3)
+
+
+def acting(env_id: str, *kwargs: str, width: int = 2, **settings: Any) -> ActingConfig:
+    gym = GymConfig(id=env_id, kwargs=kwargs, max_segment_steps=16, **settings)
+    return ActingConfig(gym=gym, actors=ActorsConfig(count=1, envs_per_actor=width))
+
+
+class Pool:
+    """Both policies are the random one."""
+
+    size = 1
+
+    def __init__(self, acting: ActingConfig, error: Exception | None = None) -> None:
+        self.sampler, self.error = make_sampler(acting, 0, 3, None), error
+        self.played: list[str] = []
+
+    def play(
+        self, player: str, seeds: Sequence[int], deterministic: bool = False, stop: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
+        if self.error is not None:
+            raise self.error
+        if stop():
+            raise TimeoutError
+        self.played.append(player)
+        return self.sampler.play(RandomPolicy(self.sampler.spaces), SOURCE, seeds, deterministic)
+
+
+def compare(
+    folder: Path, config: ActingConfig, pool: Pool | None, stop: bool = False, episodes: int = 5
+) -> tuple[dict[str, Any], str, list[str]]:
+    """Return what was written, the report's headline, and the notes."""
+    run, notes = PRESETS["general"], list[str]()
+    (folder / "config.yaml").write_text(to_yaml(replace(run, gym=config.gym)))
+    (folder / "metrics.jsonl").write_text(json.dumps({"update": 1, "reward_mean": 1.0}) + "\n")
+    (folder / "episodes.jsonl").touch()
+    made = Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop)
+    made.run(cast("WorkerPool | None", pool))
+    write_report(folder)
+    return json.loads((folder / "references.json").read_text()), headline(folder), notes
+
+
+@pytest.mark.parametrize(("length", "cut_at"), [(7, 0), (39, 0), (130, 64), (0, 64)])
+def test_a_constant_reward_makes_no_difference_at_any_length(
+    length: int, cut_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learned policy's episodes counted in full, also where the random policy was cut."""
+    monkeypatch.setattr(sampling, "MAX_PLAYED_STEPS", 50)
+    config = acting("tests/Constant-v0", f"length={length}")
+    references, said, notes = compare(tmp_path, config, Pool(config))
+    gained = float(cut_at or length)
+    assert references["learned"] == references["random"] == [gained] * 5
+    assert len(set(references["seeds"])) == 5
+    assert references["cut_at"] == cut_at
+    assert said.startswith("Learned does not beat random: +0.0 [0.0, 0.0] (95%, n=5 paired seeds)")
+    assert ("Episodes were cut after 64 steps and count up to there." in said) == (cut_at > 0)
+    assert notes[0].startswith("training is complete; playing both policies for 1:00 at most")
+
+
+def test_a_simulator_that_allows_one_instance_is_compared(tmp_path: Path) -> None:
+    gym_envs.Constant.living = 0
+    config = acting("tests/Constant-v0", "length=5", "instances=1", width=1)
+    pool = Pool(config)
+    references, _, _ = compare(tmp_path, config, pool)
+    assert references["random"] == [5.0] * 5
+    after = cast("StreamSampler", pool.sampler).sample(RandomPolicy(pool.sampler.spaces), SOURCE)
+    assert [len(e) for e in after if e.end_reason is not EndReason.CUT] == [5] * len(after)
+
+
+def test_episodes_of_a_comparison_follow_their_seeds() -> None:
+    """In environments of its own or between two samples, in any width and order."""
+    seeds = [5, 3, 11, 2, 7]
+    results = []
+    for width, before in ((1, False), (2, True), (8, False)):
+        made = make_sampler(acting("tests/Scripted-v0", width=width), 0, 3, None)
+        policy = RandomPolicy(made.spaces)
+        if before:
+            made.sample(policy, SOURCE)
+        results.append(made.play(policy, SOURCE, seeds if not before else seeds[::-1], False))
+    assert [r["seed"] for r in results[0]] == seeds
+    assert results[0] == results[1][::-1] == results[2]
+    assert len({r["return"] for r in results[0]}) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (UserError("an episode could not be played"), "an episode could not be played"),
+        (RuntimeError("lost\nits connection"), "RuntimeError: lost its connection"),
+    ],
+)
+def test_a_failed_comparison_is_one_line_and_the_report_is_written(error: Exception, why: str, tmp_path: Path) -> None:
+    config = acting("tests/Constant-v0", "length=5")
+    references, said, _ = compare(tmp_path, config, Pool(config, error))
+    assert references["why_none"].startswith(why)
+    assert said.startswith(f"No comparison: {why}")
+    assert "\n" not in said
+    assert (tmp_path / "report.html").stat().st_size > 1000
+
+
+def test_a_comparison_may_be_switched_off_interrupted_impossible_or_too_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = acting("tests/Constant-v0", "length=5")
+    pool = Pool(config)
+    off = compare(tmp_path, config, pool, episodes=0)
+    assert off[1:] == ("No comparison: run.reference_episodes is 0.", ["training is complete"])
+    assert compare(tmp_path, config, None)[1] == "No comparison: programs outside of the run play its environment."
+    assert compare(tmp_path, config, pool, stop=True)[1] == "No comparison: it was interrupted."
+    assert not pool.played
+    monkeypatch.setattr(comparison, "LEAST_S", 0.0)
+    monkeypatch.setattr(comparison, "SHARE", 0.0)
+    assert "too few episodes were complete" in compare(tmp_path, config, pool)[1]
+
+
+def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: Path) -> None:
+    config = acting("tests/Constant-v0", "length=5")
+    pool = Pool(config)
+    play = pool.play
+
+    def once(player: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        if len(pool.played) == 3:
+            raise TimeoutError
+        return play(player, *args, **kwargs)
+
+    pool.play = once  # type: ignore[method-assign]
+    references, said, _ = compare(tmp_path, config, pool)
+    assert len(references["seeds"]) == len(references["tasks"]) == len(references["learned"]) == 2
+    assert "n=2 paired seeds" in said
+
+
+def test_hosts_keep_their_comparison_if_the_example_episode_fails(tmp_path: Path) -> None:
+    rows = [{"seed": n, "task_id": "spirals", "return": 3.0 + n, "end_reason": "horizon", "growth_ratio": 1.0}
+            for n in range(20)]  # fmt: skip
+
+    class Hosts(Pool):
+        def __init__(self) -> None:
+            pass
+
+        def play(self, player: str, seeds: Sequence[int], *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+            if player == "learned":
+                raise RuntimeError("no memory")
+            return [{"seed": seed, "return": float(seed)} for seed in seeds]
+
+    config, notes = ActingConfig(actors=ActorsConfig(envs_per_actor=2)), list[str]()
+    (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False).run(cast("WorkerPool", Hosts()))
+    references = json.loads((tmp_path / "references.json").read_text())
+    assert references["seeds"] == [16, 17, 18, 19]
+    assert np.subtract(references["learned"], references["random"]).tolist() == [3.0] * 4
+    assert references["never_grow"] == references["random"]
+    assert notes[-1].startswith("no example episode: RuntimeError: no memory")
