@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from actors.errors import UserError
+from actors.version import installed
 from deploy.commands.parser import CommandParser
 from deploy.config.flags import parse
 from deploy.config.yaml import suggest, summary
@@ -62,6 +63,8 @@ first steps:
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns its exit status: 0 for success, 1 for failure, 2 for a usage or configuration error."""
     args = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for symbols of tables in a locale without them
     try:
         return _dispatch(args)
     except UserError as error:
@@ -96,7 +99,7 @@ def _dispatch(args: list[str]) -> int:
         print(USAGE, end="")
         return 0 if args else 2
     if args[0] == "--version":
-        print(f"tamiyo {_version()}")
+        print(installed())
         return 0
     command, rest = args[0], args[1:]
     if command not in COMMANDS:
@@ -392,13 +395,6 @@ def _print(renderable: object) -> None:
     from rich.console import Console
 
     Console(highlight=False).print(renderable)
-
-
-def _version() -> str:
-    try:
-        return version("tamiyo")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

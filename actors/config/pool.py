@@ -69,6 +69,7 @@ class ActorsConfig:
         return self.count if isinstance(self.count, int) else 1
 
 
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://")
 MAX_REDIS_VALUE_BYTES = 512 * 1024 * 1024  # Redis's default limit (proto-max-bulk-len)
 
 
@@ -102,7 +103,7 @@ class QueueConfig:
         )
         require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
         require(
-            self.weights_redis == "" or self.weights_redis.startswith(("redis://", "rediss://", "unix://")),
+            self.weights_redis == "" or self.weights_redis.startswith(REDIS_SCHEMES),
             f"queue.weights_redis is {self.weights_redis!r}: give redis://host:port/0, rediss://... or unix:///path",
         )
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+
+from actors.errors import UserError
 
 
 def processor() -> list[str]:
@@ -31,7 +35,9 @@ def has_feature(name: str) -> bool:
 def kernel_folder(name: str, *sources: Path) -> Path:
     """Make and return the folder of the kernels in the folders `sources`.
 
-    It is in the user's cache, or in the temporary folder if that is not writable.
+    It is in the user's cache or, if that cannot be written, in the temporary folder, with a copy of what is compiled
+    already: Numba does not read a cache that it cannot write, such as that of a read-only image or of another user.
+    Raises `UserError`.
     """
     digest = hashlib.sha256(repr([version("numba"), version("llvmlite"), *processor()]).encode())
     for source in (path for folder in (*sources, Path(__file__).parent) for path in sorted(folder.glob("*.py"))):
@@ -39,12 +45,36 @@ def kernel_folder(name: str, *sources: Path) -> Path:
         digest.update(f"{source} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
     name = f"{name}-{digest.hexdigest()[:16]}"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tamiyo" / name
+    with suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+    if os.access(home, os.W_OK):
+        return home
+    private = Path(tempfile.gettempdir()) / f"tamiyo-{os.getuid()}"
     try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        home = Path(tempfile.gettempdir()) / f"tamiyo-{os.getuid()}" / name
-        home.mkdir(parents=True, exist_ok=True)
-    return home
+        private.mkdir(mode=0o700, exist_ok=True)
+        if private.stat().st_uid != os.getuid():  # whose kernels would run as this user
+            raise UserError(f"{private} belongs to another user: set XDG_CACHE_HOME to a folder that you can write")
+        return _copied(home, private / name)
+    except OSError as error:
+        raise UserError(
+            f"there is no folder for compiled kernels, neither {home.parent} nor {private} ({error.strerror}): set "
+            "XDG_CACHE_HOME to a folder that you can write"
+        ) from error
+
+
+def _copied(source: Path, folder: Path) -> Path:
+    """Return `folder`, made with a copy of `source` if there is one."""
+    if not folder.exists():
+        unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
+        try:
+            shutil.copytree(source, unfinished, dirs_exist_ok=True)
+        except OSError:  # it is incomplete, so that all is compiled again
+            shutil.rmtree(unfinished)
+            unfinished.mkdir()
+        with suppress(OSError):  # another process was faster
+            unfinished.rename(folder)
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
 
 
 def is_compiled(folder: Path, precision: str) -> bool:

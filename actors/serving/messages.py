@@ -18,6 +18,7 @@ from actors.types.spaces import Spaces
 from actors.wire import episode_pb2, policy_pb2
 
 MAX_SLOTS = 8
+OVERHEAD_BYTES = 1024  # of a request, besides its arrays
 _INT_TYPES: dict[int, np.dtype[np.signedinteger]] = {
     episode_pb2.DTYPE_INT8: np.dtype("<i1"),
     episode_pb2.DTYPE_INT16: np.dtype("<i2"),
@@ -79,6 +80,12 @@ class MessageLayout:
     def rest_mask(self) -> ArraySpec:
         spec = self.spaces.action
         return ArraySpec("rest_mask", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots, spec.rest_size))
+
+    @property
+    def request_bytes(self) -> int:
+        """The largest size of a step request."""
+        arrays = (self.obs, self.mask, self.slot_mask, self.rest_mask)
+        return sum(array.num_bytes for array in arrays) + 8 * self.spaces.slots + OVERHEAD_BYTES
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import proxy_bypass
 
 from actors.config import ConfigError, require
 
@@ -144,13 +145,7 @@ class ServeOptions:
         """Whether `listen` is a Unix socket or a loopback address."""
         if self.listen.startswith("unix:"):
             return True
-        host = self.host
-        if host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return _is_loopback(self.host)
 
     @property
     def host(self) -> str:
@@ -187,9 +182,10 @@ def server_channel_options(options: ServeOptions, max_connections: int) -> Chann
     ]
 
 
-def client_channel_options(keepalive_s: float = KEEPALIVE_S) -> ChannelOptions:
+def client_channel_options(target: str, keepalive_s: float = KEEPALIVE_S) -> ChannelOptions:
     """Return the gRPC channel options of clients."""
     return [
+        ("grpc.enable_http_proxy", int(_needs_proxy(target))),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", _ms(keepalive_s)),
         ("grpc.keepalive_timeout_ms", _ms(min(20.0, keepalive_s))),
@@ -199,6 +195,22 @@ def client_channel_options(keepalive_s: float = KEEPALIVE_S) -> ChannelOptions:
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.enable_retries", 0),  # clients retry by themselves, with the same step index
     ]
+
+
+def _needs_proxy(target: str) -> bool:
+    """Whether an HTTP proxy of the environment, if there is one, leads to this host: not to this machine, nor where
+    no_proxy or NO_PROXY (which gRPC does not read) excludes it."""
+    host = target.rpartition(":")[0].strip("[]")
+    return not (_is_loopback(host) or target.startswith("unix:") or proxy_bypass(host))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _ms(seconds: float) -> int:

@@ -11,14 +11,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis import exceptions
 from redis import retry as redis_retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.sentinel import Sentinel
 
 from actors.errors import UserError
+from actors.text_file import as_utf8
 from actors.transport.base import (
     Fenced,
     LoginRefused,
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 SOCKET_TIMEOUT_S = 30.0
 NOEVICTION = "set its maxmemory-policy to noeviction; actors then wait while the store is full"
+CLUSTER = "a Redis Cluster, which is not supported: give a server that is in none, behind Sentinel if it may fail over"
+OLDEST = (6, 2)  # Redis
 RETRIES = 5  # about 5 s, enough for a server that restarts
 T = TypeVar("T")
 
@@ -211,6 +215,8 @@ class RedisServer:
     def _recover(self, error: redis.ResponseError) -> None:
         """Load our functions if the server lacks them, for example after a restart; raise any other error."""
         message, code = str(error), code_of(error)
+        if isinstance(error, exceptions.AskError):  # or MOVED
+            raise UserError(f"{self.address} is in {CLUSTER}") from error
         if kind := _VERB_ERRORS.get(code):
             raise kind(message.removeprefix(f"{code} ")) from error
         if code == "OOM":
@@ -249,7 +255,7 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
     try:
         parts = urlsplit(url)
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-        client = redis.Redis.from_url(
+        client = _open(
             url,
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
@@ -263,10 +269,12 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
         options["credential_provider"] = login if any(login.get_credentials()) else None
     except ValueError as error:
         raise UserError(
-            f"invalid Redis URL ({error}): give redis://host:port/0, rediss://... or unix:///path"
+            f"invalid Redis URL ({error}): give redis://host:port/0, rediss://..., unix:///path or "
+            "redis+sentinel://host:port/NAME"
         ) from error
     try:
         client.ping()
+        _require_supported(client, shown)
     except exceptions.NoPermissionError:
         pass  # the server answers, and PING is not needed otherwise
     except (redis.AuthenticationError, redis.ResponseError, exceptions.BusyLoadingError) as error:
@@ -288,6 +296,40 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
     return client
 
 
+def _open(url: str, **options: Any) -> redis.Redis:
+    """Create a client. `redis+sentinel://HOST:26379,HOST:26379/NAME/DB` asks Sentinels for the primary called NAME,
+    again with each new connection. Raises `ValueError`."""
+    parts = urlsplit(url)
+    if parts.scheme != "redis+sentinel":
+        client: redis.Redis = redis.Redis.from_url(url, **options)
+        return client
+    name, _, database = parts.path.strip("/").partition("/")
+    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+    asked = {"socket_timeout": CONNECT_TIMEOUT_S, "protocol": options["protocol"]}
+    addresses = [(host.hostname, host.port or 26379) for host in hosts]
+    sentinel: Any = Sentinel(addresses, sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+    password = unquote(parts.password) if parts.password else None
+    options |= {"db": int(database or 0), "username": parts.username, "password": password}
+    primary: redis.Redis = sentinel.master_for(name, **options)
+    return primary
+
+
+def _require_supported(client: redis.Redis, shown: str) -> None:
+    """Raise `UserError` for a server of another kind or an old version. Users that may not ask are not refused."""
+    try:
+        info: Any = client.info("server")
+    except redis.ResponseError:
+        return
+    mode = info.get("redis_mode") or info.get("server_mode")
+    if mode == "sentinel":
+        raise UserError(f"{shown} is a Sentinel: give redis+sentinel://HOST:26379/NAME, with the name of its primary")
+    if mode == "cluster":
+        raise UserError(f"{shown} is in {CLUSTER}")
+    version = str(info.get("redis_version", "")).split(".")
+    if all(part.isdigit() for part in version) and tuple(map(int, version[:2])) < OLDEST:
+        raise UserError(f"Redis at {shown} has version {'.'.join(version)}: use 6.2 or newer, or Valkey")
+
+
 class _Login(redis.CredentialProvider):
     """The user, and the password in the URL or from the environment, which is read again for each new connection."""
 
@@ -307,7 +349,9 @@ def password_from(variable: str) -> str | None:
     set. Raises `UserError` if the file cannot be read."""
     if path := os.environ.get(f"{variable}_FILE"):
         try:
-            return Path(path).read_text("utf-8").strip()
+            return as_utf8(Path(path).read_bytes()).decode().strip()
         except OSError as error:
             raise UserError(f"cannot read {path}, named by {variable}_FILE ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}, named by {variable}_FILE, is not a text in UTF-8: write it again") from error
     return os.environ.get(variable)

@@ -31,7 +31,8 @@ from deploy.launch.server_log import configure_log
 
 
 def grow(script: Path, arguments: list[str], policy: str | None, console: Console | None = None) -> int:
-    """Run the script and return its exit status. Raises `UserError` if it is missing or makes no decision."""
+    """Run the script and return its exit status. Raises `UserError` if it is missing or makes no decision, or if the
+    policy answers none."""
     if not script.is_file():
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
     with tempfile.TemporaryDirectory() as folder, _served(policy or TRAINED_NAME) as address:
@@ -43,6 +44,8 @@ def grow(script: Path, arguments: list[str], policy: str | None, console: Consol
         raise UserError(f"{script} made no decision: it must create a tamiyo.GrowthController and call its step()")
     if decisions:
         _show(decisions, console or Console(highlight=False))
+    if ended.returncode == 0 and not any(d.asked for d in decisions):
+        raise UserError(f"the policy answered none of {len(decisions)} decisions ({decisions[-1].reason})")
     return ended.returncode
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
+from actors.config import REDIS_SCHEMES, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
 from actors.rules.choices import TEACHER_CHOICES
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
@@ -75,7 +75,7 @@ class RunConfig:
         for name in ("redis", "actors_redis"):
             url = getattr(self, name)
             require(
-                url == "" or url.startswith(("redis://", "rediss://", "unix://")),
+                url == "" or url.startswith(REDIS_SCHEMES),
                 f"run.{name} is {url!r}: use redis://host:port/0, rediss://... or unix:///path",
             )
         require(

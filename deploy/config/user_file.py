@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from actors.config import ConfigError
+from actors.text_file import as_utf8
 
 MAX_BYTES = 16 * 2**20
 
@@ -43,7 +44,7 @@ def read_text(path: Path) -> str:
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{path} has more than {MAX_BYTES >> 20} MiB: is it the right file?")
     try:
-        return data.decode()
+        return as_utf8(data).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a text in UTF-8: {error}") from error
 

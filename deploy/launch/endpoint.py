@@ -14,12 +14,14 @@ from typing import BinaryIO
 import torch
 
 from actors.errors import UserError
-from actors.serving.options import ServeOptions
+from actors.serving.messages import MessageLayout
+from actors.serving.options import MAX_MESSAGE_BYTES, ServeOptions
 from actors.serving.server.server import PolicyServer, serve
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from actors.workers.episode_shipper import EpisodeShipper
 from deploy.config.schema import PRESETS, Config
+from deploy.config.spaces_file import read_spaces
 from deploy.config.yaml import from_yaml
 from deploy.launch.process_settings import namespace
 from deploy.launch.server_log import configure_log
@@ -72,6 +74,7 @@ def stop_at_end(pipe: BinaryIO, loop: asyncio.AbstractEventLoop, stop: asyncio.E
 def serve_options(config: Config) -> ServeOptions:
     """Return the options of the endpoint's server."""
     external = config.external
+    request_bytes = MessageLayout(read_spaces(Path(external.spaces))).request_bytes
 
     def path(name: str) -> Path | None:
         return Path(name) if name else None
@@ -83,6 +86,7 @@ def serve_options(config: Config) -> ServeOptions:
         first_step_ttl_s=external.session_timeout_s,
         poll_s=0.2,
         max_versions=16,
+        max_message_bytes=max(MAX_MESSAGE_BYTES, request_bytes),
         tls_cert=path(external.tls_cert),
         tls_key=path(external.tls_key),
         token_file=path(external.token_file),

@@ -58,7 +58,7 @@ def open_run(config: Config, resume: Path | None, holding: ExitStack | None = No
             holding.enter_context(run_lock(run_dir))
         _check_checkpoints(config, spaces, run_dir, resume)
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.yaml").write_text(to_yaml(config))
+        (run_dir / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     except OSError as error:
         where = error.filename or config.run.root
         raise UserError(f"cannot write to {where} ({error.strerror}): give another --run.root") from error

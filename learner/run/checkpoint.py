@@ -51,7 +51,7 @@ from actors.policy.saved import list_checkpoints as list_checkpoints
 from actors.transport.ledger import LedgerMemory, episode_ids
 from actors.types.episode import Episode
 from actors.types.weights import WeightSet
-from learner.run.disk import NO_LINKS
+from learner.run.disk import NO_LINKS, NO_SYNC
 
 Ancestors = tuple[CheckpointKey, ...]
 """The checkpoints that earlier generations of a lineage ended with, oldest first."""
@@ -258,10 +258,13 @@ def link(partial: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in `folder` durable."""
+    """Make names in `folder` durable, unless its file system, such as SMB or FUSE, does not support that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
     finally:
         os.close(descriptor)
 

@@ -57,5 +57,5 @@ def _run_id(run_dir: Path) -> str:
 
 def _settings(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "config.yaml"
-    sections = yaml.safe_load(path.read_text()) if path.exists() else {}
+    sections = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
     return {section: fields for section, fields in sections.items() if section not in PRIVATE}

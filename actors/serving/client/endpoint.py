@@ -11,6 +11,7 @@ import grpc
 
 from actors.errors import UserError
 from actors.serving.options import KEEPALIVE_S, client_channel_options
+from actors.text_file import as_utf8
 from actors.wire import policy_pb2
 
 _PATH = f"/{policy_pb2.DESCRIPTOR.services_by_name['PolicyService'].full_name}/"
@@ -51,20 +52,21 @@ class Endpoint:
         return cls(targets, **fields)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call. The token file is read each time, so that a replaced token takes effect."""
-        token = self.token_file.read_text().split()[0] if self.token_file is not None else self.token
+        """Return the metadata of a call. The token file is read each time, as the token may be replaced. Raises
+        `UserError`."""
+        token = _first_token(self.token_file) if self.token_file is not None else self.token
         return (("authorization", f"Bearer {token}"),) if token else ()
 
     def channel(self, index: int) -> grpc.Channel:
-        target, options = self.targets[index], client_channel_options(self.keepalive_s)
-        credentials = self._credentials()
+        target = self.targets[index]
+        credentials, options = self._credentials(), client_channel_options(target, self.keepalive_s)
         if credentials is None:
             return grpc.insecure_channel(target, options)
         return grpc.secure_channel(target, credentials, options)
 
     def aio_channel(self, index: int) -> grpc.aio.Channel:
-        target, options = self.targets[index], client_channel_options(self.keepalive_s)
-        credentials = self._credentials()
+        target = self.targets[index]
+        credentials, options = self._credentials(), client_channel_options(target, self.keepalive_s)
         if credentials is None:
             return grpc.aio.insecure_channel(target, options)
         return grpc.aio.secure_channel(target, credentials, options)
@@ -74,3 +76,15 @@ class Endpoint:
             return None
         parts = [p.read_bytes() if p else None for p in (self.root_certificates, self.client_key, self.client_cert)]
         return grpc.ssl_channel_credentials(*parts)
+
+
+def _first_token(path: Path) -> str:
+    """Return the first token of a file, which may be that of the server, with comments. Raises `UserError`."""
+    try:
+        text = as_utf8(path.read_bytes()).decode(errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot read the token file {path} ({error.strerror})") from error
+    words = [word for line in text.splitlines() for word in line.partition("#")[0].split()[:1]]
+    if not words or not words[0].isascii():
+        raise UserError(f"{path} does not begin with a token: write one of ASCII characters into its first line")
+    return words[0]

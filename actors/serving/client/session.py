@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from actors.serving.refusal import IMPORT_REQUIRED, RETRY_S, Reason, error_info
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
+from actors.version import installed
 from actors.wire import policy_pb2
 
 _NONE = np.zeros(0)
@@ -111,6 +112,8 @@ class PolicyError(RuntimeError):
         """Convert the error of a failed call."""
         info = error_info(error)
         code, details = error.code(), error.details()
+        if info.reason == Reason.SPACES_MISMATCH or code is grpc.StatusCode.UNIMPLEMENTED:
+            details = f"{details} (client: {installed()}; install one version on both if they differ)"
         required = info.metadata.get(IMPORT_REQUIRED) == "true"
         return cls(code, f"{details} [{code.name}]", info.reason, required, float(info.metadata.get(RETRY_S, 0.0)))
 

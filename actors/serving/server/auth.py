@@ -15,6 +15,7 @@ import structlog
 
 from actors.errors import UserError
 from actors.serving.refusal import Reason, Refusal
+from actors.text_file import as_utf8
 
 RELOAD_S = 1.0  # least time between two checks of the file
 TRAIN_SCOPE = "train"
@@ -127,7 +128,7 @@ class TokenFile:
 def parse_tokens(data: bytes) -> ParsedTokens:
     """Parse a token file line by line. Malformed lines are reported and do not affect the others."""
     parsed = ParsedTokens({}, [], set())
-    for number, line in enumerate(data.splitlines(), 1):
+    for number, line in enumerate(as_utf8(data).splitlines(), 1):
         try:
             token, *words = line.decode().partition("#")[0].split() or [""]
             if not token:

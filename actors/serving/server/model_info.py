@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ModelVersions
+from actors.version import installed
 from actors.wire import policy_pb2
 
 
@@ -19,7 +18,7 @@ def model_info(models: ModelVersions, options: ServeOptions) -> policy_pb2.GetMo
         session_ttl_s=options.session_ttl_s,
         first_step_ttl_s=options.first_step_ttl_s,
         max_message_bytes=options.max_message_bytes,
-        server=f"tamiyo {_version()}",
+        server=installed(),
     )
     for spaces_hash, layout in models.layouts.items():
         spaces = layout.spaces
@@ -27,10 +26,3 @@ def model_info(models: ModelVersions, options: ServeOptions) -> policy_pb2.GetMo
     for head in models.spaces.action.heads:
         response.heads.add(name=head.name, choices=head.choices)
     return response
-
-
-def _version() -> str:
-    try:
-        return version("tamiyo")
-    except PackageNotFoundError:
-        return "(not installed)"

@@ -21,6 +21,7 @@ from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.refusal import Reason, Refusal
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
+from actors.version import installed
 
 if TYPE_CHECKING:
     from actors.policy.acting.kernel_step import KernelStep
@@ -157,7 +158,7 @@ class ModelVersions:
             raise Refusal(
                 Reason.SPACES_MISMATCH,
                 f"the model does not accept spaces {spaces_hash[:32]!r}; its own are {self.spaces.hash}: GetModel "
-                "lists the accepted spaces",
+                f"lists the accepted spaces (server: {installed()})",
                 expected=self.spaces.hash,
             )
         return self.layouts[spaces_hash]

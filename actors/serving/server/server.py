@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -100,6 +101,8 @@ class PolicyServer:
             names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         listen, credentials = self.options.listen, _credentials(self.options)
+        if listen.startswith("unix:") and _accepts_connections(listen.removeprefix("unix:")):
+            raise UserError(f"a server listens on {listen} already: give --listen another address")
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(listen)
@@ -188,6 +191,12 @@ class PolicyServer:
         if not is_compiled():
             self._log.info("compiling the policy's step for this machine (once, about 20 s)")
         models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device))
+        needed, limit = models.layouts[models.spaces.hash].request_bytes, self.options.max_message_bytes
+        if needed > limit:
+            raise UserError(
+                f"a step with {models.spaces.obs_size} features takes {needed} bytes, and larger requests than "
+                f"{limit} bytes are refused: give --max-message-bytes {needed}"
+            )
         self.handlers.service = PolicyService(
             models, self.options, self._key, self.metrics, self._tokens, self._trainer
         )
@@ -248,6 +257,17 @@ def _credentials(options: ServeOptions) -> grpc.ServerCredentials | None:
     if options.tls_cert is None or options.tls_key is None:
         return None
     return CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
+
+
+def _accepts_connections(path: str) -> bool:
+    """Whether a server has this unix socket. gRPC would replace it, and later remove that of the other server."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path.removeprefix("//"))  # of unix:///path
+        except OSError as error:
+            return isinstance(error, BlockingIOError)  # many connections are waiting
+    return True
 
 
 def _device(name: str) -> torch.device:

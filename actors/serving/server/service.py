@@ -21,6 +21,7 @@ from actors.serving.server.trainer import Trainer
 from actors.serving.server.training import Ended, recorded_step
 from actors.serving.session_state import seal, unseal
 from actors.types.actions import continuous_values
+from actors.version import installed
 from actors.wire import policy_pb2
 
 _MAX_RESPONSE_BYTES = 1024  # of a StepResponse without exported state
@@ -136,7 +137,7 @@ class PolicyService:
             raise Refusal(
                 Reason.SPACES_MISMATCH,
                 f"this run learns from spaces {own.hash} with {own.slots} slots, not from {request.spaces_hash}: play "
-                "in an environment with the same spaces, or open the session without `train`",
+                f"in an environment with the same spaces, or open the session without `train` (server: {installed()})",
             )
         self.trainer.require_scope(owner)
         self.trainer.require_room()

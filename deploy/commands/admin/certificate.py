@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,8 +13,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from actors.errors import UserError
+
 VALID_DAYS = 365
 RENEW_DAYS = 30  # a certificate with fewer days left is replaced
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 
 
 class CertificateAndKey(NamedTuple):
@@ -50,7 +55,7 @@ def self_signed(hosts: Sequence[str]) -> CertificateAndKey:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(general_names(hosts)), critical=False)
         .sign(key, hashes.SHA256())
     )
     return CertificateAndKey(
@@ -67,7 +72,7 @@ def is_good_for(certificate: bytes, hosts: Sequence[str]) -> bool:
     except (ValueError, x509.ExtensionNotFound):
         return False
     left = loaded.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return left > datetime.timedelta(days=RENEW_DAYS) and {_general_name(host) for host in hosts} <= set(covered)
+    return left > datetime.timedelta(days=RENEW_DAYS) and set(general_names(hosts)) <= set(covered)
 
 
 def is_pair(certificate: bytes, key: bytes) -> bool:
@@ -79,8 +84,19 @@ def is_pair(certificate: bytes, key: bytes) -> bool:
         return False
 
 
+def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    """Return names as certificates hold them. Raises `UserError` for one that no client could connect to."""
+    return [_general_name(host) for host in hosts]
+
+
 def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        pass
+    if not _HOST.fullmatch(host) or len(host) > 253:
+        raise UserError(
+            f"{host!r} is not the name or address of a host: give it without scheme, port and path, such as --host "
+            "policy.example 10.0.0.7, and letters outside ASCII as xn--..."
+        )
+    return x509.DNSName(host)

@@ -87,11 +87,11 @@ def _grpc_once(url: SplitResult, trusted: bytes | None, timeout_s: float) -> str
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    target = f"{url.hostname}:{url.port}"
+    target, direct = f"{url.hostname}:{url.port}", [("grpc.enable_http_proxy", 0)]  # as for http://
     if url.scheme == "grpcs":
-        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted))
+        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted), direct)
     else:
-        channel = grpc.insecure_channel(target)
+        channel = grpc.insecure_channel(target, direct)
     with channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from actors.errors import UserError
 from actors.types.names import NAME_RULE, is_name
-from deploy.commands.admin.certificate import is_good_for, is_pair, self_signed
+from deploy.commands.admin.certificate import general_names, is_good_for, is_pair, self_signed
 
 ROLES = ("learner", "actor", "reader", "monitor")
 ANY_RUN = "*"  # a pattern of Redis
@@ -64,6 +64,7 @@ def write_secrets(folder: Path, hosts: Sequence[str], run: str = ANY_RUN) -> lis
     """
     if run != ANY_RUN and not is_name(run):
         raise UserError(f"{run!r} is not a valid run name: use {NAME_RULE}")
+    general_names(hosts)  # checked before anything is written
     made: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

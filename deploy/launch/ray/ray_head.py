@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from actors.text_file import as_utf8
+
 PASSWORD = "--redis_password="  # a flag of the GCS server, parsed by gflags
 FROM_ENVIRONMENT, VARIABLE = "--fromenv=redis_password", "FLAGS_redis_password"  # names defined by gflags
 
@@ -36,9 +38,9 @@ def main(argv: list[str]) -> None:
     if len(argv) < 2 or "--head" not in argv:
         sys.exit("usage: python -m deploy.launch.ray.ray_head PASSWORD_FILE --head [OPTION OF `ray start`]...")
     try:
-        password = Path(argv[0]).read_text().strip()
-    except OSError as error:
-        sys.exit(f"cannot read the password of GCS's Redis from {argv[0]} ({error.strerror})")
+        password = as_utf8(Path(argv[0]).read_bytes()).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"cannot read the password of GCS's Redis from {argv[0]} ({error})")
     if not password:
         sys.exit(f"{argv[0]} is empty: it must hold the password of GCS's Redis")
 

@@ -13,11 +13,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import grpc
 import pytest
 
+from actors.growth.controller import LOG_VARIABLE
+from actors.growth.decision import Decision
 from actors.serving.server.models import ServedRule
 from actors.serving.server.thread import serve_in_thread
 from deploy.cli import main
@@ -143,3 +146,13 @@ def test_training_continues_while_the_policy_server_is_down(tmp_path: Path) -> N
     answered = [d["epoch"] for d in made if d["asked"]]
     assert max(answered) > max(d["epoch"] for d in failed), "the server that came back was asked again"
     assert "starts without recurrent state" not in errors, "the session went on from its exported state"
+
+
+def test_a_policy_that_never_answers_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Otherwise a script whose model never grows would seem to succeed."""
+    row = Decision(1, "WAIT", "", "", "", "unreachable", 1.0, None, 0, 1.0, ["DORMANT"], [0.0], [""], ["a"], -1, None)
+    (tmp_path / "row").write_text(json.dumps(asdict(row)) + "\n")
+    script = tmp_path / "script.py"
+    script.write_text(f"import os, shutil\nshutil.copy({str(tmp_path / 'row')!r}, os.environ['{LOG_VARIABLE}'])\n")
+    assert main(["grow", str(script), "--policy", "never-grow"]) == 2
+    assert "the policy answered none of 1 decisions (unreachable)" in capfd.readouterr().err

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import redis
 
+from actors.errors import UserError
 from deploy.commands.admin.secrets import write_secrets
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
 from tests.support.composing import free_ports
@@ -143,3 +144,18 @@ def test_the_password_of_the_embedded_server_is_in_no_process_list_or_file() -> 
         assert password not in " ".join(process.environ().values())
         files = [p for p in server.socket_path.parent.rglob("*") if p.is_file()]
         assert not [p for p in files if password.encode() in p.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "host", ["", "host:50051", "https://policy.example", "policy.example/", "münchen.example", "a b"]
+)
+def test_names_that_no_client_could_use_are_refused_before_anything_is_written(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UserError, match="is not the name or address of a host"):
+        write_secrets(tmp_path / "secrets", ["localhost", host])
+    assert not (tmp_path / "secrets").exists()
+
+
+def test_names_of_hosts_may_be_addresses_and_patterns(tmp_path: Path) -> None:
+    hosts = ["localhost", "::1", "10.0.0.7", "*.policy.example", "xn--mnchen-3ya.example", "a_b"]
+    assert "serve.crt" in write_secrets(tmp_path, hosts)
+    assert write_secrets(tmp_path, hosts) == []

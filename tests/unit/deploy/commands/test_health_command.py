@@ -71,6 +71,7 @@ def test_a_policy_server_is_well_while_it_serves(
     policy: tuple[str, health.HealthServicer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, servicer = policy
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # which the check does not use
     monkeypatch.setenv("TAMIYO_HEALTH", address)
     monkeypatch.setenv("TAMIYO_HEALTH_CA", str(tmp_path / "serve.crt"))
     assert cli.main(["health"]) == 0

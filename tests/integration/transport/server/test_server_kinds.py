@@ -1,0 +1,90 @@
+"""Servers of other kinds: Sentinels, nodes of a Redis Cluster, and versions that are too old."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+
+import pytest
+import redis
+
+from actors.errors import UserError
+from actors.transport import redis_server
+from actors.transport.redis import connect
+from deploy.launch.embedded_redis import find_server
+from tests.support.queueing import OK, put
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def running(folder: Path, port: int, *settings: str) -> Iterator[redis.Redis]:
+    """Run a server on a port of loopback. `settings` are lines of its configuration, perhaps after `--sentinel`."""
+    flags, lines = settings[: settings[:1] == ("--sentinel",)], settings[settings[:1] == ("--sentinel",) :]
+    file = folder / f"{port}.conf"  # which a Sentinel rewrites
+    file.write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {folder}", *lines]))
+    process = Popen([find_server(), file, *flags], stdout=DEVNULL)
+    client = redis.Redis(port=port)
+    try:
+        for _ in range(100):
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                time.sleep(0.05)
+        yield client
+    finally:
+        client.close()
+        process.kill()
+        process.wait()
+
+
+def test_a_node_of_a_cluster_is_refused(tmp_path: Path, free_port: int) -> None:
+    words = "in a Redis Cluster, which is not supported: give a server"
+    with running(tmp_path, free_port, "cluster-enabled yes"), pytest.raises(UserError, match=words):
+        connect(f"redis://127.0.0.1:{free_port}/0")
+
+
+def test_an_old_version_is_refused(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_server, "OLDEST", (99, 0))
+    with running(tmp_path, free_port), pytest.raises(UserError, match=r"has version [0-9.]+: use 6.2 or newer"):
+        connect(f"redis://127.0.0.1:{free_port}/0")
+
+
+def test_a_sentinel_leads_to_the_primary_also_after_a_failover(tmp_path: Path, free_ports: list[int]) -> None:
+    primary, replica, sentinel, _ = free_ports
+    watched = (f"sentinel monitor main 127.0.0.1 {primary} 1", "sentinel down-after-milliseconds main 500")
+    with ExitStack() as stack:
+        stack.enter_context(running(tmp_path, primary))
+        second = stack.enter_context(running(tmp_path, replica, f"replicaof 127.0.0.1 {primary}"))
+        guide = stack.enter_context(running(tmp_path, sentinel, "--sentinel", *watched))
+        with pytest.raises(UserError, match=r"is a Sentinel: give redis\+sentinel://"):
+            connect(f"redis://127.0.0.1:{sentinel}/0")
+        transport = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main/0")
+        transport.open_generation(-1, "learner")
+        assert put(transport, 0) == [OK]
+        wait_for(lambda: second.xlen("{tamiyo}:episodes") == 1)
+        wait_for(lambda: fails_over(guide))
+        wait_for(lambda: second.info("replication")["role"] == "master")
+        assert put(transport, 1) == [OK]
+        wait_for(lambda: second.xlen("{tamiyo}:episodes") == 2)
+        transport.close()
+
+
+def fails_over(guide: redis.Redis) -> bool:
+    """Ask the Sentinel for a failover; it refuses until it has found the replica."""
+    try:
+        guide.execute_command("SENTINEL", "FAILOVER", "main")
+    except redis.ResponseError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
