@@ -81,8 +81,7 @@ def test_environments_that_give_nothing_else_end_the_run() -> None:
     made = stream(1, AutoresetMode.DISABLED)
     policy = network(made.fleet.spaces)
     with pytest.raises(UserError, match=r"gave a reward that is NaN.* 100 episodes in a row") as refusal:
-        for _ in range(9 * MAX_REJECTED):
-            assert made.advance(policy, SOURCE) == []
+        assert not any(made.advance(policy, SOURCE) for _ in range(9 * MAX_REJECTED))
     assert "\n" not in str(refusal.value)
 
 
