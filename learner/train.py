@@ -88,13 +88,15 @@ class Learner:
                     wait_s, episodes = time.monotonic() - start, [t.episode for t in taken]
                     lags = lag_split(taken, self.progress.version)
                     metrics = self._update(episodes, elapsed_before + time.monotonic() - began) | lags
-                    # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart.
+                    state.ack_tracker.applied(taken)
+                    metrics |= self.run_metrics.of_update(episodes, wait_s, start)
+                    # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart, and
+                    # whoever copies the run's folder has the rows of all checkpoints that were copied before them.
                     metrics_log.write_episodes(self.progress.update, [episode_row(e) for e in episodes])
-                    state.settle(taken)
+                    metrics_log.write(self.progress.update, metrics)
+                    state.settle()
                     self.config_warnings.after_update(metrics, max(len(e) for e in episodes))
                     state.roll_back_if_broken()
-                    metrics |= self.run_metrics.of_update(episodes, wait_s, start)
-                    metrics_log.write(self.progress.update, metrics)
                     self.report(metrics)
                     self.run_metrics.report_health(metrics, time.monotonic() - start)
                 state.finish()

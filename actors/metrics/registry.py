@@ -129,8 +129,8 @@ _TABLE = (
     # Time
     Metric("wait_s", "gauge", "s", "Seconds the learner waited for this batch"),
     Metric("update_s", "gauge", "s", "Duration of the update itself"),
-    Metric("checkpoint_s", "gauge", "s", "Duration of writing the checkpoint"),
-    Metric("publish_s", "gauge", "s", "Duration of publishing the weights"),
+    Metric("checkpoint_s", "gauge", "s", "Duration of writing the last checkpoint"),
+    Metric("publish_s", "gauge", "s", "Duration of publishing the last weights"),
     # Actors
     Metric("actor_episodes", "counter", "episodes", "Episodes produced by this actor"),
     Metric("actor_steps_per_s", "gauge", "1/s", "Environment steps per second of this actor"),

@@ -26,10 +26,13 @@ class ProcessHandle:
         return cls(ray.get_runtime_context().get_node_id(), process.pid, process.create_time())
 
     def kill(self, wait_s: float = 0.0) -> None:
-        """Send SIGKILL from a task on the process's node, and wait for the task at most `wait_s`.
+        """Send SIGKILL, on another node from a task there, for which this waits at most `wait_s`.
 
         `ray.kill` alone does not end a process that is stopped (SIGSTOP).
         """
+        if self.node == ray.get_runtime_context().get_node_id():
+            kill_process(self.pid, self.created_s)
+            return
         same_node = NodeAffinitySchedulingStrategy(self.node, soft=False)
         options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": same_node}
         task: Any = ray.remote(**options)(kill_process)

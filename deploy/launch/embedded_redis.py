@@ -112,7 +112,7 @@ class EmbeddedRedis:
         self._ask("SHUTDOWN SAVE", SAVE_TIMEOUT_S)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
-            os.write(self._pipe, b"\n")  # the background shell must not kill a reused process id
+            self._release()
         dump = self._folder / DUMP
         if self._kept.parent.is_dir() and dump.exists():
             try:
@@ -124,12 +124,17 @@ class EmbeddedRedis:
         """Restart a server that died, at the same path. Returns whether it had died; raises `UserError` on failure."""
         if self._process is None or self._folder is None or self._process.poll() is None:
             return False
-        os.write(self._pipe, b"\n")  # the background shell must not kill a reused process id
+        self._release()
         os.close(self._pipe)
         self._pipe = -1
         self.socket_path.unlink(missing_ok=True)
         self._launch(self._folder, self._append_only)
         return True
+
+    def _release(self) -> None:
+        """End the background shell, which must not kill a reused process id."""
+        with suppress(BrokenPipeError):  # it has ended too
+            os.write(self._pipe, b"\n")
 
     def _launch(self, folder: Path, append_only: bool) -> None:
         # the password is in a private file, because command lines are public

@@ -6,6 +6,7 @@ import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import ray
 from rich.console import Console
 
 from actors.errors import UserError
@@ -30,6 +31,8 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
     `resume` is a run folder or one of its checkpoints; `attach` only follows a running run on the cluster. Returns 0,
     or 130 if the run was interrupted (it can be resumed).
     """
+    if ray.is_initialized():
+        raise UserError("this program uses Ray already: call ray.shutdown() first, or train in a process of its own")
     if config.run.address:
         from deploy.launch.cluster import train_on_cluster
 
@@ -42,11 +45,11 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
         require_store(config.run.redis, config.queue, name)  # fail early if the server is unreachable
         with closing(connect(config.run.redis, config.queue, name)) as transport:
             refuse_second_learner(transport, name)
-    run_dir = open_run(config, resume)
     console = Console(highlight=False)
-    compile_kernels(config, console)
-    config = pretrain(with_run_name(config, run_dir), run_dir, console)
     with ExitStack() as stack:
+        run_dir = open_run(config, resume, stack)
+        compile_kernels(config, console)
+        config = pretrain(with_run_name(config, run_dir), run_dir, console)
         stop = stack.enter_context(stop_on_signal())
         server: EmbeddedRedis | None = None
         if config.run.redis:

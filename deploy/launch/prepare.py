@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,18 +24,19 @@ from deploy.config.resume import resumed_folder
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml, to_yaml
 from deploy.launch.process_settings import checked_spaces, namespace
+from deploy.launch.run_lock import run_lock
 from learner.kernels import cache as update
 from learner.network import pick_device, resumed_network
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.run.lineage import forget_untrained, has_trained, start_from
 
 
-def open_run(config: Config, resume: Path | None) -> Path:
+def open_run(config: Config, resume: Path | None, holding: ExitStack | None = None) -> Path:
     """Create or open the run folder and write the resolved configuration to it.
 
     A folder with checkpoints can only be resumed: by `resume`, a run folder or one of its checkpoints to roll back to,
-    or because of `run.service`. Raises `UserError` for everything that is known to fail, before anything is written or
-    started.
+    or because of `run.service`. The folder is locked until `holding` is closed. Raises `UserError` for everything that
+    is known to fail, before anything is written or started.
     """
     spaces = checked_spaces(config)
     if config.imitation.episodes:
@@ -47,18 +49,20 @@ def open_run(config: Config, resume: Path | None) -> Path:
         read_demonstrations(config, spaces)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("run.wandb needs wandb: pip install 'tamiyo[wandb]', or leave out run.wandb")
-    run_dir = resumed_folder(resume) if resume is not None else _folder_of(config)
+    if config.run.init_from and resume is None:
+        weights = load_checkpoint(Path(config.run.init_from)).weights
+        from_weights(weights, spaces=spaces, config=config.policy)
     try:
+        run_dir = resumed_folder(resume) if resume is not None else _new_folder(config)
+        if holding is not None:
+            holding.enter_context(run_lock(run_dir))
         _check_checkpoints(config, spaces, run_dir, resume)
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         (run_dir / "config.yaml").write_text(to_yaml(config))
     except OSError as error:
-        raise UserError(f"cannot write to {run_dir} ({error.strerror}): give another --run.root") from error
+        where = error.filename or config.run.root
+        raise UserError(f"cannot write to {where} ({error.strerror}): give another --run.root") from error
     return run_dir
-
-
-def _folder_of(config: Config) -> Path:
-    return Path(config.run.root) / (config.run.name or time.strftime("%Y%m%d-%H%M%S"))
 
 
 def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Path | None) -> None:
@@ -71,9 +75,6 @@ def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Pa
         elif list_checkpoints(run_dir / "checkpoints"):
             resumed_network(load_checkpoint(run_dir), config.policy, spaces)
     else:
-        if config.run.init_from:
-            weights = load_checkpoint(Path(config.run.init_from)).weights
-            from_weights(weights, spaces=spaces, config=config.policy)
         if not config.run.service and not has_trained(run_dir):
             forget_untrained(run_dir)
         if list_checkpoints(run_dir / "checkpoints"):
@@ -101,6 +102,20 @@ def _environment(config: Config) -> str:
     if config.external.spaces:
         return "an external environment"
     return config.gym.id.rpartition(":")[2] or "the seed-training environment"
+
+
+def _new_folder(config: Config) -> Path:
+    """Make the folder of a run that is not resumed; a run without a name gets one that no other has."""
+    root = Path(config.run.root)
+    if config.run.name:
+        (root / config.run.name).mkdir(parents=True, exist_ok=True)
+        return root / config.run.name
+    now = time.strftime("%Y%m%d-%H%M%S")
+    for run_dir in (root / (f"{now}-{n}" if n else now) for n in itertools.count()):
+        with suppress(FileExistsError):
+            run_dir.mkdir(parents=True)
+            return run_dir
+    raise AssertionError("unreachable")
 
 
 def compile_kernels(config: Config, console: Console, actors: bool = True, learner: bool = True) -> None:

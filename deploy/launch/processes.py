@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 import ray
@@ -52,11 +52,14 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
 
 def _learn(config: Config, resume: Path | None) -> int:
     check_machine(config)
-    run_dir = open_run(config, resume)
     console = Console(highlight=False)
-    compile_kernels(config, console, actors=False)
-    config = pretrain(config, run_dir, console)
-    with stop_on_signal() as stop, process_metrics(config) as metrics, _run_monitor(config, metrics):
+    with ExitStack() as stack:
+        run_dir = open_run(config, resume, stack)
+        compile_kernels(config, console, actors=False)
+        config = pretrain(config, run_dir, console)
+        stop = stack.enter_context(stop_on_signal())
+        metrics = stack.enter_context(process_metrics(config))
+        stack.enter_context(_run_monitor(config, metrics))
         report = metrics.reporter("learner")
         service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)
         service.start()

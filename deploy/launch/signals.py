@@ -1,4 +1,7 @@
-"""Signal handling: stop a run on SIGINT or SIGTERM, and restore handlers that libraries replace."""
+"""Signal handling: stop a run on SIGINT or SIGTERM, and restore handlers that libraries replace.
+
+Python handles signals in the main thread only; a run in another thread of the user's program leaves them to it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from types import FrameType
 @contextmanager
 def own_signals() -> Iterator[None]:
     """Restore the handlers of SIGINT and SIGTERM on exit; `ray.init` replaces them."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in _signals()}
     try:
         yield
     finally:
@@ -30,9 +33,15 @@ def stop_on_signal() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in _signals()}
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that this thread can handle."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return (signal.SIGINT, signal.SIGTERM) if in_main else ()

@@ -6,6 +6,7 @@ Every name must be declared in actors.metrics.registry. The files may be in a fo
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -14,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from actors.metrics.registry import lookup
 from actors.transport.base import Fenced
@@ -22,34 +23,63 @@ from learner.run.disk import NO_LINKS
 from learner.run.wandb_log import WandbLog
 
 FILES = ("metrics.jsonl", "episodes.jsonl")
+BLOCK, COPY_BYTES = 2**13, 2**20
 Retry = Callable[[Callable[[], None]], None]
 """Calls a write, and repeats it while the disk is full."""
 
 
-def _update_of(line: str) -> float:
+def _update_of(line: bytes) -> float:
     """Return the update of a line; infinite for an incomplete line of a dying process, whose update is repeated."""
     try:
-        return float(json.loads(line)["update"])
-    except json.JSONDecodeError:
+        return float(json.loads(line)["update"]) if line.endswith(b"\n") else float("inf")
+    except ValueError:
         return float("inf")
 
 
 def copy_lines(source: Path, folder: Path, last: int, retry: Retry = lambda write: write()) -> None:
     """Copy the lines of both files in `source` up to update `last` to `folder`, which may be the same. Later lines
-    belong to an abandoned lineage."""
+    belong to an abandoned lineage. Lines are in the order of updates, and only the last ones are in memory."""
     for name in FILES:
         path, own = source / name, folder / name
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if _update_of(line) <= last]
-        if source == folder and len(kept) == len(lines):
-            continue
-        unfinished = own.with_suffix(f".{secrets.token_hex(8)}.partial")
-        retry(partial(_write_lines, unfinished, kept))
-        unfinished.replace(own)
+        with path.open("rb") if path.exists() else io.BytesIO() as lines:
+            end = _end_of(lines, last)
+            if source == folder and end == lines.seek(0, os.SEEK_END):
+                continue
+            unfinished = own.with_suffix(f".{secrets.token_hex(8)}.partial")
+            retry(partial(_copy, lines, end, unfinished))
+            unfinished.replace(own)
 
 
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(line + "\n" for line in lines))
+def _end_of(lines: BinaryIO, last: int) -> int:
+    """Return where the last line up to update `last` ends."""
+    end = lines.seek(0, os.SEEK_END)
+    while end > 0:
+        start = _start_of_line(lines, end)
+        lines.seek(start)
+        if _update_of(lines.read(end - start)) <= last:
+            return end
+        end = start
+    return 0
+
+
+def _start_of_line(lines: BinaryIO, end: int) -> int:
+    """Return where the line that ends at `end` starts."""
+    start = end - 1  # where its line break is
+    while start > 0:
+        size = min(BLOCK, start)
+        lines.seek(start - size)
+        found = lines.read(size).rfind(b"\n")
+        if found >= 0:
+            return start - size + found + 1
+        start -= size
+    return 0
+
+
+def _copy(lines: BinaryIO, size: int, path: Path) -> None:
+    lines.seek(0)
+    with path.open("wb") as file:
+        while size > 0 and (data := lines.read(min(COPY_BYTES, size))):
+            size -= file.write(data)
 
 
 class _Lines:

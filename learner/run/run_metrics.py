@@ -38,19 +38,22 @@ class RunMetrics:
 
     def __init__(self, transport: Transport, state: RunState) -> None:
         self._transport, self._state = transport, state
+        self._reported_s: float | None = None  # when the update before was
         self._missing = 0  # episodes that the user knows of
 
     def of_update(self, episodes: Sequence[Episode], wait_s: float, start: float) -> dict[str, float]:
         """Return counters, times, the state of the store, and means over the episodes that ended in the batch. The
-        update's cycle began at `start` (monotonic) and waited `wait_s`."""
+        update's cycle began at `start` (monotonic) and waited `wait_s`. Its episodes are not acknowledged yet; the times
+        of saving and publishing are those of the update before."""
         seen = self._state.with_store(lambda: (self._transport.ledger(), self._transport.health()))
         ledger, state, p = seen[0] if seen else Ledger(), self._state, self._state.progress
         self._report_missing(ledger)
+        since_s, self._reported_s = self._reported_s or start, time.monotonic()
         metrics = {
             "update": p.update,
             "policy_version": p.version,
             "elapsed_s": p.elapsed_s,
-            "episodes_per_s": len(episodes) / (time.monotonic() - start),
+            "episodes_per_s": len(episodes) / (self._reported_s - since_s),
             "env_steps": p.env_steps,
             "episodes_trained": p.episodes_trained,
             **_means(episodes),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from actors.transport.base import Generation, OutOfMemory, Transport, Unreachabl
 from actors.transport.retry import Retry
 from learner.ack_tracker import AckTracker
 from learner.config import LearnerConfig
-from learner.intake import Intake, TakenEpisode
+from learner.intake import Intake
 from learner.run.checkpoint import Checkpoint, LearnerProgress, load_checkpoint, restore_optimizer, save_checkpoint
 from learner.run.disk import until_there_is_room
 from learner.run.lineage import Lineage
@@ -83,9 +83,8 @@ class RunState:
             self._warn(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 
-    def settle(self, taken: Sequence[TakenEpisode]) -> None:
-        """Save an update trained on `taken`, acknowledge the episodes and publish the weights, in this order."""
-        self.ack_tracker.applied(taken)
+    def settle(self) -> None:
+        """Save an update, acknowledge its episodes and publish the weights, in this order."""
         if self.config.ack == "after_step":
             self.with_store(self.ack_tracker.acknowledge)
         due = self.progress.update % self.config.checkpoint_every == 0

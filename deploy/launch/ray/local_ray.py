@@ -10,10 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray._common.utils import get_default_ray_temp_dir
-from ray._private import ray_constants
+from ray._private import ray_constants, worker
 
 from deploy.config.schema import Config
 from deploy.launch.machine import cores
@@ -57,6 +58,15 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
         yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
     finally:
         ray.shutdown()
+
+
+def ray_has_ended() -> bool:
+    """Return whether processes without which the local Ray does not respond have ended, or several others at once."""
+    node: Any = worker._global_node
+    if node is None:
+        return False
+    ended = {kind for kind, _ in node.dead_processes()}
+    return bool(ended & {"raylet", "gcs_server"}) or ended >= {"dashboard", "log_monitor"}
 
 
 @contextmanager

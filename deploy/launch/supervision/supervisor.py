@@ -21,6 +21,7 @@ from actors.transport.redis import connect
 from actors.workers.placement import learner_gpus, node_gpus
 from actors.workers.worker_pool import UNPLACED_S, WorkerPool
 from deploy.launch.comparison import Comparison
+from deploy.launch.ray.local_ray import ray_has_ended
 from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
 from deploy.launch.supervision.monitor import RunMonitor
@@ -139,8 +140,10 @@ class Supervisor:
         self._thread.join()
         self._monitor.close()
         self._reporter.close()
-        self._pool.stop(at_once)
-        self._learner.close()
+        if isinstance(self._pool, EndpointPool) or not ray_has_ended():
+            self._pool.stop(at_once)
+        if not ray_has_ended():
+            self._learner.close()
 
     def _run(self) -> None:
         try:
@@ -177,7 +180,7 @@ class Supervisor:
             self._scale_actors()
             self._warn_about_cpus()
         stopped = self._stop.is_set()
-        self._saved = self._learner.stop(self._at_once.is_set)
+        self._saved = self._learner.stop(lambda: self._at_once.is_set() or ray_has_ended())
         self._record(self._learner.status)
         return not stopped
 

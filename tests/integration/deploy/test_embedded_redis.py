@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from actors.errors import UserError
@@ -133,6 +134,16 @@ def test_the_server_ends_soon_after_its_parent_is_killed(mode: str) -> None:
 def test_ctrl_c_in_the_terminal_reaches_only_the_parent() -> None:
     with EmbeddedRedis() as server:
         assert os.getpgid(server.pid) != os.getpgid(0)
+
+
+def test_a_server_restarts_after_sigterm_to_the_whole_process_group() -> None:
+    with EmbeddedRedis() as server:
+        shells = psutil.Process().children()
+        for process in (p for child in shells for p in [*child.children(), child]):
+            process.terminate()
+        psutil.wait_procs(shells, 5)
+        assert server.restart_if_dead()
+        connect(server.url).close()
 
 
 def test_a_long_temporary_folder_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,19 @@ def test_one_ctrl_c_stops_a_run_whose_learner_hangs(tmp_path: Path) -> None:
     assert load_checkpoint(folder).progress.update >= 1
 
 
+@pytest.mark.long
+def test_sigterm_to_all_processes_stops_a_run(tmp_path: Path) -> None:
+    """As by `systemctl stop` and batch systems: Ray no longer answers, so the learner cannot be asked to stop."""
+    with tamiyo(tmp_path, "train", *small(tmp_path, "all", learner__updates=1000)) as run:
+        run.wait_for(lambda: len(rows(tmp_path / "all" / "metrics.jsonl")) >= 2)
+        for process in run.relatives():
+            process.terminate()
+        assert run.wait(40) == 130, run.err
+        assert "stopped; the newest checkpoint is an earlier one" in " ".join(run.out.split())
+        assert run.left() == []
+    load_checkpoint(tmp_path / "all")
+
+
 @pytest.mark.chaos
 def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
     with tamiyo(tmp_path, "train", *small(tmp_path, "killed", learner__updates=1000)) as run:
