@@ -82,7 +82,7 @@ def test_an_environment_that_ends_its_process_ends_the_run_with_the_reason(tmp_p
 @pytest.mark.timeout(240)
 def test_resets_that_take_too_long_together_are_no_hang_but_a_single_one_is(tmp_path: Path) -> None:
     """Eight environments need 16 s for their first resets."""
-    slow = {"actors__hang_s": "8", "learner__updates": "1", "learner__batch_steps": "8", "gym__kwargs": "seconds=2"}
+    slow = {"actors__hang_s": "8", "learner__updates": "1", "gym__kwargs": "seconds=2"}
     with tamiyo(tmp_path, "train", *run_of(tmp_path, "SlowReset", **slow)) as run:
         run.wait_for(lambda: bool(rows(tmp_path / "r" / "metrics.jsonl")), 120.0)
         assert "has hung" not in run.out

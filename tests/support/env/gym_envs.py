@@ -191,12 +191,15 @@ class Leaving(Scripted):
 
 
 class SlowReset(Scripted):
+    """Its first reset is slow."""
+
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.seconds = seconds
 
     def reset(self, **kwargs: Any) -> tuple[NDArray[np.float32], Info]:
         time.sleep(self.seconds)
+        self.seconds = 0.0
         return super().reset(**kwargs)
 
 
