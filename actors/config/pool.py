@@ -35,8 +35,8 @@ class ActorsConfig:
     """GPUs that each actor reserves: a share below 1, so that several use one, or a whole number. Actors that reserve
     none see no GPU."""
     hang_s: float = 300.0
-    """Seconds without an environment step or an attempt to reach the server after which a busy actor is killed and
-    restarted. One attempt to reach a server that never responds takes up to 190 s."""
+    """Seconds without a reset or a step of an environment, or an attempt to reach the server, after which a busy actor
+    is killed and restarted. One attempt to reach a server that never responds takes up to 190 s."""
     spares: int = 1
     """Started processes, of about 300 MB each, that wait to take the place of an actor that dies. Not used on a cluster
     or with `gpus_per_actor`, because a spare reserves no resources."""

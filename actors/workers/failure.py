@@ -24,10 +24,10 @@ class ActorFailure(Exception):
     @classmethod
     def of(cls, error: BaseException) -> ActorFailure:
         """Describe an error."""
-        # AsyncVectorEnv raises TYPE(error) for an error in one of its processes.
-        origin = error.args[0] if error.args and type(error.args[0]) is type(error) else error
-        notes = [str(note) for note in getattr(origin, "__notes__", []) if note]
-        frames = own_frames(error) or "\n".join(notes)
+        # AsyncVectorEnv raises TYPE(error) for an error in one of its processes, whose frames are a note.
+        inner = bool(error.args) and type(error.args[0]) is type(error)
+        origin = error.args[0] if inner else error
+        frames = "\n".join(getattr(origin, "__notes__", [])) if inner else own_frames(error)
         message = " ".join(f"{type(origin).__name__}: {origin}".split()).removesuffix(":")
         trace = "".join(traceback.format_exception(error))
         return cls(message, frames, trace if frames in trace else f"{trace}{frames}\n")

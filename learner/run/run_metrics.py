@@ -42,9 +42,11 @@ class RunMetrics:
         self._missing = 0  # episodes that the user knows of
 
     def of_update(self, episodes: Sequence[Episode], wait_s: float, start: float) -> dict[str, float]:
-        """Return counters, times, the state of the store, and means over the episodes that ended in the batch. The
-        update's cycle began at `start` (monotonic) and waited `wait_s`. Its episodes are not acknowledged yet; the
-        times of saving and publishing are those of the update before."""
+        """Return counters, times, the state of the store, and means over the episodes that ended in the batch.
+
+        The update's cycle began at `start` (monotonic) and waited `wait_s`. Its episodes are not acknowledged yet; the
+        times of saving and publishing are those of the update before.
+        """
         seen = self._state.with_store(lambda: (self._transport.ledger(), self._transport.health()))
         ledger, state, p = seen[0] if seen else Ledger(), self._state, self._state.progress
         self._report_missing(ledger)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,53 @@ def test_cart_pole_from_the_command_line_to_the_report(tmp_path: Path) -> None:
     assert min(references["random"]) >= 8  # nothing falls sooner
     page = (folder / "report.html").read_text()
     assert "on CartPole-v1" in page
+
+
+def run_of(tmp_path: Path, name: str, **changes: str) -> list[str]:
+    environment = {
+        "--env": f"tests.support.env.gym_envs:tests/{name}-v0",
+        "--run.root": str(tmp_path),
+        "--run.name": "r",
+    }
+    flags = environment | SMALL | {f"--{key.replace('__', '.')}": value for key, value in changes.items()}
+    return [part for pair in flags.items() for part in pair]
+
+
+@pytest.mark.timeout(300)
+def test_an_environment_that_ends_its_process_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    with tamiyo(tmp_path, "train", *run_of(tmp_path, "Leaving")) as run:
+        assert run.wait(280) == 2
+        assert run.left() == []
+    assert "actor-0 died 8 times in a row: its environment ends its own process" in run.err
+    assert "what actor-0 printed last:" in run.out
+    assert "the licence has expired" in run.out
+
+
+@pytest.mark.timeout(240)
+def test_resets_that_take_too_long_together_are_no_hang_but_a_single_one_is(tmp_path: Path) -> None:
+    """Eight environments need 16 s for their first resets."""
+    slow = {"actors__hang_s": "8", "learner__updates": "1", "gym__kwargs": "seconds=2"}
+    with tamiyo(tmp_path, "train", *run_of(tmp_path, "SlowReset", **slow)) as run:
+        run.wait_for(lambda: bool(rows(tmp_path / "r" / "metrics.jsonl")), 120.0)
+        assert "has hung" not in run.out
+    with tamiyo(
+        tmp_path, "train", *run_of(tmp_path, "SlowReset", **slow | {"gym__kwargs": "seconds=99", "run__name": "s"})
+    ) as run:
+        assert run.wait(120) == 2
+        assert run.left() == []
+    assert run.out.count("actor-0 has hung for 8 s; it is killed and restarted") == 3
+    assert "in reset" in run.out
+    assert "actor-0 hung 3 times in a row: raise actors.hang_s if a single reset or step" in run.err
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupted_run_closes_its_environments(tmp_path: Path) -> None:
+    folder = tmp_path / "simulators"
+    folder.mkdir()
+    flags = run_of(tmp_path, "Simulated", gym__kwargs=f"folder={folder}", learner__updates="1000")
+    with tamiyo(tmp_path, "train", *flags) as run:
+        run.wait_for(lambda: len(list(folder.glob("open-*"))) > 8, 90.0)
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130
+    opened, closed = ({p.name.split("-", 1)[1] for p in folder.glob(f"{word}-*")} for word in ("open", "closed"))
+    assert opened == closed

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,65 @@ class Deadlocked(Scripted):
         return super().step(action)
 
 
+class Simulated(Scripted):
+    """Has a simulator, a tree of two processes that only `close` ends. Files in its folder make it fail, once each."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(longest=4)
+        self.folder = Path(folder)
+        self.name = f"{os.getpid()}-{id(self)}"
+        subprocess.Popen(["sh", "-c", "sleep 613.5 & wait"], start_new_session=True)
+        (self.folder / f"open-{self.name}").touch()
+        print("the simulator is up")
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
+        time.sleep(0.005)
+        if self._told("raise"):
+            raise ValueError(f"no such gear: {action}")
+        if self._told("exit"):
+            os._exit(3)
+        return super().step(action)
+
+    def close(self) -> None:
+        (self.folder / f"closed-{self.name}").touch()
+
+    def _told(self, word: str) -> bool:
+        flag = self.folder / word
+        if flag.exists():
+            flag.unlink()
+            return True
+        return False
+
+
+class Leaving(Scripted):
+    """Ends its process in its third step."""
+
+    taken = 0
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
+        Leaving.taken += 1
+        if Leaving.taken == 3:
+            os.write(2, b"the licence has expired\n")
+            os._exit(3)
+        return super().step(action)
+
+
+class SlowReset(Scripted):
+    """Its first reset is slow."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def reset(self, **kwargs: Any) -> tuple[NDArray[np.float32], Info]:
+        time.sleep(self.seconds)
+        self.seconds = 0.0
+        return super().reset(**kwargs)
+
+
+register("tests/Leaving-v0", entry_point=Leaving)
+register("tests/SlowReset-v0", entry_point=SlowReset)
+register("tests/Simulated-v0", entry_point=Simulated)
 register("tests/Scripted-v0", entry_point=Scripted)
 register("tests/Constant-v0", entry_point=Constant)
 register("tests/Deadlocked-v0", entry_point=Deadlocked)

@@ -197,7 +197,7 @@ def test_a_figure_draws_the_commonest_of_many_series(tmp_path: Path) -> None:
     [
         (12345.67, None, "+12345.7"), (-1.0, None, "-1.0"), (0.0, None, "+0.0"), (0.5, None, "+0.50"),
         (0.00123, None, "+0.0012"), (-0.05, None, "-0.050"), (2e-7, None, "+2.0e-07"), (0.012, 30.0, "+0.0"),
-        (0.1, 0.02, "+0.100"),
+        (0.1, 0.02, "+0.100"), (-0.0001, 0.02, "+0.000"),
     ],
 )  # fmt: skip
 def test_small_numbers_keep_two_digits(value: float, scale: float | None, text: str) -> None:

@@ -1,0 +1,147 @@
+"""Users' environments in real actors: they are closed, what they leave is ended, and their faults are explained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from actors.config import ActingConfig, ActorsConfig, GymConfig, PolicyConfig, QueueConfig
+from actors.env.gym.make import gym_spaces
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import to_weights
+from actors.transport.redis import connect
+from actors.workers.worker_pool import WorkerPool
+from deploy.config.flags import parse
+from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.launch.ray.local_ray import local_ray
+from tests.support.env import gym_envs
+from tests.support.launching import small
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+ENVS = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RAY_AUTH_TOKEN", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
+            patch.setenv(name, "")  # so that they are removed afterwards
+            patch.delenv(name)
+        config = parse("train", small(tmp_path_factory.mktemp("ray"), "run", actors__count=2), resumable=True).config
+        with local_ray(config):
+            yield
+
+
+class Actors:
+    """A pool of one actor with environments in `folder`, and what it said."""
+
+    def __init__(self, folder: Path, redis: str, namespace: str) -> None:
+        self.folder, self.said = folder, list[str]()
+        name = f"{gym_envs.__name__}:tests/Simulated-v0"
+        acting = ActingConfig(
+            gym=GymConfig(id=name, kwargs=(f"folder={folder}",)),
+            actors=ActorsConfig(count=1, envs_per_actor=ENVS, spares=0),
+            queue=QueueConfig(max_episodes=100_000),
+        )
+        learner = connect(redis, acting.queue, namespace)
+        learner.open_generation(-1, "learner")
+        spaces = gym_spaces(acting.gym)
+        learner.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
+        learner.close()
+        self.end_simulators()  # of the look at the spaces
+        self.pool = WorkerPool(acting, "run", 0, redis, namespace, self.said.append, logs=str(folder))
+
+    def simulators(self) -> dict[int, psutil.Process]:
+        """The living processes of simulators, by PID."""
+        found = {}
+        for process in psutil.process_iter():
+            try:
+                if "sleep 613.5" in " ".join(process.cmdline()):
+                    found[process.pid] = process
+            except psutil.Error:
+                continue
+        return found
+
+    def end_simulators(self) -> None:
+        for process in self.simulators().values():
+            process.kill()
+
+    def files(self, word: str) -> set[str]:
+        return {path.name.removeprefix(f"{word}-") for path in self.folder.glob(f"{word}-*")}
+
+    def pump(self, until: Callable[[list[Any]], object], timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not until(self.pool.pump(0.1)):
+            assert time.monotonic() < deadline, self.said
+
+
+@pytest.fixture
+def actors(tmp_path: Path, embedded_redis: EmbeddedRedis, namespace: str) -> Iterator[Actors]:
+    made = Actors(tmp_path, embedded_redis.url, namespace)
+    yield made
+    made.pool.stop(at_once=True)
+    made.end_simulators()
+
+
+def gone(processes: dict[int, psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes.values())
+
+
+def wait_until_gone(processes: dict[int, psutil.Process]) -> None:
+    deadline = time.monotonic() + 8.0
+    while not gone(processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_fault_of_an_environment_is_explained_and_its_simulators_end(actors: Actors) -> None:
+    looked_at = actors.files("open")
+    actors.pump(bool)
+    first, theirs = actors.files("open") - looked_at, actors.simulators()
+    assert (len(first), len(theirs)) == (ENVS, 2 * ENVS)
+    (actors.folder / "raise").touch()
+    actors.pump(lambda reports: actors.said)
+    log = actors.folder / "actors" / "actor-0.log"
+    assert actors.said[0].startswith("actor-0 failed (ValueError: no such gear: ")
+    assert actors.said[0].endswith(f"; the traceback is in {log})")
+    assert actors.said[1].splitlines()[0].endswith(", in step")
+    assert gym_envs.__file__ in actors.said[1]
+    assert actors.files("closed") - looked_at == first
+    assert "the simulator is up\n" in log.read_text()
+    assert "Traceback (most recent call last):" in log.read_text()
+    assert "ValueError: no such gear: " in log.read_text().splitlines()[-1]
+    actors.pump(bool)
+    assert gone(theirs)
+
+    theirs = actors.simulators()
+    actors.pool.stop()
+    assert actors.files("closed") == actors.files("open")
+    wait_until_gone(theirs)
+
+
+@pytest.mark.long
+def test_actors_that_die_or_are_removed_leave_nothing(actors: Actors) -> None:
+    looked_at = actors.files("open")
+    actors.pump(bool)
+    first, theirs = actors.files("open") - looked_at, actors.simulators()
+    (actors.folder / "exit").touch()
+    actors.pump(lambda reports: not actors.pool.alive)
+    actors.pump(bool)
+    log = actors.folder / "actors" / "actor-0.log"
+    assert f"actor-0 died and was restarted; what it printed is in {log}" in actors.said
+    assert gone(theirs)
+
+    actors.pool._add(1)
+    actors.pump(lambda reports: any(r.actor == "actor-1" for r in reports))
+    assert len(actors.files("open") - looked_at) == 3 * ENVS
+    actors.pool._remove(actors.pool._members[-1])
+    actors.pump(lambda reports: len(actors.files("closed") - looked_at) == ENVS)
+    theirs = actors.simulators()
+    actors.pool.stop()
+    assert actors.files("open") - actors.files("closed") == first
+    wait_until_gone(theirs)

@@ -1,0 +1,71 @@
+"""What an actor's environments leave behind ends soon after the actor, however it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ACTOR = """
+import multiprocessing, os, pathlib, subprocess, sys, time
+from actors.workers.reaper import start_reaper
+start_reaper()
+subprocess.Popen(["sh", "-c", "sleep 611.5 & wait"], start_new_session=True)  # a tree
+subprocess.run(["sh", "-c", "sleep 611.5 &"])  # a daemon
+subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 611.5; done"])  # that ignores SIGTERM
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(611.5,)).start()
+subprocess.Popen(["sleep", "611.5"], env={})
+pathlib.Path(sys.argv[1]).touch()
+sys.stdin.read()
+os._exit(3)
+"""
+
+
+def started(folder: Path) -> list[psutil.Process]:
+    """The living processes that inherited the test's mark, or that an actor's reaper has to know by itself."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mine = process.environ().get("TEST_FOLDER") == str(folder) or "611.5" in process.cmdline()
+        except psutil.Error:
+            continue
+        if mine and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("ending", ["exit", "kill"])
+def test_nothing_is_left(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bystander = subprocess.Popen(["sleep", "612.5"])
+    flag = tmp_path / "started"
+    actor = subprocess.Popen(
+        [sys.executable, "-c", ACTOR, str(flag)], stdin=subprocess.PIPE, env=os.environ | {"TEST_FOLDER": str(tmp_path)}
+    )
+    wait_for(flag.exists, 30.0)
+    time.sleep(2.5)  # the reaper looks at descendants every two seconds
+    assert len(started(tmp_path)) >= 8
+    if ending == "kill":
+        actor.send_signal(signal.SIGKILL)
+    else:
+        actor.communicate()
+    assert actor.wait(10) == (3 if ending == "exit" else -signal.SIGKILL)
+    wait_for(lambda: started(tmp_path) == [], 8.0)
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()

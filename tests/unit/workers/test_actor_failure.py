@@ -1,0 +1,103 @@
+"""What is kept of an error in an actor: its own frames, the whole traceback, in a form that any process can read."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from actors.config import GymConfig
+from actors.env.gym.frames import current_frames
+from actors.env.gym.make import make_vector_env
+from actors.workers.failure import ActorFailure
+from tests.support.env.gym_envs import Scripted
+
+
+class OddError(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{what}\nat {where}")
+
+
+class Faulty(Scripted):
+    def step(self, action: Any) -> Any:
+        return self.turn({"left": 0})
+
+    def turn(self, table: dict[str, int]) -> Any:
+        return table["rigth"]
+
+
+gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
+
+
+def raised(call: Callable[[], Any]) -> ActorFailure:
+    try:
+        call()
+    except BaseException as error:
+        return ActorFailure.of(error)
+    pytest.fail("nothing was raised")
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_the_frames_are_those_of_the_environment(vectorization: Any) -> None:
+    config = GymConfig(id="tests/Faulty-v0", vectorization=vectorization)
+    env = make_vector_env(config, 2)
+    env.reset(seed=[1, 2])
+    failure = raised(lambda: env.step([0, 0]))
+    env.close()
+    assert str(failure) == "KeyError: 'rigth'"
+    lines = failure.frames.splitlines()
+    assert [line.split(", in ")[1] for line in lines if ", in " in line][-2:] == ["step", "turn"]
+    assert all(__file__ in line for line in lines if line.lstrip().startswith("File"))
+    assert failure.frames in failure.trace
+    assert "gymnasium" in failure.trace
+
+
+def test_it_survives_where_the_error_does_not() -> None:
+    def fail() -> None:
+        raise OddError("home", "lost")
+
+    failure = pickle.loads(pickle.dumps(raised(fail)))
+    assert str(failure) == "OddError: lost at home"
+    assert "in fail" in failure.frames
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(SystemExit(3), "SystemExit: 3"), (KeyboardInterrupt(), "KeyboardInterrupt")]
+)
+def test_no_message_is_empty(error: BaseException, message: str) -> None:
+    def fail() -> None:
+        raise error
+
+    assert str(raised(fail)) == message
+
+
+def test_a_running_thread_is_found_in_its_environment() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Waits(Scripted):
+        def reset(self, **kwargs: Any) -> Any:
+            entered.set()
+            leave.wait(10)
+            return super().reset(**kwargs)
+
+    gymnasium.register("tests/Waits-v0", entry_point=Waits)
+    env = make_vector_env(GymConfig(id="tests/Waits-v0"), 1)
+    thread = threading.Thread(target=env.reset)
+    thread.start()
+    entered.wait(10)
+    assert thread.ident is not None
+    frames = current_frames(sys._current_frames()[thread.ident])
+    leave.set()
+    thread.join()
+    assert frames.splitlines()[0].endswith("in reset")
+    assert "leave.wait(10)" in frames
+    assert "gymnasium" not in frames
+    assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
