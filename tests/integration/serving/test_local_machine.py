@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def test_a_second_server_leaves_a_unix_socket_to_the_first(tmp_path: Path) -> No
             with pytest.raises(UserError, match="already"), serving(listen=listen):
                 raise AssertionError("the second one listens as well")
         assert connect_outcome(first.address) == "OK"
-    path.touch()  # that of a server that was killed
+    with socket.socket(socket.AF_UNIX) as killed:  # which leaves its socket behind
+        killed.bind(str(path))
     with serving(listen=f"unix:{path}") as next_one:
         assert connect_outcome(next_one.address) == "OK"
 

@@ -13,6 +13,7 @@ import redis
 
 from actors.errors import UserError
 from actors.transport import redis_server
+from actors.transport.base import Unreachable
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import find_server
 from tests.support.queueing import OK, put
@@ -54,31 +55,45 @@ def test_an_old_version_is_refused(tmp_path: Path, free_port: int, monkeypatch: 
         connect(f"redis://127.0.0.1:{free_port}/0")
 
 
-def test_a_sentinel_leads_to_the_primary_also_after_a_failover(tmp_path: Path, free_ports: list[int]) -> None:
-    primary, replica, sentinel, _ = free_ports
-    watched = (f"sentinel monitor main 127.0.0.1 {primary} 1", "sentinel down-after-milliseconds main 500")
-    with ExitStack() as stack:
-        stack.enter_context(running(tmp_path, primary))
-        second = stack.enter_context(running(tmp_path, replica, f"replicaof 127.0.0.1 {primary}"))
-        guide = stack.enter_context(running(tmp_path, sentinel, "--sentinel", *watched))
+def test_a_sentinel_leads_to_the_primary(tmp_path: Path, free_ports: list[int]) -> None:
+    primary, sentinel, *_ = free_ports
+    watched = f"sentinel monitor main 127.0.0.1 {primary} 1"
+    with running(tmp_path, primary) as client, running(tmp_path, sentinel, "--sentinel", watched):
         with pytest.raises(UserError, match=r"is a Sentinel: give redis\+sentinel://"):
             connect(f"redis://127.0.0.1:{sentinel}/0")
         transport = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main/0")
         transport.open_generation(-1, "learner")
         assert put(transport, 0) == [OK]
+        assert client.xlen("{tamiyo}:episodes") == 1
+        transport.close()
+        with pytest.raises(UserError, match="no Redis answers"):
+            connect(f"redis+sentinel://127.0.0.1:{sentinel}/other/0")
+
+
+@pytest.mark.long
+def test_a_sentinel_leads_to_the_next_primary_after_a_failover(tmp_path: Path, free_ports: list[int]) -> None:
+    primary, replica, sentinel, _ = free_ports
+    watched = (f"sentinel monitor main 127.0.0.1 {primary} 1", "sentinel down-after-milliseconds main 200")
+    with ExitStack() as stack:
+        first = stack.enter_context(running(tmp_path, primary))
+        second = stack.enter_context(running(tmp_path, replica, f"replicaof 127.0.0.1 {primary}"))
+        guide = stack.enter_context(running(tmp_path, sentinel, "--sentinel", *watched))
+        transport = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main/0")
+        transport.open_generation(-1, "learner")
+        assert put(transport, 0) == [OK]
         wait_for(lambda: second.xlen("{tamiyo}:episodes") == 1)
-        wait_for(lambda: fails_over(guide))
+        wait_for(lambda: len(guide.sentinel_slaves("main")) == 1)
+        first.shutdown(nosave=True)
         wait_for(lambda: second.info("replication")["role"] == "master")
-        assert put(transport, 1) == [OK]
-        wait_for(lambda: second.xlen("{tamiyo}:episodes") == 2)
+        wait_for(lambda: succeeds(lambda: put(transport, 1)))
+        assert second.xlen("{tamiyo}:episodes") == 2
         transport.close()
 
 
-def fails_over(guide: redis.Redis) -> bool:
-    """Ask the Sentinel for a failover; it refuses until it has found the replica."""
+def succeeds(call: Callable[[], object]) -> bool:
     try:
-        guide.execute_command("SENTINEL", "FAILOVER", "main")
-    except redis.ResponseError:
+        call()
+    except Unreachable:
         return False
     return True
 
