@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 ACTOR = """
 import multiprocessing, os, pathlib, subprocess, sys, time
-from actors.workers.reaper import start_reaper
+from actors.workers.faults.reaper import start_reaper
 start_reaper()
 subprocess.Popen(["sh", "-c", "sleep 611.5 & wait"], start_new_session=True)  # a tree
 subprocess.run(["sh", "-c", "sleep 611.5 &"])  # a daemon
