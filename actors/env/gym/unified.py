@@ -77,8 +77,8 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             mask = self._method()
         if mask is None and self._lost:
             raise UserError(
-                f"a wrapper of {self._id} hides the mask in its observation: leave the wrapper out, or give the mask as "
-                f'info["{MASK}"]'
+                f"a wrapper of {self._id} hides the mask of its observation: leave the wrapper out, or give the mask "
+                f'as info["{MASK}"]'
             )
         # Other infos are not used; passing them on would only cost copies.
         return obs, {} if mask is None else {MASK: self._spaces.flat_mask(mask)}
