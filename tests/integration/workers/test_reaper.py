@@ -50,8 +50,8 @@ def wait_for(condition: Callable[[], object], timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("ending", ["exit", "kill"])
-def test_nothing_is_left(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ending", [pytest.param("exit", marks=pytest.mark.long), "kill"])
+def test_nothing_is_left(tmp_path: Path, ending: str) -> None:
     bystander = subprocess.Popen(["sleep", "612.5"])
     flag = tmp_path / "started"
     actor = subprocess.Popen(
