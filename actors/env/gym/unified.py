@@ -63,7 +63,9 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
         self._heartbeat()
         obs, info = self._unified(obs, info)
-        return obs, self._number(reward), terminated, truncated, info
+        if type(reward) is not float:
+            reward = self._number(reward)
+        return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
         close_quietly(self.env)
