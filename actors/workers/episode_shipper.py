@@ -104,6 +104,7 @@ class EpisodeShipper:
             account = self.account(owner)
             outbox.health |= {figure: float(getattr(account, figure)) for figure in FIGURES}
             self._retry(partial(outbox.ship, 0.0))
+            self._retry(outbox.report)
         self._count()
         self._busy = self._unsent > 0 and any(map(len, self._outboxes.values()))
         if self._waiting and not self._busy:

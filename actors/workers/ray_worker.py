@@ -16,10 +16,10 @@ from actors.env.gym.frames import current_frames, own_frames
 from actors.errors import UserError
 from actors.heartbeat import Heartbeat, Stopped
 from actors.metrics.ray import RayMetrics
-from actors.workers.actor_logs import log_path, redirect_output
-from actors.workers.failure import ActorFailure
+from actors.workers.faults.actor_logs import log_path, redirect_output
+from actors.workers.faults.failure import ActorFailure
+from actors.workers.faults.reaper import start_reaper
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.reaper import start_reaper
 from actors.workers.rollout_worker import PolicyName, RolloutWorker, SampleReport, WorkerSettings, warm_up
 
 T = TypeVar("T")

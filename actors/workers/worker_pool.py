@@ -16,9 +16,9 @@ from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.process_environment import process_environment
 from actors.transport.backoff import Backoff
-from actors.workers.actor_logs import ActorLogs
-from actors.workers.actor_reports import ActorReports, last_line
 from actors.workers.closing import Closing
+from actors.workers.faults.actor_logs import ActorLogs
+from actors.workers.faults.actor_reports import ActorReports, last_line
 from actors.workers.hang_detector import HangDetector
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process

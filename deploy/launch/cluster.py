@@ -23,7 +23,7 @@ from rich.console import Console
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, require_store
-from actors.workers.actor_reports import last_line
+from actors.workers.faults.actor_reports import last_line
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.launch.following import (

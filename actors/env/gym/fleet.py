@@ -95,7 +95,8 @@ class GymFleet:
         self.autoreset = autoreset_mode(env_id, env)
         self.seeds = np.zeros(self.num_envs, dtype=np.int64)
         self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step resets
-        self._invalid = np.zeros(self.num_envs, dtype=np.bool_)  # rows whose current episode is invalid
+        self._no_rows = np.zeros(self.num_envs, dtype=np.bool_)  # the same array wherever no row is invalid
+        self._invalid = self._no_rows  # rows whose current episode is invalid
         self.fault = ""
         self._gives_masks = False
         self._takes_seeds = True  # one seed for each environment, not a single one for all
@@ -132,9 +133,11 @@ class GymFleet:
         ended = (terminated | np.asarray(truncated, dtype=np.bool_)) & running
         rewards, bad_rewards = self._finite(np.where(running, self._each(rewards), 0.0), "a reward")
         obs, bad_obs = self._obs(raw_obs)
-        invalid = self._invalid | bad_rewards | (bad_obs & running & ~(ended & same_step))
-        if self.autoreset is AutoresetMode.DISABLED:
-            ended |= invalid
+        invalid = self._no_rows
+        if not bad_rewards is bad_obs is self._invalid is invalid:
+            invalid = self._invalid | bad_rewards | (bad_obs & running & ~(ended & same_step))
+            if self.autoreset is AutoresetMode.DISABLED:
+                ended |= invalid
         masks = self._masks(infos, np.ones_like(ended) if same_step else ~ended)
         final_obs, final_masks = obs, masks
         if self.autoreset is AutoresetMode.NEXT_STEP:
@@ -146,10 +149,12 @@ class GymFleet:
             if ended.any():
                 final_obs, final_masks = obs.copy(), masks.copy()
                 if same_step:
-                    invalid |= self._read_final(infos, ended, final_obs, final_masks)
+                    invalid = invalid | self._read_final(infos, ended, final_obs, final_masks)
                 else:
                     bad_obs = self._reset(ended, obs, masks)
-        self._invalid = np.where(began, bad_obs, invalid)
+        if not invalid is bad_obs is self._no_rows:
+            still = np.where(began, bad_obs, invalid)
+            self._invalid = still if still.any() else self._no_rows
         outcome = self._fleet_step(final_obs, final_masks, rewards, terminated, ended)
         current = outcome._replace(obs=obs, masks=ActionMasks.of_flat(self.spaces.action, masks))
         return StreamStep(outcome, current, began, invalid)
@@ -205,7 +210,7 @@ class GymFleet:
             cast = array.astype(np.float32, copy=False)
         finite = np.isfinite(cast)
         if finite.all():
-            return cast, np.zeros(self.num_envs, dtype=np.bool_)
+            return cast, self._no_rows
         self.fault = f"{self.env_id} gave {what} that is NaN, infinite or too large for float32"
         bad: Flags = np.logical_not(finite.reshape(self.num_envs, -1).all(axis=1))
         return np.where(finite, cast, np.float32(0)), bad

@@ -29,9 +29,11 @@ class OwnDtype(VectorWrapper):
 
     def _run(self, call: Callable[[], T]) -> T:
         ours = torch.get_default_dtype()
-        torch.set_default_dtype(self._theirs)
+        if self._theirs is not ours:
+            torch.set_default_dtype(self._theirs)
         try:
             return call()
         finally:
             self._theirs = torch.get_default_dtype()
-            torch.set_default_dtype(ours)
+            if self._theirs is not ours:
+                torch.set_default_dtype(ours)

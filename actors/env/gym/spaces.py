@@ -27,7 +27,7 @@ class GymSpaces:
                 f"the observation space of {env_id} is {type(observation).__name__}, which has no fixed size: wrap it "
                 "so that it is Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
             )
-        if _has_mask(observation):
+        if has_mask(observation):
             raise UserError(
                 f"the observation of {env_id} holds an {MASK} in a place where it would be ignored: give it at the top "
                 f'level of the observation of a single environment, or as info["{MASK}"]'
@@ -106,11 +106,11 @@ def _leaves(env_id: str, action: Space[Any], name: str = "") -> Iterator[tuple[s
         )
 
 
-def _has_mask(observation: Space[Any]) -> bool:
+def has_mask(observation: Space[Any]) -> bool:
     """Return whether a Dict, at any depth, has an entry for a mask."""
     if isinstance(observation, spaces.Dict):
-        return MASK in observation.spaces or any(map(_has_mask, observation.spaces.values()))
-    return isinstance(observation, spaces.Tuple) and any(map(_has_mask, observation.spaces))
+        return MASK in observation.spaces or any(map(has_mask, observation.spaces.values()))
+    return isinstance(observation, spaces.Tuple) and any(map(has_mask, observation.spaces))
 
 
 def _sizes(action: Space[Any]) -> tuple[int, ...]:

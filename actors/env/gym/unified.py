@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from actors.env.gym.frames import own_frames
-from actors.env.gym.spaces import MASK, GymSpaces
+from actors.env.gym.spaces import MASK, GymSpaces, has_mask
 from actors.errors import UserError
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -40,6 +40,7 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.observation_space = (
                 own[self._rest[0]] if len(self._rest) == 1 else spaces.Dict({key: own[key] for key in self._rest})
             )
+        self._lost = not self._rest and has_mask(env.unwrapped.observation_space)  # by a wrapper, such as flattening
         self._spaces = GymSpaces(env_id, self.observation_space, env.action_space)
         if self._rest:
             self._check_mask_space(own[MASK])  # type: ignore[index]
@@ -62,7 +63,9 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
         self._heartbeat()
         obs, info = self._unified(obs, info)
-        return obs, self._number(reward), terminated, truncated, info
+        if type(reward) is not float:
+            reward = self._number(reward)
+        return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
         close_quietly(self.env)
@@ -74,6 +77,11 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             obs = obs[self._rest[0]] if len(self._rest) == 1 else {key: obs[key] for key in self._rest}
         if mask is None and self._method is not None:
             mask = self._method()
+        if mask is None and self._lost:
+            raise UserError(
+                f"a wrapper of {self._id} hides the mask of its observation: leave the wrapper out, or give the mask "
+                f'as info["{MASK}"]'
+            )
         # Other infos are not used; passing them on would only cost copies.
         return obs, {} if mask is None else {MASK: self._spaces.flat_mask(mask)}
 

@@ -19,7 +19,7 @@ from actors.heartbeat import StallTimer
 from actors.process_environment import process_environment
 from actors.transport.backoff import Backoff
 from actors.transport.base import Fenced
-from actors.workers.actor_reports import last_line
+from actors.workers.faults.actor_reports import last_line
 from actors.workers.placement import node_gpus
 from actors.workers.process_handle import ProcessHandle
 from deploy.launch.process_settings import learner_report

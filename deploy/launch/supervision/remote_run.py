@@ -11,7 +11,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 
 from actors.errors import UserError
 from actors.process_environment import process_environment
-from actors.workers.actor_reports import last_line
+from actors.workers.faults.actor_reports import last_line
 from deploy.launch.supervision.supervisor import RunPlan, RunStatus, Supervisor
 
 P = ParamSpec("P")

@@ -137,8 +137,9 @@ def test_ctrl_c_in_the_terminal_reaches_only_the_parent() -> None:
 
 
 def test_a_server_restarts_after_sigterm_to_the_whole_process_group() -> None:
+    others = psutil.Process().children()  # the server of other tests among them
     with EmbeddedRedis() as server:
-        shells = psutil.Process().children()
+        shells = [child for child in psutil.Process().children() if child not in others]
         for process in (p for child in shells for p in [*child.children(), child]):
             process.terminate()
         psutil.wait_procs(shells, 5)

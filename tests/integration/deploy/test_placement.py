@@ -149,6 +149,7 @@ def test_a_run_that_does_not_fit_on_its_machine_is_refused(
     command: ModuleType, redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "local_ray", lambda *_: nullcontext(""))  # which is there
+    monkeypatch.setattr(local.ray, "is_initialized", lambda: False)  # so that `train` does not refuse to start its own
     own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=redis)
     start = local.train if command is local else processes.run_actors
     with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):

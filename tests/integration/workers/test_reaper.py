@@ -13,17 +13,20 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.env.gym_envs import nap
+
 pytestmark = pytest.mark.integration
 
 ACTOR = """
 import multiprocessing, os, pathlib, subprocess, sys, time
-from actors.workers.reaper import start_reaper
+from actors.workers.faults.reaper import start_reaper
 start_reaper()
-subprocess.Popen(["sh", "-c", "sleep 611.5 & wait"], start_new_session=True)  # a tree
-subprocess.run(["sh", "-c", "sleep 611.5 &"])  # a daemon
-subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 611.5; done"])  # that ignores SIGTERM
-multiprocessing.get_context("fork").Process(target=time.sleep, args=(611.5,)).start()
-subprocess.Popen(["sleep", "611.5"], env={})
+nap = sys.argv[2]
+subprocess.Popen(["sh", "-c", f"{nap} & wait"], start_new_session=True)  # a tree
+subprocess.run(["sh", "-c", f"{nap} &"])  # a daemon
+subprocess.Popen(["sh", "-c", f"trap '' TERM; while :; do {nap}; done"])  # that ignores SIGTERM
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+subprocess.Popen(nap.split(), env={})
 pathlib.Path(sys.argv[1]).touch()
 sys.stdin.read()
 os._exit(3)
@@ -35,7 +38,7 @@ def started(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            mine = process.environ().get("TEST_FOLDER") == str(folder) or "611.5" in process.cmdline()
+            mine = process.environ().get("TEST_FOLDER") == str(folder) or nap(folder) in " ".join(process.cmdline())
         except psutil.Error:
             continue
         if mine and process.status() != psutil.STATUS_ZOMBIE:
@@ -50,22 +53,27 @@ def wait_for(condition: Callable[[], object], timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("ending", ["exit", "kill"])
-def test_nothing_is_left(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bystander = subprocess.Popen(["sleep", "612.5"])
+@pytest.mark.parametrize("ending", [pytest.param("exit", marks=pytest.mark.long), "kill"])
+def test_nothing_is_left(tmp_path: Path, ending: str) -> None:
+    bystander = subprocess.Popen(["sleep", "600"])
     flag = tmp_path / "started"
     actor = subprocess.Popen(
-        [sys.executable, "-c", ACTOR, str(flag)], stdin=subprocess.PIPE, env=os.environ | {"TEST_FOLDER": str(tmp_path)}
+        [sys.executable, "-c", ACTOR, str(flag), nap(tmp_path)],
+        stdin=subprocess.PIPE,
+        env=os.environ | {"TEST_FOLDER": str(tmp_path)},
     )
-    wait_for(flag.exists, 30.0)
-    time.sleep(2.5)  # the reaper looks at descendants every two seconds
-    assert len(started(tmp_path)) >= 8
-    if ending == "kill":
-        actor.send_signal(signal.SIGKILL)
-    else:
-        actor.communicate()
-    assert actor.wait(10) == (3 if ending == "exit" else -signal.SIGKILL)
-    wait_for(lambda: started(tmp_path) == [], 8.0)
-    assert bystander.poll() is None
-    bystander.kill()
-    bystander.wait()
+    try:
+        wait_for(flag.exists, 60.0)
+        time.sleep(2.5)  # the reaper looks at descendants every two seconds
+        assert len(started(tmp_path)) >= 8
+        if ending == "kill":
+            actor.send_signal(signal.SIGKILL)
+        else:
+            actor.communicate()
+        assert actor.wait(10) == (3 if ending == "exit" else -signal.SIGKILL)
+        wait_for(lambda: started(tmp_path) == [], 60.0)
+        assert bystander.poll() is None
+    finally:
+        for process in [*started(tmp_path), bystander]:
+            process.kill()
+        bystander.wait()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,11 @@ class Deadlocked(Scripted):
         return super().step(action)
 
 
+def nap(folder: Path) -> str:
+    """A command that ends after ten minutes, and that no other test has."""
+    return f"sleep 600.{zlib.crc32(str(folder).encode())}"
+
+
 class Simulated(Scripted):
     """Has a simulator, a tree of two processes that only `close` ends. Files in its folder make it fail, once each."""
 
@@ -154,7 +160,7 @@ class Simulated(Scripted):
         super().__init__(longest=4)
         self.folder = Path(folder)
         self.name = f"{os.getpid()}-{id(self)}"
-        subprocess.Popen(["sh", "-c", "sleep 613.5 & wait"], start_new_session=True)
+        subprocess.Popen(["sh", "-c", f"{nap(self.folder)} & wait"], start_new_session=True)
         (self.folder / f"open-{self.name}").touch()
         print("the simulator is up")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.workers import actor_logs
-from actors.workers.actor_logs import ActorLogs, log_path
+from actors.workers.faults import actor_logs
+from actors.workers.faults.actor_logs import ActorLogs, log_path
 
 PRINTS = """
 import os, sys, subprocess, pathlib
-from actors.workers.actor_logs import redirect_output
+from actors.workers.faults.actor_logs import redirect_output
 redirect_output(pathlib.Path(sys.argv[1]))
 print("from Python", flush=True)
 os.write(2, b"from native code\\n")

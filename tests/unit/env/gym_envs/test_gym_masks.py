@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FlattenObservation
 
 from actors.env.gym.fleet import GymFleet
 from actors.env.gym.spaces import GymSpaces
@@ -236,6 +237,12 @@ def test_other_masks_in_observations_are_refused(make: Callable[[], Any], words:
         in_observations(make)
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_wrapper_that_hides_the_mask_is_refused() -> None:
+    fleet = in_observations(lambda: FlattenObservation(MaskInObservation()))
+    with pytest.raises(UserError, match="leave the wrapper out, or give the mask as info"):
+        fleet.start()
 
 
 def test_masks_in_the_observations_of_native_vector_environments_are_refused() -> None:

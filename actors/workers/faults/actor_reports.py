@@ -9,8 +9,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from actors.workers.actor_logs import ActorLogs
-from actors.workers.failure import ActorFailure
+from actors.workers.faults.actor_logs import ActorLogs
+from actors.workers.faults.failure import ActorFailure
 
 PLACE_S = 1.0  # time for a hung actor to say where it hangs
 

@@ -1,0 +1,1 @@
+"""Faults of actors: how they are described, where they are written, and what ends with an actor."""
