@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 
 
 class Stopped(BaseException):
@@ -10,16 +12,25 @@ class Stopped(BaseException):
 
 
 class Heartbeat:
-    """A counter that each call increments. Another thread may read `beats`, and set `stopping` to end the work."""
+    """A counter that each call increments; another thread may read `beats`.
 
-    def __init__(self) -> None:
+    A call raises `Stopped` if `stopping()`, which is asked at most every `ASK_S`.
+    """
+
+    ASK_S = 0.1
+
+    def __init__(self, stopping: Callable[[], bool] = lambda: False) -> None:
         self.beats = 0
-        self.stopping = False
+        self._stopping = stopping
+        self._asked_at_s = -math.inf
 
     def __call__(self) -> None:
         self.beats += 1
-        if self.stopping:
-            raise Stopped
+        now = time.monotonic()
+        if now - self._asked_at_s >= self.ASK_S:
+            self._asked_at_s = now
+            if self._stopping():
+                raise Stopped
 
 
 class StallTimer:

@@ -21,10 +21,11 @@ class Closing:
     def __init__(self) -> None:
         self._pending: list[tuple[Any, ActorHandle[RayRolloutWorker], float]] = []
 
-    def begin(self, actor: ActorHandle[RayRolloutWorker]) -> None:
-        """Close an actor, which ends the call that it is in after its current step."""
+    def begin(self, actor: ActorHandle[RayRolloutWorker], call: Any) -> None:
+        """Close an actor; the call that it is in, if any, ends after its current step."""
         handle: Any = actor
-        handle.stop.remote()
+        if call is not None:
+            ray.cancel(call)
         self._pending.append((handle.close.remote(), actor, time.monotonic() + CLOSE_S))
 
     def tend(self, wait_s: float = 0.0) -> None:

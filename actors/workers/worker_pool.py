@@ -22,7 +22,7 @@ from actors.workers.faults.actor_reports import ActorReports, last_line
 from actors.workers.hang_detector import HangDetector
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
-from actors.workers.ray_worker import HEARTBEATS, RayRolloutWorker
+from actors.workers.ray_worker import RayRolloutWorker
 from actors.workers.rollout_worker import PolicyName, SampleReport, WorkerSettings
 from actors.workers.spares import PlacedActor, Spares
 
@@ -113,7 +113,6 @@ class WorkerPool:
             "max_restarts": -1,
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD",
-            "concurrency_groups": {HEARTBEATS: 1},
             "runtime_env": {"env_vars": process_environment(acting.actors.gpus_per_actor > 0)},
         }
         self._remote: Any = ray.remote(**options)(RayRolloutWorker)
@@ -173,9 +172,8 @@ class WorkerPool:
         taken = {m.index for m in self._members}
         for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
             settings = replace(self._settings, index=index, restarted=index in self._removed)
-            handle = self._remote.remote(settings)
-            actor = PlacedActor(handle, reserves=True)
-            self._members.append(_Member(settings, actor, HangDetector(handle, self._hang_s)))
+            actor = PlacedActor(self._remote.remote(settings), reserves=True)
+            self._members.append(_Member(settings, actor, HangDetector(self._hang_s)))
 
     def _create_spare(self) -> ActorHandle[RayRolloutWorker]:
         handle: ActorHandle[RayRolloutWorker] = self._remote.options(num_cpus=0).remote(self._settings)
@@ -240,6 +238,7 @@ class WorkerPool:
         member.alive = True
         if isinstance(reply, ProcessHandle):
             member.actor.process, member.up_since_s = reply, time.monotonic()
+            member.hang_detector.watch(reply)
             return None
         if reply is None:  # it was stopped
             return None
@@ -277,7 +276,7 @@ class WorkerPool:
         kill_process(process.pid, process.created_s)
         member.actor = spare
         member.settings = replace(member.settings, restarted=True)
-        member.hang_detector = HangDetector(spare.handle, self._hang_s)
+        member.hang_detector.watch(spare.process)
 
     def _handle_error(self, member: _Member, error: RayTaskError) -> None:
         """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
@@ -299,7 +298,7 @@ class WorkerPool:
         """Kill actors that have replied since their last start and now hang in a call."""
         for m in self._members:
             if m.alive and m.call is not None and m.hang_detector.hangs() and not ray.wait([m.call], timeout=0)[0]:
-                self._reports.hung(m.name, m.handle, self._hang_s)
+                self._reports.hung(m.name, m.hang_detector.place, self._hang_s)
                 ray.kill(m.handle, no_restart=False)
                 if m.actor.process is not None:
                     m.actor.process.kill()
@@ -371,7 +370,8 @@ class WorkerPool:
         self._closing.finish()
 
     def _end(self, member: _Member, at_once: bool = False) -> None:
+        member.hang_detector.watch(None)
         if member.alive and self._settings.acting.gym.id and not at_once:
-            self._closing.begin(member.handle)
+            self._closing.begin(member.handle, member.call)
         else:
             ray.kill(member.handle)

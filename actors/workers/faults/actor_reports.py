@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
-import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.failure import ActorFailure
-
-PLACE_S = 1.0  # time for a hung actor to say where it hangs
 
 
 class ActorReports:
@@ -50,13 +45,10 @@ class ActorReports:
         if tail := self.logs.tail(name):
             self.once(f"what {name} printed last:\n{tail}")
 
-    def hung(self, name: str, handle: Any, hang_s: float) -> None:
-        """Tell that an actor hangs, and where, if it still answers."""
-        place = handle.place.remote()
+    def hung(self, name: str, place: str, hang_s: float) -> None:
+        """Tell that an actor hangs, and where, "" if unknown."""
         self.warn(f"{name} has hung for {hang_s:g} s; it is killed and restarted")
-        if ray.wait([place], timeout=PLACE_S)[0]:
-            with suppress(RayError):
-                self.once(ray.get(place))
+        self.once(place)
 
 
 def last_line(error: BaseException) -> str:

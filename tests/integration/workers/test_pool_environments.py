@@ -124,6 +124,13 @@ def test_a_fault_of_an_environment_is_explained_and_its_simulators_end(actors: A
     wait_until_gone(theirs)
 
 
+def test_environments_run_in_the_main_thread(actors: Actors) -> None:
+    actors.pump(bool)
+    (actors.folder / "wait").touch()
+    actors.pump(lambda reports: actors.said)
+    assert actors.said[0].startswith("actor-0 failed (TimeoutError: the simulator does not answer; ")
+
+
 @pytest.mark.long
 def test_actors_that_die_or_are_removed_leave_nothing(actors: Actors) -> None:
     looked_at = actors.files("open")

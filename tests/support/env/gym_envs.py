@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
 import zlib
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import gymnasium
@@ -154,7 +156,10 @@ def nap(folder: Path) -> str:
 
 
 class Simulated(Scripted):
-    """Has a simulator, a tree of two processes that only `close` ends. Files in its folder make it fail, once each."""
+    """Has a simulator, a tree of two processes that only `close` ends. Files in its folder make it fail, once each.
+
+    It watches over its steps by an alarm signal, which Python has in the main thread alone.
+    """
 
     def __init__(self, folder: str) -> None:
         super().__init__(longest=4)
@@ -162,10 +167,13 @@ class Simulated(Scripted):
         self.name = f"{os.getpid()}-{id(self)}"
         subprocess.Popen(["sh", "-c", f"{nap(self.folder)} & wait"], start_new_session=True)
         (self.folder / f"open-{self.name}").touch()
+        signal.signal(signal.SIGALRM, self._give_up)
         print("the simulator is up")
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
-        time.sleep(0.005)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        time.sleep(20.0 if self._told("wait") else 0.005)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         if self._told("raise"):
             raise ValueError(f"no such gear: {action}")
         if self._told("exit"):
@@ -174,6 +182,9 @@ class Simulated(Scripted):
 
     def close(self) -> None:
         (self.folder / f"closed-{self.name}").touch()
+
+    def _give_up(self, number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("the simulator does not answer")
 
     def _told(self, word: str) -> bool:
         flag = self.folder / word
