@@ -15,15 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.config import ConfigError
-from deploy.config.schema import PRESETS, Config
+from deploy.config.schema import PRESETS, Config, default_preset
 from deploy.config.user_file import read_yaml
 
 
-def from_yaml(path: Path, base: Config) -> Config:
-    """Override `base` with the YAML file at `path`. Raises `ConfigError` with the file name and the reason."""
+def from_yaml(path: Path, base: Config | None = None, env: str | None = None) -> Config:
+    """Override `base` with the YAML file at `path`. The default base is the preset for its environment, or for `env`.
+    Raises `ConfigError` with the file name and the reason."""
     data = read_yaml(path)
     try:
-        return overlay(base, {} if data is None else data)
+        return overlay(base or PRESETS[default_preset(data, env)], {} if data is None else data)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

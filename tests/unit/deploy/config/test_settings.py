@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from actors.config import ConfigError
+from actors.config import ActorsConfig, ConfigError, GymConfig
+from actors.serving.external import ExternalConfig
 from deploy.config.schema import PRESETS, Config, RunConfig
 from deploy.config.yaml import from_yaml, overlay, summary, to_yaml, without_password
+from learner.config import LearnerConfig
 
 BASE = PRESETS["tamiyo"]
 
@@ -96,6 +98,19 @@ def test_automatic_actor_count_is_bounded_by_policy_lag_and_max_count(tmp_path: 
     assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
     assert overlay(config, {"actors": {"max_count": 7}}).most_actors == 7
     assert overlay(PRESETS["general"], {"actors": {"count": "auto"}, "gym": {"id": "X"}}).most_actors == 4
+
+
+def test_sections_that_python_leaves_out_follow_the_environment() -> None:
+    gym, general = GymConfig(id="CartPole-v1"), PRESETS["general"]
+    config = Config(gym=gym)
+    assert config == dataclasses.replace(Config(), gym=gym) == dataclasses.replace(general, gym=gym)
+    assert Config(external=ExternalConfig(spaces="s.json")).learner == general.learner
+    one = ActorsConfig(count=1)
+    assert Config(gym=gym, actors=one) == dataclasses.replace(general, gym=gym, actors=one)
+    given = Config(gym=gym, learner=LearnerConfig(batch_steps=8192))
+    assert (given.learner.gamma, given.queue) == (1.0, Config().queue)
+    with pytest.raises(ConfigError, match="the segment would be too old"):  # preset tamiyo was chosen
+        dataclasses.replace(BASE, gym=gym)
 
 
 def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
