@@ -240,6 +240,11 @@ class Config:
         )
 
     @property
+    def in_force(self) -> Config:
+        """The same settings, with the learning rate and the number of passes that null stands for."""
+        return replace(self, learner=self.learner.for_core(self.policy.is_recurrent))
+
+    @property
     def on_seed_hosts(self) -> bool:
         """Whether the environment is the seed-training environment."""
         return not (self.gym.id or self.external.spaces)

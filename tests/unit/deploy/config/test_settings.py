@@ -27,6 +27,7 @@ def write(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_yaml_round_trip(tmp_path: Path, preset: str) -> None:
     config = dataclasses.replace(PRESETS[preset], run=dataclasses.replace(BASE.run, root="näher", seed=3))
+    config = config.in_force
     assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
     other = dataclasses.replace(BASE, learner=dataclasses.replace(BASE.learner, max_seconds=1.0, value_clip=None))
     assert from_yaml(write(tmp_path, to_yaml(config)), other) == config
@@ -95,7 +96,7 @@ def test_automatic_actor_count_is_bounded_by_policy_lag_and_max_count(tmp_path: 
     config = from_yaml(write(tmp_path, text), BASE)
     assert (config.actors.count, config.actors.at_least) == ("auto", 1)
     assert config.most_actors == 320 // 8
-    assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
+    assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config.in_force
     assert overlay(config, {"actors": {"max_count": 7}}).most_actors == 7
     assert overlay(PRESETS["general"], {"actors": {"count": "auto"}, "gym": {"id": "X"}}).most_actors == 4
 
@@ -140,6 +141,20 @@ def test_summary_shows_every_field_and_marks_changed_values() -> None:
             assert f"{field.name}=" in text
     assert "batch_episodes=32*" in text
     assert "gae_lambda=0.97 " in text
+
+
+@pytest.mark.parametrize(("core", "lr", "passes"), [("lstm", "0.00025", 1), ("feedforward", "0.0003", 10)])
+def test_what_null_stands_for_is_shown_and_recorded(core: str, lr: str, passes: int) -> None:
+    config = overlay(BASE, {"policy": {"core": core}, "learner": {"target_kl": None}})
+    text = shown(config)
+    for words in (f"lr={lr}", f"update_epochs={passes}", "chunk_length=whole episodes", "target_kl=no stop"):
+        assert words in text
+    written = to_yaml(config)
+    for line in (f"lr: {lr}", f"update_epochs: {passes}", "chunk_length: null  # whole episodes"):
+        assert f"\n  {line}\n" in written
+    assert "chunk_length: null  # whole segments" in to_yaml(
+        overlay(PRESETS["general"], {"gym": {"id": "X"}, "learner": {"chunk_length": None, "burn_in": 0}})
+    )
 
 
 @pytest.mark.parametrize(
