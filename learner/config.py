@@ -59,8 +59,12 @@ class LearnerConfig:
     """Entropy coefficient after `entropy_anneal_updates`."""
     entropy_anneal_updates: int = 200
     """Updates over which the entropy coefficient falls linearly; 0 keeps `entropy_coef`."""
+    entropy_anneal_share: float | None = None
+    """Share of `updates` over which it falls instead: 1 is the whole run; null uses `entropy_anneal_updates`."""
     entropy_coef: float = 0.01
     """Constant entropy coefficient, used if `entropy_anneal_updates` is 0."""
+    entropy_coef_min: float = 0.0
+    """Floor of the entropy coefficient, whatever the other settings give."""
     continuous_entropy_coef: float = 0.0
     """Entropy coefficient of continuous actions, per nat of differential entropy, whose scale has no maximum."""
     prior_start: float = 0.0
@@ -70,8 +74,9 @@ class LearnerConfig:
     """Return subtracted per nat after `prior_anneal_updates`."""
     prior_anneal_updates: int = 200
     """Updates over which this cost changes linearly."""
-    target_kl: float = 0.02
-    """Stop an update before the step at which the KL to the proximal policy exceeds 1.5 times this."""
+    target_kl: float | None = 0.02
+    """Stop an update before the step at which the KL to the proximal policy exceeds 1.5 times this; null turns the stop
+    off."""
     max_policy_lag: int = 4
     """Maximum lag of an episode's oldest step, in weight versions; older episodes are dropped and counted."""
     state_stride: int = 8
@@ -142,10 +147,18 @@ class LearnerConfig:
             min(self.entropy_start, self.entropy_end, self.entropy_coef, self.continuous_entropy_coef) >= 0,
             "entropy coefficients cannot be negative",
         )
+        require(self.entropy_coef_min >= 0, "learner.entropy_coef_min cannot be negative")
+        require(
+            self.entropy_anneal_share is None or 0 < self.entropy_anneal_share <= 1,
+            f"learner.entropy_anneal_share is {self.entropy_anneal_share}: give a share above 0 and at most 1, or null",
+        )
         require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
         require(min(self.prior_start, self.prior_end) >= 0, "learner.prior_start and prior_end cannot be negative")
         require(self.prior_anneal_updates >= 1, "learner.prior_anneal_updates must be at least 1")
-        require(self.target_kl > 0, "learner.target_kl must be positive")
+        require(
+            self.target_kl is None or self.target_kl > 0,
+            "learner.target_kl must be positive, or null to turn the KL stop off",
+        )
         require(self.hang_s > 0, f"learner.hang_s is {self.hang_s}: it must be positive")
         require(self.max_policy_lag >= 0, "learner.max_policy_lag cannot be negative")
         require(

@@ -37,6 +37,7 @@ class LearnerSettings:
     namespace: str
     wandb: str | None = None  # project of Weights & Biases
     init_from: str = ""  # initial weights of a run without a checkpoint; possibly also its prior
+    advice: tuple[str, ...] = ()  # about the settings, for the user
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class LearnerService:
         self._learner = Learner(
             config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init, s.wandb, prior
         )
+        self._learner.notes.extend(s.advice)
         self._thread.start()
         return here()
 

@@ -14,12 +14,12 @@ from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from learner.config import LearnerConfig
-from learner.config_warnings import ConfigWarnings
 from learner.intake import Intake, TakenEpisode, lag_split
+from learner.metric_warnings import MetricWarnings
 from learner.network import first_network, pick_device
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate, is_recurrent
+from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import Checkpoint, LearnerProgress
 from learner.run.disk import unwritable_reported
 from learner.run.run_metrics import RunMetrics, episode_row
@@ -48,7 +48,7 @@ class Learner:
     ) -> None:
         self.transport, self.report, self.heartbeat = transport, report, Heartbeat()
         self.network = first_network(policy, spaces, seed, resume, init).to(pick_device(config.device))
-        self.config = config = config.for_core(is_recurrent(self.network))
+        self.config = config = config.for_core(self.network.config.is_recurrent)
         assert config.lr is not None
         optimizer = make_optimizer(self.network, config.lr, config.weight_decay)
         kept = from_weights(prior, spaces=spaces, config=policy) if prior is not None else None
@@ -56,7 +56,7 @@ class Learner:
         schema = EpisodeSchema(spaces, self.network.core.sizes, config.state_stride)
         self.intake = Intake(transport, schema, config.max_policy_lag, lambda e: self.ppo.forward(self._batch([e])))
         self.notes = self.intake.notes
-        self.config_warnings = ConfigWarnings(config, is_recurrent(self.network), self.notes)
+        self.metric_warnings = MetricWarnings(config, self.notes)
         self.state = RunState(config, self.network, optimizer, transport, run_dir, self.intake, wandb)
         self.run_metrics = RunMetrics(transport, self.state)
         if resume is not None:
@@ -76,7 +76,6 @@ class Learner:
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
         state.stop = over
-        self.config_warnings.before_training()
         try:
             with unwritable_reported(state.run_dir), state.open() as metrics_log:
                 elapsed_before = self.progress.elapsed_s
@@ -95,7 +94,7 @@ class Learner:
                     metrics_log.write_episodes(self.progress.update, [episode_row(e) for e in episodes])
                     metrics_log.write(self.progress.update, metrics)
                     state.settle()
-                    self.config_warnings.after_update(metrics, max(len(e) for e in episodes))
+                    self.metric_warnings.after_update(metrics)
                     state.roll_back_if_broken()
                     self.report(metrics)
                     self.run_metrics.report_health(metrics, time.monotonic() - start)

@@ -65,6 +65,11 @@ class PolicyConfig:
     """Run acting and training with torch.compile. The first calls take tens of seconds. Inputs beyond PyTorch's
     recompilation limit run eagerly, with one warning."""
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the core has a state."""
+        return self.core != "feedforward"
+
     def __post_init__(self) -> None:
         for name in (
             "hidden_size",

@@ -50,6 +50,7 @@ _TABLE = (
     # The update
     Metric("loss_policy", "gauge", "1", "Clipped surrogate loss, summed over heads"),
     Metric("loss_value", "gauge", "1", "Value loss in normalized units"),
+    Metric("lr", "gauge", "1", "Learning rate of the optimizer"),
     Metric("entropy_coef", "gauge", "1", "Current entropy coefficient"),
     Metric(
         "explained_variance",
@@ -63,6 +64,8 @@ _TABLE = (
         "nats",
         "KL divergence of the updated policy from the proximal policy (k3 estimate), after the last step",
     ),
+    Metric("kl_limit", "gauge", "nats", "Upper limit of kl, where the KL stop ends an update: 1.5 times its target"),
+    Metric("kl_stop", "gauge", "1", "1 if the KL stop ended the update early, otherwise 0"),
     Metric("lag_kl", "gauge", "nats", "KL divergence of the proximal policy from the behaviour policy (k3 estimate)"),
     Metric(
         "same_seed_episodes",

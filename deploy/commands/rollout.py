@@ -23,7 +23,6 @@ from actors.policy.saved import TRAINED_NAME
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.rules.names import is_rule, rule_policy
 from actors.types.spaces import Spaces
-from deploy.config.schema import PRESETS
 from deploy.config.yaml import from_yaml
 from learner.run.checkpoint import load_policy
 
@@ -105,7 +104,7 @@ def environment_of(checkpoint: Path, otherwise: EnvConfig | None = None) -> tupl
     that of preset `tamiyo`) and 0."""
     for folder in (checkpoint, checkpoint.parent, checkpoint.parent.parent):
         if (folder / "config.yaml").is_file():
-            config = from_yaml(folder / "config.yaml", PRESETS["tamiyo"])
+            config = from_yaml(folder / "config.yaml")
             return config.env, config.run.seed
     return otherwise or EnvConfig(), 0
 

@@ -19,7 +19,7 @@ from actors.config import ConfigError
 from actors.errors import UserError
 from deploy.config.docstrings import set_help
 from deploy.config.resume import resumed_folder
-from deploy.config.schema import PRESETS, Config
+from deploy.config.schema import PRESETS, Config, default_preset
 from deploy.config.yaml import from_yaml
 
 EXTERNAL = "external"
@@ -32,7 +32,7 @@ class Flags:
 
     preset: Literal["quick", "tamiyo", "research", "general"] = "tamiyo"
     """Base settings: `quick` takes minutes on two cores, `tamiyo` is the reference, `research` is the study's training,
-    and `general` is for Gymnasium environments (the default with --env)."""
+    and `general` is for Gymnasium and external environments, for which it is the default."""
     config: Path | None = None
     """YAML file with settings that override the preset."""
     redis: str | None = None
@@ -140,12 +140,15 @@ def _first_pass(args: list[str]) -> argparse.Namespace:
 def _base(first: argparse.Namespace, resumable: bool) -> Config:
     if first.preset is not None and first.preset not in PRESETS:
         raise UserError(f"unknown preset {first.preset!r}: give one of {', '.join(sorted(PRESETS))}")
-    base = PRESETS[first.preset or ("general" if first.env or first.spaces else "tamiyo")]
+    env = first.spaces or first.env
+    base = PRESETS[first.preset] if first.preset else None
     if first.resume is not None and resumable:
         if first.preset is not None:
             raise UserError("--preset and --resume are mutually exclusive: a resumed run keeps its settings")
         base = _resumed(first.resume)
-    base = base if first.config is None else from_yaml(first.config, base)
+    if first.config is not None:
+        base = from_yaml(first.config, base, env)
+    base = base or PRESETS[default_preset({}, env)]
     if first.spaces is None:
         return base
     # Other settings are checked against it, so it must be known before they are parsed.
@@ -156,7 +159,7 @@ def _resumed(resume: Path) -> Config:
     run_dir = resumed_folder(resume)
     if not (run_dir / "config.yaml").is_file():
         raise UserError(f"cannot resume: {run_dir} is not a run folder (it has no config.yaml)")
-    return from_yaml(run_dir / "config.yaml", PRESETS["tamiyo"])
+    return from_yaml(run_dir / "config.yaml")
 
 
 def _refuse_unknown(command: str, args: list[str], resumable: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -119,9 +120,31 @@ class ImitationConfig:
         require(len(self.rules) > 0, "imitation.rules is empty: name at least one rule, such as fixed-column:double@3")
 
 
+_PLAIN = ActorsConfig(), QueueConfig(), LearnerConfig()
+_GENERAL = (
+    ActorsConfig(count=2, envs_per_actor=8),
+    QueueConfig(max_episodes=16),  # waiting segments grow stale: four batches at most
+    LearnerConfig(
+        batch_episodes=8,
+        batch_steps=4096,
+        update_epochs=4,
+        minibatches=4,
+        gamma=0.99,
+        gae_lambda=0.95,
+        entropy_anneal_updates=0,
+        entropy_coef=0.01,
+        chunk_length=64,
+        burn_in=64,
+        max_policy_lag=8,  # a segment is up to 4 updates old when complete, and may wait for 4 more
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run. YAML files and flags name a field by its section: `learner.lr`, `--learner.lr`."""
+    """All settings of a run. YAML files and flags name a field by its section: `learner.lr`, `--learner.lr`. In a
+    Gymnasium or external environment, `learner`, if left out, is that of preset `general`, and with it `actors` and
+    `queue`."""
 
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -129,11 +152,14 @@ class Config:
     external: ExternalConfig = field(default_factory=ExternalConfig)
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    actors: ActorsConfig = field(default_factory=ActorsConfig)
-    queue: QueueConfig = field(default_factory=QueueConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    actors: ActorsConfig = _PLAIN[0]
+    queue: QueueConfig = _PLAIN[1]
+    learner: LearnerConfig = _PLAIN[2]
 
     def __post_init__(self) -> None:
+        if self.learner is _PLAIN[2] and not self.on_seed_hosts:  # left out, not given with the same values
+            for name, plain, general in zip(("actors", "queue", "learner"), _PLAIN, _GENERAL, strict=True):
+                object.__setattr__(self, name, general if getattr(self, name) is plain else getattr(self, name))
         for section in fields(self):
             for name, value in vars(getattr(self, section.name)).items():
                 for number in value if isinstance(value, tuple) else (value,):
@@ -214,6 +240,16 @@ class Config:
         )
 
     @property
+    def in_force(self) -> Config:
+        """The same settings, with the learning rate and the number of passes that null stands for."""
+        return replace(self, learner=self.learner.for_core(self.policy.is_recurrent))
+
+    @property
+    def on_seed_hosts(self) -> bool:
+        """Whether the environment is the seed-training environment."""
+        return not (self.gym.id or self.external.spaces)
+
+    @property
     def most_actors(self) -> int:
         """Upper bound of `actors.count: auto`: more actors would produce episodes too old to train on."""
         running = self._fresh_episodes
@@ -291,26 +327,21 @@ _RESEARCH = replace(
 )
 
 PRESETS: dict[str, Config] = {
-    "tamiyo": Config(env=EnvConfig(drop_features=0.1)),
+    "tamiyo": Config(env=EnvConfig(drop_features=0.1), learner=LearnerConfig()),
     "quick": _QUICK,
     "research": _RESEARCH,
-    "general": Config(
-        actors=ActorsConfig(count=2, envs_per_actor=8),
-        queue=QueueConfig(max_episodes=16),  # waiting segments grow stale: four batches at most
-        learner=LearnerConfig(
-            batch_episodes=8,
-            batch_steps=4096,
-            update_epochs=4,
-            minibatches=4,
-            gamma=0.99,
-            gae_lambda=0.95,
-            entropy_anneal_updates=0,
-            entropy_coef=0.01,
-            chunk_length=64,
-            burn_in=64,
-            max_policy_lag=8,  # a segment is up to 4 updates old when complete, and may wait for 4 more
-        ),
-    ),
+    "general": Config(actors=_GENERAL[0], queue=_GENERAL[1], learner=_GENERAL[2]),
 }
 """`tamiyo` holds the reference settings; `quick` is used by `make train` on two cores; `research` trains the study's
-policies; `general` is for Gymnasium environments."""
+policies; `general` is for Gymnasium and external environments."""
+
+
+def default_preset(settings: object, env: str | None = None) -> str:
+    """Return the preset of settings that choose none: `general` if they or `env` name a Gymnasium or external
+    environment, otherwise `tamiyo`. `settings` are the content of a YAML file, checked or not."""
+
+    def given(section: str, key: str) -> bool:
+        values = settings.get(section) if isinstance(settings, Mapping) else None
+        return isinstance(values, Mapping) and bool(values.get(key))
+
+    return "general" if env or given("gym", "id") or given("external", "spaces") else "tamiyo"

@@ -15,21 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.config import ConfigError
-from deploy.config.schema import PRESETS, Config
+from deploy.config.schema import PRESETS, Config, default_preset
 from deploy.config.user_file import read_yaml
 
 
-def from_yaml(path: Path, base: Config) -> Config:
-    """Override `base` with the YAML file at `path`. Raises `ConfigError` with the file name and the reason."""
+def from_yaml(path: Path, base: Config | None = None, env: str | None = None) -> Config:
+    """Override `base` with the YAML file at `path`. The default base is the preset for its environment, or for `env`.
+    Raises `ConfigError` with the file name and the reason."""
     data = read_yaml(path)
     try:
-        return overlay(base, {} if data is None else data)
+        return overlay(base or PRESETS[default_preset(data, env)], {} if data is None else data)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
 def to_yaml(config: Config) -> str:
-    """Write all settings as YAML, which `from_yaml` reads. Passwords in URLs are removed."""
+    """Write all settings in force as YAML, which `from_yaml` reads. Passwords in URLs are removed."""
     data = {
         section: {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
         for section, fields in _sections(config)
@@ -37,7 +38,10 @@ def to_yaml(config: Config) -> str:
     data["run"]["redis"] = without_password(config.run.redis)
     data["run"]["actors_redis"] = without_password(config.run.actors_redis)
     data["queue"]["weights_redis"] = without_password(config.queue.weights_redis)
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    for name, words in _nulls(config).items():
+        text = text.replace(f"\n  {name}: null\n", f"\n  {name}: null  # {words}\n")
+    return text
 
 
 def overlay(base: Config, data: object) -> Config:
@@ -118,17 +122,19 @@ def suggest(name: str, known: list[str]) -> str:
 
 
 def summary(config: Config) -> Table:
-    """A table of all settings, one row per section. Values that differ from preset `tamiyo` are bold with a star."""
+    """A table of all settings in force, one row per section. Values that differ from preset `tamiyo` are bold with a
+    star."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    reference = PRESETS["tamiyo"]
+    reference, nulls = PRESETS["tamiyo"].in_force, _nulls(config)
     for section, fields in _sections(config):
         row = Text()
         for name, value in fields:
             differs = value != getattr(getattr(reference, section), name)
             row.append(f"{name}=", style="dim")
-            row.append(_brief(name, value), style="bold yellow" if differs else "")
+            text = nulls.get(name, "none") if value is None else _brief(name, value)
+            row.append(text, style="bold yellow" if differs else "")
             row.append("*  " if differs else "  ", style="bold yellow")
         table.add_row(section, row)
     table.add_row("", Text("* differs from preset tamiyo", style="dim italic"))
@@ -137,8 +143,20 @@ def summary(config: Config) -> Table:
 
 def _sections(config: Config) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     for section in dataclasses.fields(config):
-        values = getattr(config, section.name)
+        values = getattr(config.in_force, section.name)
         yield section.name, [(f.name, getattr(values, f.name)) for f in dataclasses.fields(values)]
+
+
+def _nulls(config: Config) -> dict[str, str]:
+    """What null means, by the names of settings."""
+    return {
+        "host_width": "by task family",
+        "twin_coef": "by task",
+        "max_seconds": "no limit",
+        "value_clip": "off",
+        "target_kl": "no stop",
+        "chunk_length": "whole episodes" if config.on_seed_hosts else "whole segments",
+    }
 
 
 def _brief(name: str, value: object) -> str:
@@ -150,8 +168,6 @@ def _brief(name: str, value: object) -> str:
         return f"{value / 2**20:g}MiB"
     if isinstance(value, float):
         return f"{value:g}"
-    if value is None:
-        return "none"
     return (without_password(value, "***") or "auto") if isinstance(value, str) else str(value)
 
 

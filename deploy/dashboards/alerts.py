@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from actors.metrics.registry import METRICS, prometheus_name
 from deploy.dashboards.boards import TRAINING
 from deploy.dashboards.grafana import panel_id, uid
-from learner.config_warnings import LAG_KL
+from learner.metric_warnings import LAG_KL
 
 Json = dict[str, Any]
 SOURCE = "prometheus"  # uid of the data source in deploy/grafana/provisioning/datasources
@@ -25,6 +25,13 @@ class Alert(NamedTuple):
 
 
 ALERTS = (
+    Alert(
+        "kl",
+        "kl_limit",
+        "Updates move the policy too far",
+        "The policy changes by more than 1.5 times learner.target_kl in each update. Lower learner.lr or "
+        "learner.update_epochs, or raise learner.minibatches, so that the KL stop is checked more often.",
+    ),
     Alert(
         "ratio_error",
         "ratio_error_limit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from learner.config_warnings import LAG_KL
+from learner.metric_warnings import LAG_KL
 
 
 class View(StrEnum):
@@ -61,11 +61,13 @@ TRAINING = Board(
         "Update": (
             Panel("Explained variance", ("explained_variance",)),
             Panel("Losses", ("loss_policy", "loss_value")),
-            Panel("KL divergence of the update", ("kl",)),
+            Panel("KL divergence of the update", ("kl", "kl_limit")),
+            Panel("Updates that the KL stop ended", ("kl_stop",)),
             Panel("KL divergence to the behaviour policy", ("lag_kl",), limit=LAG_KL),
             Panel("Importance ratio", ("ratio_mean", "ratio_max")),
             Panel("Ratio error between actors and learner", ("ratio_error", "ratio_error_limit")),
             Panel("Gradient norms", ("grad_norm_trunk", "grad_norm_heads", "grad_norm_critic")),
+            Panel("Learning rate", ("lr",)),
             Panel("Entropy coefficient", ("entropy_coef",)),
             Panel("KL divergence to the initial policy", ("prior_kl",)),
             Panel("Coefficient of that KL divergence", ("prior_coef",)),

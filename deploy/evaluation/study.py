@@ -26,7 +26,7 @@ from rich.table import Table
 
 from actors.config import ConfigError
 from actors.errors import UserError
-from deploy.config.schema import PRESETS
+from deploy.config.schema import PRESETS, default_preset
 from deploy.config.user_file import read_yaml
 from deploy.config.yaml import overlay, suggest, to_yaml
 
@@ -97,10 +97,10 @@ def read_study(path: Path) -> Study:
 
 def _study(data: Any, path: Path) -> Study:
     _known(data, "the file")
-    preset = data.get("preset", "tamiyo")
+    common = data.get("settings") or {}
+    preset = data.get("preset") or default_preset(common)
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}{suggest(str(preset), sorted(PRESETS))}")
-    common = data.get("settings") or {}
     trainings: list[Training] = []
     for entry in data["trainings"]:
         _known(entry, "a training")

@@ -20,7 +20,7 @@ from actors.serving.server.server import PolicyServer, serve
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from actors.workers.episode_shipper import EpisodeShipper
-from deploy.config.schema import PRESETS, Config
+from deploy.config.schema import Config
 from deploy.config.spaces_file import read_spaces
 from deploy.config.yaml import from_yaml
 from deploy.launch.process_settings import namespace
@@ -99,7 +99,7 @@ def main() -> int:
     store, and its end is the end of the parent. Returns the exit status."""
     run_dir = Path(sys.argv[1])
     try:
-        config = from_yaml(run_dir / "config.yaml", PRESETS["general"])
+        config = from_yaml(run_dir / "config.yaml")
         redis = sys.stdin.buffer.readline().decode().strip()
         named = replace(config.run, redis=redis, name=config.run.name or run_dir.name)
         return serve_endpoint(replace(config, run=named), sys.stdin.buffer)

@@ -21,7 +21,7 @@ from actors.policy.kernels import cache as acting
 from actors.policy.publish import from_weights
 from actors.types.spaces import Spaces
 from deploy.config.resume import resumed_folder
-from deploy.config.schema import PRESETS, Config
+from deploy.config.schema import Config
 from deploy.config.yaml import from_yaml, to_yaml
 from deploy.launch.process_settings import checked_spaces, namespace
 from deploy.launch.run_lock import run_lock
@@ -90,7 +90,7 @@ def _check_environment(config: Config, run_dir: Path) -> None:
     """Raise `UserError` if a run would continue in another environment. Its spaces may be the same."""
     if not (run_dir / "config.yaml").is_file():
         return
-    before, now = map(_environment, (from_yaml(run_dir / "config.yaml", PRESETS["tamiyo"]), config))
+    before, now = map(_environment, (from_yaml(run_dir / "config.yaml"), config))
     if before != now:
         raise UserError(
             f"{run_dir} has trained in {before}, not in {now}: resume it without --env, or start a new run with its "
@@ -124,7 +124,7 @@ def compile_kernels(config: Config, console: Console, actors: bool = True, learn
     if learner and not config.policy.compile and pick_device(config.learner.device).type == "cpu":
         missing += ["the policy's gradient"] if not gradients.is_compiled() else []
         missing += ["the update"] if not update.is_compiled() else []
-    if actors and not (config.gym.id or config.external.spaces):
+    if actors and config.on_seed_hosts:
         if config.env.backend != "torch" and not environments.is_compiled("float32"):
             missing.append("the environments")
         if config.env.device != "cuda" and _has_cnns(config) and not _channels_are_compiled():

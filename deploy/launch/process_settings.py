@@ -14,6 +14,7 @@ from actors.env.tasks import find_family
 from actors.metrics.ray import RayMetrics
 from actors.policy.state import StateSizes
 from actors.types.spaces import Spaces
+from deploy.config.advice import advice
 from deploy.config.schema import Config
 from deploy.config.spaces_file import read_spaces
 from learner.service import LearnerSettings
@@ -94,6 +95,7 @@ def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettin
         namespace(config),
         config.run.wandb,
         config.run.init_from,
+        tuple(advice(config)),
     )
 
 

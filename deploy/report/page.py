@@ -20,7 +20,7 @@ from deploy.report import charts, episode_chart
 from deploy.report.findings import findings
 from deploy.report.numbers import number
 from deploy.report.progress import clock
-from deploy.report.run_folder import RunFolder, read_run
+from deploy.report.run_folder import Row, RunFolder, read_run
 from deploy.report.statistics import Interval, paired_interval
 
 
@@ -131,6 +131,7 @@ def _write(run: RunFolder, run_dir: Path) -> Path:
         comparisons=_comparisons(run),
         findings=findings(run),
         facts=_facts(run),
+        stops=_stops(run),
         drawn=drawn,
         missing=missing,
     )
@@ -197,7 +198,32 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
         known = [row[name] for row in run.metrics if row.get(name) is not None]
         if known and run.per_step == (name == "reward_mean"):
             facts.append((title, number(known[-1])))
+    return facts + _in_force(run, last)
+
+
+def _in_force(run: RunFolder, last: Row) -> list[tuple[str, str]]:
+    """The values in force that say most about the update."""
+    learner = run.section("learner")
+    facts = [("learning rate", f"{last['lr']:g}")] if "lr" in last else []
+    if learner.get("update_epochs"):
+        facts.append(("passes over a batch", str(learner["update_epochs"])))
+    if "chunk_length" in learner:
+        whole = "whole segments" if run.gym_id or run.section("external").get("spaces") else "whole episodes"
+        facts.append(("chunks", f"{n} steps" if (n := learner["chunk_length"]) else whole))
     return facts
+
+
+def _stops(run: RunFolder) -> str:
+    """Say how many updates the KL stop ended; nothing if none."""
+    stopped = run.series("kl_stop") == 1
+    if not stopped.any():
+        return ""
+    done, passes = run.series("update_epochs_done")[stopped].mean(), run.section("learner").get("update_epochs")
+    limit = run.series("kl_limit")[stopped][-1]
+    return (
+        f"The KL stop ended {stopped.sum():,} of {len(run.metrics):,} updates early, because the KL was above "
+        f"{limit:.3g}; they made {done:.1f} {f'of {passes} ' if passes else ''}passes on average."
+    )
 
 
 def as_svg(figure: Figure, name: str) -> str:

@@ -77,12 +77,16 @@ class RunFolder:
     @property
     def gym_id(self) -> str:
         """Id of the Gymnasium environment; empty for seed hosts."""
+        return str(self.section("gym").get("id") or "")
+
+    def section(self, name: str) -> Row:
+        """The settings of a section; none if the file is damaged."""
         try:
             settings = yaml.safe_load(self.settings)
         except (yaml.YAMLError, ValueError, RecursionError):
-            return ""
-        gym = settings.get("gym") if isinstance(settings, dict) else None
-        return str(gym.get("id") or "") if isinstance(gym, dict) else ""
+            return {}
+        values = settings.get(name) if isinstance(settings, dict) else None
+        return values if isinstance(values, dict) else {}
 
     @property
     def unit(self) -> str:

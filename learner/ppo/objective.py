@@ -27,12 +27,13 @@ def make_denominators(targets: Targets, config: LearnerConfig, minibatches: int)
 
 
 def entropy_coefficient(config: LearnerConfig, update: int) -> float:
-    """Return the entropy coefficient: linear from `entropy_start` to `entropy_end` over `entropy_anneal_updates`;
-    constant if that is 0."""
-    if config.entropy_anneal_updates == 0:
-        return config.entropy_coef
-    share = min(1.0, update / config.entropy_anneal_updates)
-    return config.entropy_start + share * (config.entropy_end - config.entropy_start)
+    """Return the entropy coefficient: linear from `entropy_start` to `entropy_end` over the annealing; constant without
+    one; never below `entropy_coef_min`."""
+    c = config
+    updates = c.entropy_anneal_updates if c.entropy_anneal_share is None else c.entropy_anneal_share * c.updates
+    done = min(1.0, update / updates) if updates else 0.0
+    coefficient = c.entropy_start + done * (c.entropy_end - c.entropy_start) if updates else c.entropy_coef
+    return max(c.entropy_coef_min, coefficient)
 
 
 class Loss(NamedTuple):

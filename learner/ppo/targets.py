@@ -97,7 +97,7 @@ def batch_metrics(
     }
     spec = network.spaces.action
     entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / targets.counted.sum(0).clamp(min=1)
-    if network.config.core != "feedforward":
+    if network.config.is_recurrent:
         metrics["hidden_norm"] = proximal.hidden.norm(dim=-1).mean()
     metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}
     metrics |= {f"entropy/{name}": entropy[part].mean() for name, part in ranges(spec.names)}

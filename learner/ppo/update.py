@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import isnan
+from math import inf, isnan
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ class PPOUpdate:
         prior: FactoredRecurrentActorCritic | None = None,
     ) -> None:
         self.network, self.optimizer, self.seed, self._heartbeat = network, optimizer, seed, heartbeat
-        self.config = config.for_core(is_recurrent(network))
+        self.config = config.for_core(network.config.is_recurrent)
         self.device = next(network.parameters()).device
         self.prior = Prior(prior.to(self.device), config.max_padding_waste) if prior and config.keeps_prior else None
         self.reads_flags = self.device.type == "cpu"  # reading is free on a CPU: steps after a KL stop are left out
@@ -69,13 +69,14 @@ class PPOUpdate:
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
         metrics["kl"] = self._kl_after(batch, targets)
-        metrics |= {"entropy_coef": torch.tensor(coefficient), "ratio_error_limit": torch.tensor(c.ratio_error_limit)}
         metrics["clipped_observations"] = self.network.update_normalizer(batch.obs)
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
         if isnan(measured["ratio_error"]):  # the current weights chose no step: nothing to compare
             del measured["ratio_error"]
-        return measured
+        measured |= {"lr": self.optimizer.param_groups[0]["lr"], "entropy_coef": coefficient}
+        measured |= {"kl_limit": KL_STOP * c.target_kl} if c.target_kl is not None else {}
+        return measured | {"ratio_error_limit": c.ratio_error_limit}
 
     @torch.no_grad()
     def forward(self, batch: Batch) -> Evaluation:
@@ -118,6 +119,7 @@ class PPOUpdate:
         """Run `update_epochs` passes over minibatches. The KL stop and the skipping of non-finite steps are a 0/1 flag
         on the device (the optimizer's `found_inf`), so that nothing in the loop waits for the device."""
         c = self.config
+        kl_limit = inf if c.target_kl is None else KL_STOP * c.target_kl
         denominators, spec = make_denominators(targets, c, c.minibatches), self.network.spaces.action
         parts = self._minibatches(batch, update)
         zero = torch.zeros((), device=self.device)
@@ -132,7 +134,7 @@ class PPOUpdate:
             out = self._evaluate(batch, part)
             log_probs.append(out.log_probs.detach())
             loss = objective(out, t, c, entropy_coef, denominators, spec.num_continuous)
-            stopped = torch.maximum(stopped, (loss.kl > KL_STOP * c.target_kl).to(zero.dtype))
+            stopped = torch.maximum(stopped, (loss.kl > kl_limit).to(zero.dtype))
             flags.append(1.0 - stopped)
             if self.reads_flags and stopped > 0:
                 break
@@ -156,6 +158,7 @@ class PPOUpdate:
         waste = sum(p.layout.padded for p in parts[: c.minibatches]) / max(1, batch.size)
         return metrics | {
             "update_epochs_done": torch.stack(flags).sum() / c.minibatches,
+            "kl_stop": stopped,
             "skipped_steps": skipped,
             "padding_waste": torch.tensor(waste),
         }
@@ -170,7 +173,3 @@ class PPOUpdate:
         t = Targets(*(x.index_select(0, order) for x in targets))
         spec = self.network.spaces.action
         return ratio_metrics(torch.cat(log_probs), t, live, self.config, spec.names, spec.num_continuous)
-
-
-def is_recurrent(network: FactoredRecurrentActorCritic) -> bool:
-    return network.config.core != "feedforward"

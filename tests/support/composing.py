@@ -30,8 +30,9 @@ def project() -> dict[str, Any]:
 
 
 def interpolated(text: str, settings: Mapping[str, str]) -> str:
-    """Expand `${NAME:-default}` and `$$` like Compose."""
+    """Expand `${NAME:-default}`, `${NAME:+replacement}` and `$$` like Compose."""
     filled = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: settings.get(m[1]) or m[2], text)
+    filled = re.sub(r"\$\{(\w+):\+([^}]*)\}", lambda m: m[2] if settings.get(m[1]) else "", filled)
     assert "${" not in filled, filled
     return filled.replace("$$", "$")
 

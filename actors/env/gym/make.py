@@ -71,6 +71,12 @@ def gym_spaces(config: GymConfig) -> Spaces:
         raise UserError(f"cannot make {config.id}: {described(error)}") from error
 
 
+def gym_horizon(config: GymConfig) -> int | None:
+    """Return the time limit of an environment that can be made, in steps; None if it has none that is known."""
+    limit = make_arguments(config.kwargs).get("max_episode_steps") or gymnasium.spec(config.id).max_episode_steps
+    return limit if limit is not None and limit > 0 else None
+
+
 def _load_wrapper(name: str) -> Wrap:
     try:
         return load_env_creator(name)  # type: ignore[return-value]

@@ -24,6 +24,7 @@ from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import SERVICES
 from deploy.commands.serve_flags import serve_flags
 from deploy.config.flags import parse
+from deploy.config.schema import PRESETS
 from deploy.launch.embedded_redis import find_server
 from deploy.launch.process_settings import checked_spaces
 from learner.run.checkpoint import load_checkpoint
@@ -113,6 +114,24 @@ def test_the_commands_parse() -> None:
     assert (fleet.run.name, fleet.env, fleet.policy) == (learner.run.name, learner.env, learner.policy)
     assert fleet.run.address == "fleet:6379"
     assert serve_flags(command_of(OURS["serve"], {})[2:]).name == learner.run.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "preset"),
+    [
+        ({}, "tamiyo"),
+        ({"TAMIYO_FLAGS": "--env CartPole-v1"}, "general"),
+        ({"TAMIYO_PRESET": "quick", "TAMIYO_FLAGS": "--gym.max_segment_steps 1"}, "quick"),
+    ],
+)
+def test_flags_in_the_environment_choose_the_preset_of_learner_and_actors(
+    settings: dict[str, str], preset: str
+) -> None:
+    learner = parse("learner", command_of(OURS["learner"], settings)[2:], resumable=True).config
+    words = command_of(OURS["fleet"], settings)[2].partition("exec tamiyo actors ")[2].split()
+    fleet = parse("actors", words, resumable=False).config
+    assert learner.learner == fleet.learner == PRESETS[preset].learner
+    assert (fleet.actors.count, fleet.actors.max_count) == ("auto", 8)
 
 
 def test_machines_have_room_for_the_actors_that_the_documentation_starts() -> None:

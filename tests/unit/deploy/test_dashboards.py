@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
 from deploy.cli import main
-from learner.config_warnings import LAG_KL
+from learner.metric_warnings import LAG_KL
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy/grafana/dashboards"
@@ -152,7 +152,8 @@ def test_alerts_query_the_provisioned_source_and_link_to_the_panel_of_their_metr
         (panel,) = [p for p in board["panels"] if p["id"] == rule["panelId"]]
         assert set(shown) <= {f"tamiyo_{m.name}" for m in asked(panel)}
         watched[shown[0]] = (shown[1:], query["model"]["expr"].split()[-1], panel["fieldConfig"]["defaults"])
-    assert watched.keys() == {"tamiyo_ratio_error", "tamiyo_lag_kl"}
+    assert watched.keys() == {"tamiyo_kl", "tamiyo_ratio_error", "tamiyo_lag_kl"}
+    assert watched["tamiyo_kl"][0] == ["tamiyo_kl_limit"]
     assert watched["tamiyo_ratio_error"][0] == ["tamiyo_ratio_error_limit"]
     _, limit, fields = watched["tamiyo_lag_kl"]
     assert float(limit) == LAG_KL == fields["thresholds"]["steps"][1]["value"]

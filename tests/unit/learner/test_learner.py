@@ -12,15 +12,19 @@ import pytest
 import torch
 
 from actors.codec import encode_episode
+from actors.config import QueueConfig
 from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.transport.memory import MemoryStore
 from actors.types.episode import EndReason, Episode, RecurrentState
+from learner import service
+from learner.config import LearnerConfig
 from learner.run import run_state as run_state_module
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
+from learner.service import LearnerService, LearnerSettings
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
-from tests.support.learning.toy_learner import Spoil, ToyProducer, lines, make_learner
+from tests.support.learning.toy_learner import Spoil, ToyProducer, handle, lines, make_learner
 
 
 def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:
@@ -239,3 +243,15 @@ def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
         learner.run(ToyProducer(store))
     ledger = learner.transport.ledger()
     assert (ledger.trained, ledger.pending, learner.transport.head()) == (0, 4, 0)
+
+
+def test_advice_about_the_settings_is_reported_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "connect", lambda *_: handle(MemoryStore()))
+    network, config = toy_network().config, LearnerConfig(state_stride=2, device="cpu")
+    settings = LearnerSettings(
+        config, network, QueueConfig(), SPACES, str(tmp_path), 0, "", "run", advice=("lower it",)
+    )
+    learner = LearnerService(settings)
+    learner.start()
+    learner.stop()
+    assert learner.poll().new_notes == ["lower it"]

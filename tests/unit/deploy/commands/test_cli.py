@@ -131,6 +131,25 @@ def test_gymnasium_environments_use_preset_general_by_default(flag: str) -> None
     assert parse("train", [], resumable=True).config == PRESETS["tamiyo"]
 
 
+@pytest.mark.parametrize("text", ["gym: {id: CartPole-v1}", "external: {spaces: s.json}"])
+def test_an_environment_in_a_file_chooses_the_preset_unless_flags_do(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text + "\nlearner: {lr: 5e-4}\n")
+    general = PRESETS["general"]
+
+    def parsed(*flags: str) -> Config:
+        return parse("train", ["--config", str(path), *flags], resumable=True).config
+
+    config = parsed("--learner.clip", "0.3")
+    assert config.learner == dataclasses.replace(general.learner, lr=5e-4, clip=0.3)
+    assert (config.actors, config.queue) == (general.actors, general.queue)
+    path.write_text(text.replace("v1}", "v1, max_segment_steps: 2}"))
+    assert parsed("--preset", "quick").learner == PRESETS["quick"].learner
+    path.write_text("learner: {lr: 5e-4}")
+    assert parsed("--env", "CartPole-v1").learner == dataclasses.replace(general.learner, lr=5e-4)
+    assert parsed().learner == dataclasses.replace(PRESETS["tamiyo"].learner, lr=5e-4)
+
+
 def test_flags_accept_dashes_null_lists_and_booleans() -> None:
     args = [
         "--learner.max-seconds=null",

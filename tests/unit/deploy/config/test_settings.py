@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from actors.config import ConfigError
+from actors.config import ActorsConfig, ConfigError, GymConfig
+from actors.serving.external import ExternalConfig
 from deploy.config.schema import PRESETS, Config, RunConfig
 from deploy.config.yaml import from_yaml, overlay, summary, to_yaml, without_password
+from learner.config import LearnerConfig
 
 BASE = PRESETS["tamiyo"]
 
@@ -25,6 +27,7 @@ def write(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_yaml_round_trip(tmp_path: Path, preset: str) -> None:
     config = dataclasses.replace(PRESETS[preset], run=dataclasses.replace(BASE.run, root="näher", seed=3))
+    config = config.in_force
     assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
     other = dataclasses.replace(BASE, learner=dataclasses.replace(BASE.learner, max_seconds=1.0, value_clip=None))
     assert from_yaml(write(tmp_path, to_yaml(config)), other) == config
@@ -93,9 +96,22 @@ def test_automatic_actor_count_is_bounded_by_policy_lag_and_max_count(tmp_path: 
     config = from_yaml(write(tmp_path, text), BASE)
     assert (config.actors.count, config.actors.at_least) == ("auto", 1)
     assert config.most_actors == 320 // 8
-    assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
+    assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config.in_force
     assert overlay(config, {"actors": {"max_count": 7}}).most_actors == 7
     assert overlay(PRESETS["general"], {"actors": {"count": "auto"}, "gym": {"id": "X"}}).most_actors == 4
+
+
+def test_sections_that_python_leaves_out_follow_the_environment() -> None:
+    gym, general = GymConfig(id="CartPole-v1"), PRESETS["general"]
+    config = Config(gym=gym)
+    assert config == dataclasses.replace(Config(), gym=gym) == dataclasses.replace(general, gym=gym)
+    assert Config(external=ExternalConfig(spaces="s.json")).learner == general.learner
+    one = ActorsConfig(count=1)
+    assert Config(gym=gym, actors=one) == dataclasses.replace(general, gym=gym, actors=one)
+    given = Config(gym=gym, learner=LearnerConfig(batch_steps=8192))
+    assert (given.learner.gamma, given.queue) == (1.0, Config().queue)
+    with pytest.raises(ConfigError, match="the segment would be too old"):  # preset tamiyo was chosen
+        dataclasses.replace(BASE, gym=gym)
 
 
 def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
@@ -125,6 +141,20 @@ def test_summary_shows_every_field_and_marks_changed_values() -> None:
             assert f"{field.name}=" in text
     assert "batch_episodes=32*" in text
     assert "gae_lambda=0.97 " in text
+
+
+@pytest.mark.parametrize(("core", "lr", "passes"), [("lstm", "0.00025", 1), ("feedforward", "0.0003", 10)])
+def test_what_null_stands_for_is_shown_and_recorded(core: str, lr: str, passes: int) -> None:
+    config = overlay(BASE, {"policy": {"core": core}, "learner": {"target_kl": None}})
+    text = shown(config)
+    for words in (f"lr={lr}", f"update_epochs={passes}", "chunk_length=whole episodes", "target_kl=no stop"):
+        assert words in text
+    written = to_yaml(config)
+    for line in (f"lr: {lr}", f"update_epochs: {passes}", "chunk_length: null  # whole episodes"):
+        assert f"\n  {line}\n" in written
+    assert "chunk_length: null  # whole segments" in to_yaml(
+        overlay(PRESETS["general"], {"gym": {"id": "X"}, "learner": {"chunk_length": None, "burn_in": 0}})
+    )
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,25 @@ def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
     assert unchanged(parameters(one.network), many.network)
 
 
+def test_the_kl_stop_is_at_one_and_a_half_times_its_target() -> None:
+    """The second pass checks the KL of one step: with all steps in one minibatch, it is the KL of an update of one."""
+    kl = make(update_epochs=1, target_kl=None)(batch(), update=0, version=0)["kl"]
+
+    def passes(target_kl: float | None) -> tuple[float, float]:
+        metrics = make(update_epochs=2, target_kl=target_kl)(batch(), update=0, version=0)
+        assert metrics.get("kl_limit") == (None if target_kl is None else pytest.approx(1.5 * target_kl))
+        return metrics["update_epochs_done"], metrics["kl_stop"]
+
+    assert passes(0.97 * kl / 1.5) == (1.0, 1.0)
+    assert passes(1.03 * kl / 1.5) == (2.0, 0.0)
+    assert passes(None) == (2.0, 0.0)
+
+
+def test_values_in_force_are_metrics() -> None:
+    metrics = make(lr=3e-4, entropy_anneal_updates=0, entropy_coef=0.02)(batch(), update=0, version=0)
+    assert (metrics["lr"], metrics["entropy_coef"]) == (3e-4, 0.02)
+
+
 def moved_by(before: FactoredRecurrentActorCritic, after: FactoredRecurrentActorCritic) -> float:
     """k3 of `after` to `before` over all unforced steps, episode by episode and step by step."""
     b = batch()

@@ -1,46 +1,29 @@
-"""Warnings about a run's settings and metrics, each given once."""
+"""Warnings about a run's metrics, each given once, but that of a large KL again while it stays large."""
 
 from __future__ import annotations
 
 import logging
+from math import inf
 
 from learner.config import LearnerConfig
 
 log = logging.getLogger(__name__)
 
-RECURRENT_LR = 2.5e-4
-RECURRENT_KL = 0.03
+KL_UPDATES = 5  # in a row with a large KL, after which it is reported again; then after twice as many, and so on
 LAG_KL = 0.1
 """KL in nats between the acting and the learning policy at which a typical ratio is off by one half, more than twice
 what the clip permits."""
 
 
-class ConfigWarnings:
+class MetricWarnings:
     """Appends to `notes`, which other components append to as well."""
 
-    def __init__(self, config: LearnerConfig, recurrent: bool, notes: list[str]) -> None:
-        """`config` must contain the defaults of its core (`LearnerConfig.for_core`)."""
-        self.config, self.recurrent, self.notes = config, recurrent, notes
+    def __init__(self, config: LearnerConfig, notes: list[str]) -> None:
+        self.config, self.notes = config, notes
         self._given: set[str] = set()
+        self._large_kl, self._report_at = 0, KL_UPDATES  # updates in a row
 
-    def before_training(self) -> None:
-        c = self.config
-        if not self.recurrent:
-            return
-        if c.lr is not None and c.lr > RECURRENT_LR:
-            self._warn(
-                "lr",
-                f"learner.lr is {c.lr:g}, high for a recurrent policy; if training is unstable, try 2.5e-4, then 1e-4",
-            )
-        if c.update_epochs is not None and c.update_epochs > 1:
-            self._warn(
-                "update_epochs",
-                f"learner.update_epochs is {c.update_epochs}: a recurrent policy moves further with each pass; if "
-                "training is unstable, try 1",
-            )
-
-    def after_update(self, metrics: dict[str, float], longest_steps: int) -> None:
-        """`longest_steps` is the number of steps of the longest episode in the batch."""
+    def after_update(self, metrics: dict[str, float]) -> None:
         c = self.config
         error = metrics.get("ratio_error", 0.0)
         if error > c.ratio_error_limit:
@@ -58,19 +41,21 @@ class ConfigWarnings:
                 "learner.lr, or set learner.objective decoupled",
             )
         self._about_sizes(metrics)
-        if self.recurrent and metrics["kl"] > RECURRENT_KL:
-            self._warn(
-                "kl",
-                f"an update moved the policy by a KL of {metrics['kl']:.3f}, above {RECURRENT_KL}, the "
-                "limit for recurrent policies: lower learner.lr or learner.update_epochs",
-            )
-        if self.recurrent and c.chunk_length is not None and longest_steps > c.chunk_length:
-            self._warn(
-                "chunks",
-                f"episodes of {longest_steps} steps are cut into chunks of {c.chunk_length} (learner.chunk_length): no "
-                "gradient crosses a cut, so that longer dependencies are learned poorly, and chunks start from states "
-                f"of older weights, refreshed by {c.burn_in} steps of learner.burn_in",
-            )
+        self._about_kl(metrics["kl"], metrics.get("kl_limit", inf))
+
+    def _about_kl(self, kl: float, limit: float) -> None:
+        if kl <= limit:
+            self._large_kl, self._report_at = 0, KL_UPDATES
+            return
+        self._large_kl += 1
+        what = (
+            f"by a KL of {kl:.3g}, above {limit:.3g} (1.5 x learner.target_kl): lower learner.lr or "
+            "learner.update_epochs, or raise learner.minibatches, before each of which the KL is checked"
+        )
+        self._warn("kl", f"an update moved the policy {what}")
+        if self._large_kl == self._report_at:
+            self._report_at *= 2
+            self._note(f"{self._large_kl} updates in a row moved the policy too far, the last one {what}")
 
     def _about_sizes(self, metrics: dict[str, float]) -> None:
         if rewards := metrics.get("clipped_rewards", 0):
@@ -103,5 +88,8 @@ class ConfigWarnings:
     def _warn(self, topic: str, text: str) -> None:
         if topic not in self._given:
             self._given.add(topic)
-            self.notes.append(text)
-            log.warning(text)
+            self._note(text)
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        log.warning(text)

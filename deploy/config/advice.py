@@ -1,0 +1,76 @@
+"""Advice about settings that the user chose himself, given when a run starts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from actors.env.gym.make import gym_horizon
+from deploy.config.schema import PRESETS, Config
+
+USUAL_LR = 2.5e-4  # of a recurrent policy
+
+
+def advice(config: Config) -> list[str]:
+    """Return a line for each setting that may surprise. What the closest preset chose gets none, except for episodes
+    that `gym.max_segment_steps` cuts, which depends on the environment."""
+    given, chosen, found = config.in_force.learner, closest_preset(config).in_force.learner, list[str]()
+    if given.gamma == 1 and not config.on_seed_hosts:
+        found.append(
+            "learner.gamma is 1, which suits the short episodes of seed hosts: for other environments, start from "
+            f"preset general, whose gamma is {PRESETS['general'].learner.gamma}"
+        )
+    if not config.policy.is_recurrent:
+        return found
+    if given.lr != chosen.lr and given.lr is not None and given.lr > USUAL_LR:
+        found.append(
+            f"learner.lr is {given.lr:g}, higher than usual for a recurrent policy: if training is unstable, try "
+            "2.5e-4, then 1e-4"
+        )
+    if given.update_epochs != chosen.update_epochs and (given.update_epochs or 1) > 1:
+        found.append(
+            f"learner.update_epochs is {given.update_epochs}: a recurrent policy supports several passes, whose effect "
+            "the clip limits; if training is unstable, try 1"
+        )
+    return found + _cuts(config, given.chunk_length if given.chunk_length != chosen.chunk_length else None)
+
+
+def _cuts(config: Config, chunk_length: int | None) -> list[str]:
+    """Return what is to say about chunks of a length that the user chose, and about segments."""
+    horizon, segment, found = _horizon(config), config.gym.max_segment_steps, list[str]()
+    lost = "no gradient crosses a cut, so that longer dependencies are learned poorly"
+    if chunk_length is not None and (horizon is None or horizon > chunk_length):
+        found.append(
+            f"episodes of {_length(horizon, chunk_length)} steps are cut into chunks of {chunk_length} "
+            f"(learner.chunk_length): {lost}, and chunks start from states of older weights, refreshed by "
+            f"{config.learner.burn_in} steps of learner.burn_in. If memory allows, use longer chunks, or null for none"
+        )
+    if config.gym.id and horizon is not None and horizon > segment:
+        found.append(
+            f"episodes of {_length(horizon, segment)} steps are cut into segments of {segment} "
+            f"(gym.max_segment_steps): {lost}, and returns beyond it are estimated by the critic. Raise it if such "
+            "dependencies matter, with learner.batch_steps or fewer environments, so that segments do not grow too old"
+        )
+    return found
+
+
+def _length(horizon: int | None, cut: int) -> str:
+    return f"more than {cut}" if horizon is None else f"up to {horizon}"
+
+
+def _horizon(config: Config) -> int | None:
+    """Return the largest number of steps of an episode if it is known."""
+    if config.on_seed_hosts:
+        return config.env.max_horizon_epochs
+    return gym_horizon(config.gym) if config.gym.id else None
+
+
+def closest_preset(config: Config) -> Config:
+    """Return the preset that a configuration differs from in the fewest settings."""
+    own = _settings(config)
+    return max(PRESETS.values(), key=lambda preset: len(own.items() & _settings(preset).items()))
+
+
+def _settings(config: Config) -> dict[tuple[str, str], Any]:
+    sections = [(section.name, getattr(config.in_force, section.name)) for section in fields(config)]
+    return {(name, key): value for name, values in sections for key, value in vars(values).items()}
