@@ -41,7 +41,9 @@ def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int) -> WeightSet:
+def to_weights(
+    network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int, burn_in: int = 0
+) -> WeightSet:
     """Copy all parameters and statistics of `network` to a `WeightSet` on the CPU."""
     spaces = network.spaces
     architecture = {
@@ -51,7 +53,7 @@ def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: 
     }
     tensors = {name: t.detach().cpu().clone().numpy() for name, t in network.state_dict().items()}
     text = json.dumps(architecture, sort_keys=True)
-    return WeightSet(version, generation, spaces.hash, text, state_stride, tensors)
+    return WeightSet(version, generation, spaces.hash, text, state_stride, tensors, burn_in)
 
 
 def load_weights(network: FactoredRecurrentActorCritic, weights: WeightSet) -> None:
