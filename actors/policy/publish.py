@@ -25,8 +25,9 @@ LEGACY_FIELDS = {"floor_mass": MAX_FLOOR_MASS}
 
 
 def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
-    """Return `PolicyConfig` as stored with the weights, with `floor_mass: auto` resolved to its value."""
-    return asdict(config) | {"floor_mass": floor_mass(config, spaces)}
+    """Return `PolicyConfig` as stored with the weights, with the values that are in force for `floor_mass: auto` and
+    `head_size: null`."""
+    return asdict(config) | {"floor_mass": floor_mass(config, spaces), "head_size": config.head_width}
 
 
 def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:

@@ -84,10 +84,10 @@ class Batch(NamedTuple):
 def make_batch(episodes: Sequence[Episode], spaces: Spaces, chunk_length: int | None = None, burn_in: int = 0) -> Batch:
     """Concatenate episodes, and cut each into chunks of `chunk_length` steps (None: whole episodes). Chunks that start
     in mid-episode have `burn_in` steps before them, more if no state is stored there, and fewer if there are not so
-    many. Raises `ValueError` if no states are stored at the first steps of chunks, and `InvalidEpisode` if there are no
-    episodes or if their strides differ."""
+    many. Raises `ValueError` if there are no episodes or no states are stored at the first steps of chunks, and
+    `InvalidEpisode` if the episodes' strides differ."""
     if not episodes:
-        raise InvalidEpisode("a batch needs at least one episode")
+        raise ValueError("a batch without episodes: give at least one")
     strides = {e.state_stride for e in episodes}
     if len(strides) > 1:
         raise InvalidEpisode(f"episodes of one batch store states at different strides: {sorted(strides)}")
