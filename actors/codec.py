@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from actors.types.episode import EndReason, Episode, InvalidEpisode, RecurrentState
+from actors.types.episode import BurnIn, EndReason, Episode, InvalidEpisode, RecurrentState
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from actors.wire import episode_pb2 as wire
@@ -51,7 +51,14 @@ _FLOATS = {"obs": 2, "log_probs": 2, "values": 1, "baseline_values": 1, "rewards
 _INTS = {"blueprint_indices": 2, "actions": 2, "final_blueprint_indices": 1}
 _BOOLS = {"masks": 2, "final_masks": 1}
 _STATE = ("h", "c", "cells", "usage")
-_IDENTITY = {"version": int, "generation": int, "spaces_hash": str, "architecture": str, "state_stride": int}
+_IDENTITY = {
+    "version": int,
+    "generation": int,
+    "spaces_hash": str,
+    "architecture": str,
+    "state_stride": int,
+    "burn_in": int,
+}
 
 
 class InvalidWeights(ValueError):
@@ -94,6 +101,10 @@ def encode_episode(episode: Episode) -> bytes:
         getattr(message, name).CopyFrom(_pack_ints(name, getattr(episode, name)))
     for name in _BOOLS:
         getattr(message, name).CopyFrom(_pack_bools(name, getattr(episode, name)))
+    if episode.burn_in is not None:
+        message.burn_in.obs.CopyFrom(_pack_floats("obs", episode.burn_in.obs, 2))
+        message.burn_in.blueprint_indices.CopyFrom(_pack_ints("blueprint_indices", episode.burn_in.blueprint_indices))
+        message.burn_in.version = episode.burn_in.version
     body = message.SerializeToString(deterministic=True)
     return wire.EpisodeEnvelope(
         schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body
@@ -136,10 +147,19 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
         states=unpack_state("states", message.states),
         state_stride=message.state_stride,
         telemetry=dict(message.telemetry),
+        burn_in=_burn_in(message.burn_in) if message.HasField("burn_in") else None,
         **arrays,
     )
     episode.validate()
     return episode
+
+
+def _burn_in(message: wire.BurnIn) -> BurnIn:
+    return BurnIn(
+        _unpack_floats("burn_in.obs", message.obs, 2),
+        _unpack_ints("burn_in.blueprint_indices", message.blueprint_indices, 2),
+        message.version,
+    )
 
 
 def _parse(data: bytes) -> wire.Episode:
@@ -159,19 +179,20 @@ def _parse(data: bytes) -> wire.Episode:
         raise InvalidEpisode(f"not an episode: {error}") from error
 
 
-def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_stride: int) -> int:
-    """Return an upper bound of the serialized size of an episode of `steps` steps.
+def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_stride: int, burn_in: int = 0) -> int:
+    """Return an upper bound of the serialized size of an episode of `steps` steps, after a burn-in of `burn_in` steps.
 
     The bound allows for different weights at every step and for the maximum of telemetry. `state_floats` is the number
     of floats in one recurrent state.
     """
-    spec, states = spaces.action, 1 + -(-steps // state_stride)
+    carried = burn_in + state_stride - 1 if burn_in else 0  # back to a stored state
+    spec, states = spaces.action, 1 + -(-(carried + steps) // state_stride)
     choice, blueprint = (_int_bytes(n) for n in (max(spec.limits), spaces.num_blueprints))
     mask_bytes = -(-steps * spec.flat_size // 8)
     observation = 4 * spaces.obs_size + blueprint * spaces.slots
     step = observation + (4 + choice) * len(spec.heads) + 4 * 3 + VERSION_RUN_BYTES  # values, baseline values, rewards
     final = observation + spec.flat_size
-    return steps * step + mask_bytes + final + 4 * state_floats * states + SPARE_BYTES
+    return steps * step + carried * observation + mask_bytes + final + 4 * state_floats * states + SPARE_BYTES
 
 
 def _int_bytes(choices: int) -> int:

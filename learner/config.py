@@ -85,7 +85,8 @@ class LearnerConfig:
     """Length in steps of the sequences that gradients are propagated through, a multiple of `state_stride`; null uses
     whole episodes."""
     burn_in: int = 0
-    """Steps replayed without gradient before each chunk that starts in mid-episode, a multiple of `state_stride`."""
+    """Steps replayed without gradient before each chunk that starts in mid-episode, a multiple of `state_stride`. The
+    segments of an episode carry the steps before them."""
     amp: Literal["off", "bf16"] = "off"
     """Data type of encoder and core in the update; heads and losses always use float32."""
     tf32: bool = False
@@ -198,7 +199,8 @@ class LearnerConfig:
 
     def for_core(self, recurrent: bool) -> LearnerConfig:
         """Return the configuration with `update_epochs` and `lr` set to the defaults of a recurrent or feedforward core
-        if they are null."""
+        if they are null, and no burn-in for a core without a state."""
         epochs, lr = (1, 2.5e-4) if recurrent else (10, 3e-4)
-        chosen = {"update_epochs": self.update_epochs or epochs, "lr": self.lr or lr}
+        burn_in = self.burn_in if recurrent else 0
+        chosen = {"update_epochs": self.update_epochs or epochs, "lr": self.lr or lr, "burn_in": burn_in}
         return replace(self, **chosen)  # type: ignore[arg-type]

@@ -43,8 +43,10 @@ class EpisodeSchema:
             found = getattr(episode, field).shape[1]
             if found != width:
                 raise InvalidEpisode(f"{name}: {field} has width {found}, expected {width}")
-        if (episode.blueprint_indices < -1).any() or (episode.blueprint_indices >= spaces.num_blueprints).any():
-            raise InvalidEpisode(f"{name}: a blueprint index is out of range")
+        carried = [] if episode.burn_in is None else [episode.burn_in.blueprint_indices]
+        for indices in (episode.blueprint_indices, *carried):
+            if (indices < -1).any() or (indices >= spaces.num_blueprints).any():
+                raise InvalidEpisode(f"{name}: a blueprint index is out of range")
         if (episode.actions >= np.array(spec.limits)).any():
             raise InvalidEpisode(f"{name}: an action is out of range")
         choices = np.where([h.continuous for h in spec.heads], 0, episode.actions)

@@ -31,8 +31,8 @@ class PolicyConfig:
     flat."""
     encoder_size: int = 128
     """Width of the base encoder and of the shared slot encoder."""
-    head_size: int = 64
-    """Hidden width of the heads."""
+    head_size: int | None = None
+    """Hidden width of the heads; null is half of `hidden_size`."""
     blueprint_embedding: int = 8
     """Size of the learned blueprint embedding."""
     choice_embedding: int = 16
@@ -81,8 +81,9 @@ class PolicyConfig:
             "blueprint_embedding",
             "choice_embedding",
         ):
-            most = MAX_LAYERS if name == "num_layers" else MAX_WIDTH
-            require(1 <= getattr(self, name) <= most, f"policy.{name} is {getattr(self, name)}: give 1 to {most}")
+            most, given = MAX_LAYERS if name == "num_layers" else MAX_WIDTH, getattr(self, name)
+            unset = name == "head_size" and given is None
+            require(unset or 1 <= given <= most, f"policy.{name} is {given}: give 1 to {most}")
         require(-5 <= self.initial_log_std <= 2, f"policy.initial_log_std is {self.initial_log_std}: give -5 to 2")
         require(
             0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05"
@@ -91,3 +92,8 @@ class PolicyConfig:
             self.floor_mass == "auto" or 0 < self.floor_mass <= MAX_FLOOR_MASS,
             f"policy.floor_mass is {self.floor_mass}: give auto, or more than 0 and at most {MAX_FLOOR_MASS}",
         )
+
+    @property
+    def head_width(self) -> int:
+        """Hidden width of the heads."""
+        return max(1, self.hidden_size // 2) if self.head_size is None else self.head_size

@@ -34,12 +34,12 @@ class FactoredHeads(nn.Module):
         self.conditioned = spec.conditioned and config.heads == "conditioned"
         context = config.choice_embedding if self.conditioned else 0
         core, slot = config.hidden_size, config.encoder_size
-        self.op = mlp(core, config.head_size, spec.num_ops, 0.01)
+        self.op = mlp(core, config.head_width, spec.num_ops, 0.01)
         if self.has_slots:
-            self.pointer = mlp(core + slot + context, config.head_size, 1, 0.01)
+            self.pointer = mlp(core + slot + context, config.head_width, 1, 0.01)
         inputs = core + (slot + context if self.conditioned else 0)
         self.rest = nn.ModuleDict(
-            {head.name: mlp(inputs, config.head_size, head.size, 0.01) for head in spec.rest_heads}
+            {head.name: mlp(inputs, config.head_width, head.size, 0.01) for head in spec.rest_heads}
         )
         if self.conditioned:
             self.op_embedding = nn.Embedding(spec.num_ops, config.choice_embedding)

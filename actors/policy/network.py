@@ -107,7 +107,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.heads = FactoredHeads(spaces.action, config)
         self.gaussian = GaussianHeads(spaces.action, config) if spaces.action.num_continuous else None
         values = spaces.action.num_ops if config.critic == "q_op" else 1
-        self.critic = mlp(config.hidden_size, config.head_size, values, 1.0)
+        self.critic = mlp(config.hidden_size, config.head_width, values, 1.0)
         self.value_normalizer = ValueNormalizer(config.popart)
         self.scorer = HeadScorer(spaces.action.sizes)
         self.register_buffer("relevance", torch.tensor(spaces.action.relevance_table), persistent=False)
@@ -143,17 +143,21 @@ class FactoredRecurrentActorCritic(nn.Module):
         self,
         obs: NDArray[np.float32],
         blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        state: PolicyState,
-        noise: NDArray[np.float64],
+        masks: ActionMasks | None = None,
+        state: PolicyState | None = None,
+        noise: NDArray[np.float64] | None = None,
         deterministic: bool = False,
     ) -> tuple[ActOutput, PolicyState]:
         """Choose actions for N environments: `obs [N, D]`, `noise [N, H]` uniform in [0, 1), one column per head.
 
-        Returns the decision and the state after the step. Raises `EmptyMask`.
+        Without masks everything is legal, without a state an episode begins, and without noise PyTorch's generator
+        draws it. Returns the decision and the state after the step. Raises `EmptyMask`.
         """
         device = self.norm.weight.device
-        own_obs, blueprints, uniform = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices, noise))
+        own_obs, blueprints = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices))
+        uniform = self._draw(len(obs)) if noise is None else torch.from_numpy(noise).to(device)
+        masks = ActionMasks.all_legal(self.spaces.action, len(obs)) if masks is None else masks
+        state = self.initial_state(len(obs)) if state is None else state
         legal, run_step = MaskTensors.of(masks, device), _step
         if self.config.compile:
             own_obs, blueprints, uniform = (dynamic(t) for t in (own_obs, blueprints, uniform))
@@ -174,12 +178,16 @@ class FactoredRecurrentActorCritic(nn.Module):
         self,
         obs: Tensor,
         blueprint_indices: Tensor,
-        masks: MaskTensors,
-        state: PolicyState,
-        noise: Tensor,
-        deterministic: bool | Tensor,
+        masks: MaskTensors | None = None,
+        state: PolicyState | None = None,
+        noise: Tensor | None = None,
+        deterministic: bool | Tensor = False,
     ) -> StepOutput:
         """`act` with tensors, without device synchronization."""
+        if masks is None:
+            masks = MaskTensors.of(ActionMasks.all_legal(self.spaces.action, len(obs)), obs.device)
+        state = self.initial_state(len(obs)) if state is None else state
+        noise = self._draw(len(obs)) if noise is None else noise
         encoded = self._encode(obs, blueprint_indices)
         out = self.core.step(encoded.core_input, state)
         core = self.norm(out.output)
@@ -281,6 +289,11 @@ class FactoredRecurrentActorCritic(nn.Module):
         if self.config.blind:
             return torch.zeros((), dtype=torch.long, device=obs.device)
         return self.encoder.update_normalizer(obs)
+
+    def _draw(self, rows: int) -> Tensor:
+        """Return noise `[rows, H]`."""
+        heads = len(self.spaces.action.heads)
+        return torch.rand(rows, heads, dtype=torch.float64, device=self.norm.weight.device)
 
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         if self.config.blind:

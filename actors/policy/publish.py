@@ -25,8 +25,9 @@ LEGACY_FIELDS = {"floor_mass": MAX_FLOOR_MASS}
 
 
 def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
-    """Return `PolicyConfig` as stored with the weights, with `floor_mass: auto` resolved to its value."""
-    return asdict(config) | {"floor_mass": floor_mass(config, spaces)}
+    """Return `PolicyConfig` as stored with the weights, with the values that are in force for `floor_mass: auto` and
+    `head_size: null`."""
+    return asdict(config) | {"floor_mass": floor_mass(config, spaces), "head_size": config.head_width}
 
 
 def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
@@ -41,7 +42,9 @@ def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int) -> WeightSet:
+def to_weights(
+    network: FactoredRecurrentActorCritic, version: int, generation: int, state_stride: int, burn_in: int = 0
+) -> WeightSet:
     """Copy all parameters and statistics of `network` to a `WeightSet` on the CPU."""
     spaces = network.spaces
     architecture = {
@@ -51,7 +54,7 @@ def to_weights(network: FactoredRecurrentActorCritic, version: int, generation: 
     }
     tensors = {name: t.detach().cpu().clone().numpy() for name, t in network.state_dict().items()}
     text = json.dumps(architecture, sort_keys=True)
-    return WeightSet(version, generation, spaces.hash, text, state_stride, tensors)
+    return WeightSet(version, generation, spaces.hash, text, state_stride, tensors, burn_in)
 
 
 def load_weights(network: FactoredRecurrentActorCritic, weights: WeightSet) -> None:

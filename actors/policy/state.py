@@ -28,7 +28,7 @@ class PolicyState(NamedTuple):
 
     def row(self, index: int) -> RecurrentState:
         """Copy one row to numpy arrays `[n, 1, width]`. (A view would keep the whole batch in memory.)"""
-        return RecurrentState(*(t[:, index : index + 1].detach().cpu().clone().numpy() for t in self))
+        return RecurrentState(*(t.numpy(force=True)[:, index : index + 1].copy() for t in self))
 
     def rows(self, rows: Tensor) -> PolicyState:
         """Select rows by index."""

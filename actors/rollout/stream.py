@@ -3,7 +3,7 @@
 Each row has its own recorder, recurrent state and noise. Weights may change between any two steps, and every step
 records their version. Episodes longer than `max_segment_steps` are shipped as numbered segments: a segment is
 truncated and bootstrapped with the value of its final state, and the next segment starts from the recurrent state
-there.
+there and carries the steps before it that the learner replays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from actors.env.gym.fleet import Flags, StreamFleet
 from actors.errors import UserError
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, Recorder, bootstrap_values
-from actors.types.episode import Episode
+from actors.types.episode import CarriedSteps, Episode
 
 MAX_REJECTED = 100  # episodes in a row
 
@@ -32,13 +32,15 @@ class _Row:
     segment: int = 0
     steps: int = 0  # of completed segments
     total_reward: float = 0.0  # of completed segments
+    carried: CarriedSteps | None = None  # from the last completed segment
 
-    def close_segment(self, segment: Episode) -> None:
-        """Add the segment's number, and the length and return of the episode up to here, to its telemetry."""
+    def close_segment(self, segment: Episode, burn_in: int) -> None:
+        """Add the segment's number, and the length and return of the episode up to here, to its telemetry, and keep its
+        last `burn_in` steps for the next one."""
         self.steps += len(segment)
         self.total_reward += segment.undiscounted_return
         segment.telemetry.update(segment=self.segment, episode_steps=self.steps, episode_return=self.total_reward)
-        self.segment, self.recorder = self.segment + 1, None
+        self.segment, self.recorder, self.carried = self.segment + 1, None, segment.carry(burn_in)
 
 
 class EpisodeStream:
@@ -78,7 +80,9 @@ class EpisodeStream:
         decision, after = policy.act(current.obs, current.blueprint_indices, current.masks, state, noise, deterministic)
         for e, row in rows.items():
             if row.recorder is None:
-                row.recorder = Recorder(row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride)
+                row.recorder = Recorder(
+                    row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride, carried=row.carried
+                )
             row.recorder.record(e, current, decision, state, source.version)
         self._last = fleet.step(decision.actions)
         self._on_step()
@@ -103,7 +107,7 @@ class EpisodeStream:
         episodes: list[Episode] = []
         for e, recorder in complete:
             episode = recorder.finish(e, outcome, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
-            rows[e].close_segment(episode)
+            rows[e].close_segment(episode, source.burn_in)
             episodes.append(episode)
         if episodes:
             self._rejected_in_a_row = 0
@@ -112,7 +116,7 @@ class EpisodeStream:
         return episodes
 
     def _reject(self, row: _Row) -> None:
-        row.recorder = None
+        row.recorder = row.carried = None
         self.rejected += 1
         self._rejected_in_a_row += 1
         if self._rejected_in_a_row >= MAX_REJECTED:

@@ -240,6 +240,14 @@ class ActionMasks(NamedTuple):
             raise ValueError("a flat mask does not say which slots are legal for which op")
         return cls(flat[..., : spec.num_ops], None, flat[..., spec.num_ops :])
 
+    @classmethod
+    def all_legal(cls, spec: ActionSpec, batch: int) -> ActionMasks:
+        """Build masks of `batch` rows that allow everything."""
+        if not spec.conditioned:
+            return cls.of_flat(spec, np.ones((batch, spec.flat_size), np.bool_))
+        slots = (batch, spec.num_ops, spec.num_slots)
+        return cls(np.ones(slots[:2], np.bool_), np.ones(slots, np.bool_), np.ones((*slots, spec.rest_size), np.bool_))
+
     def flat(self) -> NDArray[np.bool_]:
         """Return a flat mask `[..., flat_size]`: per head, the union over all legal earlier choices.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +50,29 @@ class RecurrentState:
 
 
 @dataclass(frozen=True)
+class BurnIn:
+    """The last B >= 1 steps before a segment, for the learner to replay. They were counted with the segments before."""
+
+    obs: NDArray[np.float32]  # [B, D]
+    blueprint_indices: NDArray[np.int64]  # [B, S]
+    version: int  # oldest of the weights that chose these steps
+
+    def __len__(self) -> int:
+        return int(self.obs.shape[0])
+
+
+class CarriedSteps(NamedTuple):
+    """What the next segment of an episode takes over from the one before."""
+
+    burn_in: BurnIn
+    states: RecurrentState  # before steps 0, stride, 2 * stride, ... of `burn_in`
+    state_stride: int
+
+
+@dataclass(frozen=True)
 class Episode:
-    """One episode of T >= 1 steps, with D observation features, S slots, H heads and A flat mask entries."""
+    """One episode, or one segment of an episode, of T >= 1 steps, with D observation features, S slots, H heads and A
+    flat mask entries."""
 
     env_id: str
     task_id: str
@@ -74,8 +96,9 @@ class Episode:
     final_masks: NDArray[np.bool_]  # [A] union form, after the last step
     bootstrap_value: float  # denormalized value after the last step; used only where truncated
     initial_state: RecurrentState  # before the first step, N = 1
-    states: RecurrentState  # before steps 0, stride, 2 * stride, ...
+    states: RecurrentState  # before steps 0, stride, 2 * stride, ..., counted from the first step of `burn_in`
     state_stride: int
+    burn_in: BurnIn | None = None  # None at the start of an episode
     telemetry: dict[str, float] = field(default_factory=dict)
     episode_id: str = ""  # run/actor/incarnation/sequence; the outbox assigns it
 
@@ -89,6 +112,21 @@ class Episode:
     @property
     def undiscounted_return(self) -> float:
         return float(self.rewards.sum(dtype=np.float64))
+
+    def carry(self, steps: int) -> CarriedSteps | None:
+        """Return at least the last `steps` steps, or all there are, from a stored state on; None if `steps` is 0."""
+        if steps == 0:
+            return None
+        obs, blueprints, version = self.obs, self.blueprint_indices, self.oldest_version
+        if self.burn_in is not None:
+            obs = np.concatenate([self.burn_in.obs, obs])
+            blueprints = np.concatenate([self.burn_in.blueprint_indices, blueprints])
+            version = version if steps <= len(self) else min(version, self.burn_in.version)
+        first = max(0, len(obs) - steps) // self.state_stride
+        start = first * self.state_stride
+        states = RecurrentState(*(a[:, first:].copy() for a in self.states.arrays))
+        burn_in = BurnIn(obs[start:].copy(), blueprints[start:].copy(), version)
+        return CarriedSteps(burn_in, states, self.state_stride)
 
     def validate(self) -> None:
         """Raise `InvalidEpisode` on wrong shapes, non-finite numbers, positive log-probs or negative actions."""
@@ -125,10 +163,11 @@ class Episode:
         ):
             if getattr(self, final).shape != getattr(self, steps_of).shape[1:]:
                 raise InvalidEpisode(f"episode {self.episode_id}: the shape of {final} does not match {steps_of}")
-        if self.state_stride < 1 or self.states.h.shape[1] != -(-steps // self.state_stride):
+        carried = 0 if self.burn_in is None else self._carried_steps(self.burn_in)
+        if self.state_stride < 1 or self.states.h.shape[1] != -(-(carried + steps) // self.state_stride):
             raise InvalidEpisode(
-                f"episode {self.episode_id}: {self.states.h.shape[1]} stored states for {steps} steps, "
-                f"stride {self.state_stride}"
+                f"episode {self.episode_id}: {self.states.h.shape[1]} stored states for {steps} steps after {carried} "
+                f"of burn-in, stride {self.state_stride}"
             )
         for name in ("obs", "log_probs", "values", "baseline_values", "rewards", "final_obs"):
             if not np.isfinite(getattr(self, name)).all():
@@ -147,3 +186,16 @@ class Episode:
             )
         if (self.log_probs > 1e-6).any() or (self.actions < 0).any():
             raise InvalidEpisode(f"episode {self.episode_id}: positive log-prob or negative action")
+
+    def _carried_steps(self, burn_in: BurnIn) -> int:
+        """Return their number. Raises `InvalidEpisode` unless they fit the episode and are finite."""
+        for name in ("obs", "blueprint_indices"):
+            carried, own = getattr(burn_in, name), getattr(self, name)
+            if carried.ndim != 2 or carried.shape[1:] != own.shape[1:] or not 0 < len(carried) == len(burn_in):
+                raise InvalidEpisode(
+                    f"episode {self.episode_id}: burn_in.{name} has shape {carried.shape}, expected at least one step "
+                    f"of width {own.shape[1]}"
+                )
+        if not np.isfinite(burn_in.obs).all():
+            raise InvalidEpisode(f"episode {self.episode_id}: burn_in.obs has NaN or Inf")
+        return len(burn_in)

@@ -18,4 +18,5 @@ class WeightSet:
     architecture: str  # canonical JSON of PolicyConfig, spaces and their hash, from which the network can be rebuilt
     state_stride: int  # steps between the recurrent states that episodes store
     tensors: dict[str, NDArray[np.generic]]
+    burn_in: int = 0  # steps before a segment that it carries, for the learner to replay
     digest: str = field(default="", compare=False)  # of their manifest, if they were fetched; identifies a publication

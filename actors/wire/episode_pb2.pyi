@@ -67,8 +67,18 @@ class RecurrentState(_message.Message):
     usage: Array
     def __init__(self, h: _Optional[_Union[Array, _Mapping]] = ..., c: _Optional[_Union[Array, _Mapping]] = ..., cells: _Optional[_Union[Array, _Mapping]] = ..., usage: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
 
+class BurnIn(_message.Message):
+    __slots__ = ("obs", "blueprint_indices", "version")
+    OBS_FIELD_NUMBER: _ClassVar[int]
+    BLUEPRINT_INDICES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    obs: Array
+    blueprint_indices: Array
+    version: int
+    def __init__(self, obs: _Optional[_Union[Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[Array, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
+
 class Episode(_message.Message):
-    __slots__ = ("episode_id", "env_id", "task_id", "seed", "spaces_hash", "generation", "policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values", "rewards", "end_reason", "terminated", "truncated", "final_obs", "final_blueprint_indices", "final_masks", "bootstrap_value", "initial_state", "states", "state_stride", "telemetry")
+    __slots__ = ("episode_id", "env_id", "task_id", "seed", "spaces_hash", "generation", "policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values", "rewards", "end_reason", "terminated", "truncated", "final_obs", "final_blueprint_indices", "final_masks", "bootstrap_value", "initial_state", "states", "state_stride", "telemetry", "burn_in")
     class TelemetryEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +112,7 @@ class Episode(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     STATE_STRIDE_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    BURN_IN_FIELD_NUMBER: _ClassVar[int]
     episode_id: str
     env_id: str
     task_id: str
@@ -128,7 +139,8 @@ class Episode(_message.Message):
     states: RecurrentState
     state_stride: int
     telemetry: _containers.ScalarMap[str, float]
-    def __init__(self, episode_id: _Optional[str] = ..., env_id: _Optional[str] = ..., task_id: _Optional[str] = ..., seed: _Optional[int] = ..., spaces_hash: _Optional[str] = ..., generation: _Optional[int] = ..., policy_version: _Optional[_Iterable[_Union[VersionRun, _Mapping]]] = ..., obs: _Optional[_Union[Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[Array, _Mapping]] = ..., actions: _Optional[_Union[Array, _Mapping]] = ..., log_probs: _Optional[_Union[Array, _Mapping]] = ..., masks: _Optional[_Union[Array, _Mapping]] = ..., values: _Optional[_Union[Array, _Mapping]] = ..., baseline_values: _Optional[_Union[Array, _Mapping]] = ..., rewards: _Optional[_Union[Array, _Mapping]] = ..., end_reason: _Optional[_Union[EndReason, str]] = ..., terminated: _Optional[bool] = ..., truncated: _Optional[bool] = ..., final_obs: _Optional[_Union[Array, _Mapping]] = ..., final_blueprint_indices: _Optional[_Union[Array, _Mapping]] = ..., final_masks: _Optional[_Union[Array, _Mapping]] = ..., bootstrap_value: _Optional[float] = ..., initial_state: _Optional[_Union[RecurrentState, _Mapping]] = ..., states: _Optional[_Union[RecurrentState, _Mapping]] = ..., state_stride: _Optional[int] = ..., telemetry: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    burn_in: BurnIn
+    def __init__(self, episode_id: _Optional[str] = ..., env_id: _Optional[str] = ..., task_id: _Optional[str] = ..., seed: _Optional[int] = ..., spaces_hash: _Optional[str] = ..., generation: _Optional[int] = ..., policy_version: _Optional[_Iterable[_Union[VersionRun, _Mapping]]] = ..., obs: _Optional[_Union[Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[Array, _Mapping]] = ..., actions: _Optional[_Union[Array, _Mapping]] = ..., log_probs: _Optional[_Union[Array, _Mapping]] = ..., masks: _Optional[_Union[Array, _Mapping]] = ..., values: _Optional[_Union[Array, _Mapping]] = ..., baseline_values: _Optional[_Union[Array, _Mapping]] = ..., rewards: _Optional[_Union[Array, _Mapping]] = ..., end_reason: _Optional[_Union[EndReason, str]] = ..., terminated: _Optional[bool] = ..., truncated: _Optional[bool] = ..., final_obs: _Optional[_Union[Array, _Mapping]] = ..., final_blueprint_indices: _Optional[_Union[Array, _Mapping]] = ..., final_masks: _Optional[_Union[Array, _Mapping]] = ..., bootstrap_value: _Optional[float] = ..., initial_state: _Optional[_Union[RecurrentState, _Mapping]] = ..., states: _Optional[_Union[RecurrentState, _Mapping]] = ..., state_stride: _Optional[int] = ..., telemetry: _Optional[_Mapping[str, float]] = ..., burn_in: _Optional[_Union[BurnIn, _Mapping]] = ...) -> None: ...
 
 class EpisodeEnvelope(_message.Message):
     __slots__ = ("schema_version", "checksum", "episode")

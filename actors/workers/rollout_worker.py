@@ -121,7 +121,7 @@ class RolloutWorker:
         self.weight_client = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
         self.digest = ""  # of the weights that act
-        self.version, self.generation, self.state_stride = -1, 0, 1
+        self.version, self.generation, self.state_stride, self.burn_in = -1, 0, 1, 0
         self._reported_s: float | None = None  # when `run` returned
 
     def run(self, seconds: float) -> SampleReport:
@@ -152,7 +152,7 @@ class RolloutWorker:
         self._fetch()
         fetch_s = time.monotonic() - began
         assert self.policy is not None
-        source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed)
+        source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed, self.burn_in)
         episodes = self.sampler.sample(self.policy, source)
         for episode in episodes:
             self.outbox.add(episode)
@@ -221,7 +221,7 @@ class RolloutWorker:
                     line = "the learner went back from weights %d to %d, or started afresh: following it"
                     log.warning(line, self.version, weights.version)
                 self.digest, self.version, self.generation = weights.digest, weights.version, weights.generation
-                self.state_stride = weights.state_stride
+                self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
             if self.policy is not None:
                 return
             if time.monotonic() > deadline:

@@ -68,7 +68,7 @@ def imitate(
     network.train()
     shown, held_out = (_demonstrations(network, part, gamma) for part in (episodes[:-held], episodes[-held:]))
     before, _ = _measure(network, held_out)
-    clipped = shown.clipped + network.update_normalizer(shown.batch.obs)
+    clipped = shown.clipped + network.update_normalizer(shown.batch.obs[: shown.batch.size])
     network.value_normalizer.update(shown.returns, network.value_output)
     optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
     skipped = torch.zeros((), device=network.norm.weight.device)

@@ -22,30 +22,31 @@ class Minibatch(NamedTuple):
     """n consecutive steps of each of r rows, which are chunks of a batch or, during burn-in, rows of the minibatch."""
 
     rows: Tensor  # [r]
-    source: Tensor | None  # [n] of the batch's N steps; None = all of them, in order
+    source: Tensor | None  # [n] of the batch's N steps, or, during burn-in, N + P; None = all N of them, in order
     layout: SequenceLayout
     burn_in: Minibatch | None  # steps that are replayed before some of the rows
 
     def select(self, steps: Tensor) -> Tensor:
-        """Return `[n, ...]`, this minibatch's entries of `steps` `[N, ...]`."""
-        return steps if self.source is None else steps.index_select(0, self.source)
+        """Return `[n, ...]`, this minibatch's entries of `steps` `[N, ...]` or `[N + P, ...]`."""
+        return steps[: self.layout.lengths.sum()] if self.source is None else steps.index_select(0, self.source)
 
     def load(self, batch: Batch, advance: Callable[[Steps], PolicyState]) -> Steps:
         """Return the minibatch's steps, each row from its stored state; `advance` replays the burn-in with the current
         weights."""
         state = batch.state.rows(self.rows)
         if self.burn_in is not None:
-            warm = advance(self.burn_in._steps(batch, state.rows(self.burn_in.rows)))
+            warm = advance(self.burn_in._replayed(batch, state.rows(self.burn_in.rows)))
             replaced = (t.index_copy(1, self.burn_in.rows, w.to(t.dtype)) for t, w in zip(state, warm, strict=True))
             state = PolicyState(*replaced)
-        return self._steps(batch, state)
+        return self._replayed(batch, state)._replace(actions=self.select(batch.actions), masks=self.select(batch.masks))
 
-    def _steps(self, batch: Batch, state: PolicyState) -> Steps:
+    def _replayed(self, batch: Batch, state: PolicyState) -> Steps:
+        """Return steps without actions, which do not affect the state."""
         return Steps(
             obs=self.select(batch.obs),
             blueprint_indices=self.select(batch.blueprint_indices),
-            actions=self.select(batch.actions),
-            masks=self.select(batch.masks),
+            actions=batch.actions[:0],
+            masks=batch.masks[:0],
             state=state,
             layout=self.layout,
         )
@@ -68,7 +69,7 @@ def _minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
     device = batch.rewards.device
     burn_in = None
     if len(rows):
-        source = torch.from_numpy(_ranges(first[rows] - before[rows], before[rows])).to(device)
+        source = torch.from_numpy(_ranges(*batch.replayed[chunks[rows]].reshape(-1, 2).T)).to(device)
         # Padding would change the state after the last step, so each bucket has a single length.
         layout = SequenceLayout(before[rows], 1.0, device)
         burn_in = Minibatch(torch.from_numpy(rows).to(device), source, layout, None)

@@ -85,8 +85,8 @@ def batch_metrics(
     """Return metrics of a batch before any optimizer step; `ratio_error` is NaN without steps of these weights."""
     log_ratio = (targets.proximal_log_probs - targets.behaviour_log_probs).sum(-1)
     # The state of an episode that began with older weights is theirs; burn-in replays it with the current ones.
-    versions = batch.to_rows(batch.version)
-    fresh = targets.unforced & batch.from_rows((versions[:, :1] == version).expand_as(versions))
+    versions = (batch.first_version == version)[:, None].expand_as(batch.valid)
+    fresh = targets.unforced & batch.from_rows(versions)
     error = (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax()
     returns = network.value_normalizer.denormalize(targets.returns)
     metrics = {

@@ -69,7 +69,7 @@ class PPOUpdate:
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
         metrics["kl"] = self._kl_after(batch, targets)
-        metrics["clipped_observations"] = self.network.update_normalizer(batch.obs)
+        metrics["clipped_observations"] = self.network.update_normalizer(batch.obs[: batch.size])
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
         if isnan(measured["ratio_error"]):  # the current weights chose no step: nothing to compare

@@ -231,9 +231,9 @@ class RunState:
     def _publish(self) -> None:
         """Publish the weights. If the store has no room for them, training continues, because it frees memory, and
         publishing is retried later."""
-        start, p = time.monotonic(), self.progress
+        start, p, c = time.monotonic(), self.progress, self.config
         try:
-            self.transport.publish(to_weights(self.network, p.version, p.generation, self.config.state_stride))
+            self.transport.publish(to_weights(self.network, p.version, p.generation, c.state_stride, c.burn_in))
         except OutOfMemory as error:
             if self._publish_retry is None:
                 self._publish_retry = Backoff(0.25, 5.0)

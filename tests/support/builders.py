@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.types.episode import EndReason, Episode, RecurrentState
+from actors.types.episode import BurnIn, EndReason, Episode, RecurrentState
 from actors.types.weights import WeightSet
 
 
@@ -23,6 +23,7 @@ def make_episode(
     hidden: int = 8,
     cells: int = 0,
     state_stride: int = 8,
+    burn_in: int = 0,
     actor: str = "actor0",
     incarnation: int = 0,
     sequence: int = 0,
@@ -71,8 +72,9 @@ def make_episode(
         final_masks=rng.random(sum(head_sizes)) < 0.5,
         bootstrap_value=float(rng.standard_normal()),
         initial_state=state(1),
-        states=state(-(-steps // state_stride)),
+        states=state(-(-(burn_in + steps) // state_stride)),
         state_stride=state_stride,
+        burn_in=BurnIn(floats(burn_in, features), rng.integers(-1, 6, size=(burn_in, slots)), -1) if burn_in else None,
         telemetry={"final_accuracy": float(rng.random()), "rent": float(rng.random())},
     )
     return dataclasses.replace(episode, **changes)
@@ -86,5 +88,5 @@ def make_weights(version: int = 0, generation: int = 1, *, size: int = 8, **chan
         "normalizer.count": np.array(version, dtype=np.int64),
         "popart.mean": rng.standard_normal(1),
     }
-    weights = WeightSet(version, generation, "spaces", '{"hidden_size":8}', 8, tensors)
+    weights = WeightSet(version, generation, "spaces", '{"hidden_size":8}', 8, tensors, 16)
     return dataclasses.replace(weights, **changes)

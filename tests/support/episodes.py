@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from actors.types.episode import Episode, RecurrentState
+from actors.types.episode import BurnIn, Episode, RecurrentState
 
 
 def episodes_equal(a: Episode, b: Episode) -> bool:
@@ -15,8 +15,8 @@ def episodes_equal(a: Episode, b: Episode) -> bool:
     def same(x: object, y: object) -> bool:
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
             return x.dtype == y.dtype and x.shape == y.shape and bool(np.array_equal(x, y))
-        if isinstance(x, RecurrentState) and isinstance(y, RecurrentState):
-            return all(map(same, x.arrays, y.arrays))
+        if isinstance(x, Episode | RecurrentState | BurnIn) and type(x) is type(y):
+            return all(same(getattr(x, f.name), getattr(y, f.name)) for f in fields(x))
         return x == y
 
-    return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(Episode))
+    return same(a, b)

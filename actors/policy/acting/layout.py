@@ -107,7 +107,7 @@ def _net(network: FactoredRecurrentActorCritic, offsets: dict[str, int]) -> Net:
         hidden=config.hidden_size,
         cells=config.memory_cells,
         cell_size=config.memory_size,
-        head=config.head_size,
+        head=config.head_width,
         ops=spec.num_ops,
         rest=len(spec.rest_heads),
         rest_size=spec.rest_size,

@@ -146,7 +146,7 @@ class _FusedHeads(nn.Module):
         self.has_slots, self.conditioned = heads.has_slots, heads.conditioned
         self.floor, self.floor_mass = config.probability_floor, network.floor_mass
         self.causal, self.critic = config.causal_masks, config.critic
-        self.width, self.rest = config.head_size, len(spec.rest_heads)
+        self.width, self.rest = config.head_width, len(spec.rest_heads)
         readers = [heads.op, network.critic, *([heads.pointer] if self.has_slots else []), *heads.rest.values()]
         first, last = [_linear(m, 0) for m in readers], [_linear(m, 2) for m in readers]
         core, slot = config.hidden_size, config.hidden_size + config.encoder_size

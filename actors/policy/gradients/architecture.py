@@ -52,7 +52,7 @@ def sizes(network: SequenceNetwork) -> NetShape:
         recurrent=int(isinstance(network.core, Recurrent)),
         layers=config.num_layers,
         hidden=config.hidden_size,
-        head=config.head_size,
+        head=config.head_width,
         ops=spec.num_ops,
         rest=len(spec.rest_heads),
         heads=len(spec.heads),

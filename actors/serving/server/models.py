@@ -40,7 +40,7 @@ class ServedModel:
         """Prepare programs for the same numbers of slots as `previous`. The traced programs of `recycled`, a model that
         is no longer used, are loaded with the new weights instead of being compiled again."""
         self.version, self.generation = weights.version, weights.generation
-        self.state_stride, self.config = weights.state_stride, config_of(weights)
+        self.state_stride, self.burn_in, self.config = weights.state_stride, weights.burn_in, config_of(weights)
         self._weights, self._device, self._lock = weights, device, threading.Lock()
         self._programs: dict[int, KernelStep | TracedPolicy] = {}
         available = recycled._programs if recycled else {}
@@ -84,7 +84,7 @@ class ServedRule(ServedModel):
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
         self.name, self.version, self.generation = name, 0, 0
-        self.state_stride, self.config = 1, PolicyConfig()
+        self.state_stride, self.burn_in, self.config = 1, 0, PolicyConfig()
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
         self._rules: dict[int, RuleProgram] = {}  # by number of slots

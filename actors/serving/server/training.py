@@ -20,7 +20,7 @@ from actors.serving.messages import pack_mask
 from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.models import ServedModel
 from actors.types.actions import ActionMasks
-from actors.types.episode import EndReason, Episode
+from actors.types.episode import CarriedSteps, EndReason, Episode
 from actors.wire import policy_pb2
 
 ENV_ID = "external"
@@ -94,6 +94,7 @@ class TrainingEpisode:
         self.total_reward = 0.0  # of shipped segments
         self._spaces_hash = spaces_hash
         self._recorder: Recorder | None = None  # of the current segment
+        self._carried: CarriedSteps | None = None  # from the segment before
         self._last: tuple[StepRecord, int] | None = None  # the last step, and its row
 
     @property
@@ -138,7 +139,10 @@ class TrainingEpisode:
                 self._ship(step.current, row, float(step.decision.bootstrap_values[row]), self._recorder)
         if self._recorder is None:
             model = step.model
-            self._recorder = Recorder(self.seed, ENV_ID, step.before.row(row), model.generation, model.state_stride)
+            before = step.before.row(row)
+            self._recorder = Recorder(
+                self.seed, ENV_ID, before, model.generation, model.state_stride, carried=self._carried
+            )
         self._recorder.record(row, step.current, step.decision, step.before, step.model.version)
         self._last = step, row
 
@@ -184,7 +188,8 @@ class TrainingEpisode:
         self.steps += len(segment)
         self.total_reward += segment.undiscounted_return
         segment.telemetry.update(segment=self.segments, episode_steps=self.steps, episode_return=self.total_reward)
-        self.segments, self._recorder = self.segments + 1, None
+        burn_in = 0 if self._last is None else self._last[0].model.burn_in
+        self.segments, self._recorder, self._carried = self.segments + 1, None, segment.carry(burn_in)
         self.sink.account(self.owner).steps += len(segment)
         self.sink.add(self.owner, segment)
 

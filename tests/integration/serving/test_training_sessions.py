@@ -133,7 +133,11 @@ def same(segment: Episode, expected: dict[str, Any], start: int, end: int) -> No
     for name in ("log_probs", "values", "baseline_values"):
         wanted = np.concatenate([getattr(d, name) for d in decisions])
         np.testing.assert_allclose(getattr(segment, name), wanted, atol=2e-5)
-    stored = RecurrentState.concatenate(expected["states"][start : end : segment.state_stride])
+    first = start
+    if segment.burn_in is not None:
+        first -= len(segment.burn_in)
+        np.testing.assert_array_equal(segment.burn_in.obs, np.stack(expected["obs"][first:start]))
+    stored = RecurrentState.concatenate(expected["states"][first : end : segment.state_stride])
     for got, wanted in zip(segment.states.arrays, stored.arrays, strict=True):
         np.testing.assert_allclose(got, wanted, atol=2e-5)
     for got, wanted in zip(segment.initial_state.arrays, expected["states"][start].arrays, strict=True):
@@ -166,7 +170,7 @@ def test_an_episode_equals_a_loop_over_the_network(changes: dict[str, Any]) -> N
 
 
 def test_a_long_episode_ships_as_segments() -> None:
-    given = weights(3, 7)
+    given = dataclasses.replace(weights(3, 7), state_stride=2, burn_in=6)
     expected = oracle(from_weights(given), seed=11, steps=10)
     with endpoint(FakeWeightStore(given), max_segment_steps=4) as e, PolicyClient(e.address) as client:
         with client.episode(11, SPACES) as episode:
@@ -177,6 +181,7 @@ def test_a_long_episode_ships_as_segments() -> None:
     for segment, (start, end) in zip(segments, ((0, 4), (4, 8), (8, 10)), strict=True):
         same(segment, expected, start, end)
         assert segment.telemetry["segment"] == start // 4
+        assert (0 if segment.burn_in is None else len(segment.burn_in)) == min(start, 6)
     for segment, step in zip(segments, (4, 8), strict=False):
         assert (segment.truncated, segment.end_reason) == (True, EndReason.CUT)
         assert segment.bootstrap_value == pytest.approx(

@@ -70,11 +70,11 @@ def test_a_large_dead_letter_can_be_shown(
 
 @pytest.mark.parametrize("core", ["feedforward", "lstm", "lstm+memory"])
 @pytest.mark.parametrize(
-    ("steps", "obs_size", "sizes", "stride"),
-    [(1, 1, [2], 1), (700, 3, [5], 8), (333, 40, [129, 3, 40_000], 7), (2000, 2, [2] * 9, 1)],
+    ("steps", "obs_size", "sizes", "stride", "burn_in"),
+    [(1, 1, [2], 1, 0), (700, 3, [5], 8, 64), (333, 40, [129, 3, 40_000], 7, 333), (2000, 2, [2] * 9, 1, 0)],
 )
 def test_largest_episode_bytes_is_a_tight_upper_bound(
-    core: str, steps: int, obs_size: int, sizes: list[int], stride: int
+    core: str, steps: int, obs_size: int, sizes: list[int], stride: int, burn_in: int
 ) -> None:
     config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)  # type: ignore[arg-type]
     spaces = Spaces.flat(independent_spec(sizes), obs_size)
@@ -88,6 +88,7 @@ def test_largest_episode_bytes_is_a_tight_upper_bound(
         num_layers=state.h[0],
         hidden=state.h[1],
         state_stride=stride,
+        burn_in=burn_in + stride - 1 if burn_in else 0,
     )
     count = episode.states.h.shape[1]
     states = [PolicyState.zeros(state, n) for n in (1, count)]
@@ -98,7 +99,7 @@ def test_largest_episode_bytes_is_a_tight_upper_bound(
         episode, initial_state=stored[0], states=stored[1], policy_version=versions, telemetry=telemetry
     )
     actual = len(encode_episode(episode))
-    assert actual <= largest_episode_bytes(spaces, steps, state.floats, stride) <= 1.1 * actual + 4096
+    assert actual <= largest_episode_bytes(spaces, steps, state.floats, stride, burn_in) <= 1.1 * actual + 4096
 
 
 def test_segments_that_exceed_the_limit_are_refused_at_the_start() -> None:

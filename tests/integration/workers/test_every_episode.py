@@ -77,13 +77,15 @@ def test_each_episode_of_a_sampler_arrives_once(
     embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport, acting: ActingConfig
 ) -> None:
     spaces = make_sampler(acting, 0, 0, None).spaces
-    consumer.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
+    consumer.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8, 16))
     worker = RolloutWorker(WorkerSettings(acting, 0, namespace, 0, embedded_redis.url, namespace))
     made: Counter[str] = Counter()
     add = worker.outbox.add
 
     def record(episode: Episode) -> None:
         made[content_of(episode)] += 1
+        carried = 0 if episode.burn_in is None else len(episode.burn_in)
+        assert carried == min(16, 8 * episode.telemetry.get("segment", 0))
         add(episode)
 
     worker.outbox.add = record  # type: ignore[method-assign]

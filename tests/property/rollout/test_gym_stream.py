@@ -36,7 +36,10 @@ MODES = {
 def network(spaces: Spaces) -> FactoredRecurrentActorCritic:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, num_layers=2, probability_floor=0.01)
+    config = PolicyConfig(
+        core="lstm+memory", memory_cells=3, memory_size=4,
+        hidden_size=12, encoder_size=10, head_size=8, num_layers=2, probability_floor=0.01,
+    )  # fmt: skip
     made = FactoredRecurrentActorCritic(spaces, config)
     with torch.no_grad():
         for p in made.parameters():
@@ -80,9 +83,10 @@ def check_isolation(**kwargs: Any) -> None:
             assert np.array_equal(getattr(episode, name), getattr(alone, name)), name
         for name in CLOSE:
             assert np.allclose(getattr(episode, name), getattr(alone, name), rtol=1e-5, atol=1e-6), name
-        for part in ("h", "c"):
+        for part in ("h", "c", "cells", "usage"):
             assert not getattr(episode.initial_state, part).any()
             assert np.allclose(getattr(episode.states, part), getattr(alone.states, part), atol=1e-6)
+            assert getattr(episode.states, part)[:, 1:].any() or len(episode.states.h[0]) < 2
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 4, 3)])
@@ -90,10 +94,20 @@ def test_an_episode_does_not_depend_on_other_rows(sizes: tuple[int, ...]) -> Non
     check_isolation(sizes=sizes, masks="info")
 
 
-@pytest.mark.parametrize("mutation", ["state is carried into the next episode", "noise of the neighbors"])
+MUTATIONS = ["state is carried into the next episode", "memory is carried", "noise of the neighbors"]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_isolation_check_detects(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutation.startswith("state"):
         monkeypatch.setattr(PolicyState, "reset_rows", lambda self, rows: self)
+    elif mutation.startswith("memory"):
+        reset = PolicyState.reset_rows
+
+        def without_memory(self: PolicyState, rows: torch.Tensor) -> PolicyState:
+            return reset(self, rows)._replace(cells=self.cells, usage=self.usage)
+
+        monkeypatch.setattr(PolicyState, "reset_rows", without_memory)
     else:
         shared = np.random.default_rng(0)
         monkeypatch.setattr("actors.rollout.wave.PolicyNoise.step", lambda self: shared.random((1, 1)))

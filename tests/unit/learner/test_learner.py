@@ -49,11 +49,11 @@ def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:
 
 def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     store = MemoryStore()
-    learner = make_learner(tmp_path, store)
+    learner = make_learner(tmp_path, store, chunk_length=4, burn_in=6)
     learner.run(ToyProducer(store))
     weights = learner.transport.fetch()
     assert weights is not None
-    assert (weights.version, weights.state_stride, weights.spaces_hash) == (3, 2, SPACES.hash)
+    assert (weights.version, weights.state_stride, weights.burn_in, weights.spaces_hash) == (3, 2, 6, SPACES.hash)
     older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)
     actor = from_weights(weights)
     sequence = toy_sequence(toy_wave(toy_network(), [toy_seed(6, truncated=True)]))

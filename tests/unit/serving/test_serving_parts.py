@@ -25,6 +25,7 @@ from actors.serving.client.session import PolicyError
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
 from actors.serving.noise import step_noise
 from actors.serving.server.metrics import ServingMetrics
+from actors.serving.server.sessions import StateTable
 from actors.types.actions import ActionMasks, independent_spec, playable
 from deploy.launch.server_log import configure_log
 from tests.support.examples import examples
@@ -127,6 +128,16 @@ def test_compiled_programs_agree_with_the_network_for_any_batch_size_and_weights
                     expected = (step.log_probs, step.values, step.baseline_values, *step.state)
                     for served, exact in zip(out[1:], expected, strict=True):
                         torch.testing.assert_close(served, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_a_session_begins_with_a_zero_state_where_another_one_was() -> None:
+    sizes = toy_network(core="lstm+memory").core.sizes
+    table = StateTable(sizes, 2, torch.device("cpu"))
+    used = table.allocate()
+    table.write(used, PolicyState(*(t + 1.0 for t in PolicyState.zeros(sizes, 1))))
+    table.free(used)
+    assert table.allocate() == used
+    assert not any(bool(t.any()) for t in table.state)
 
 
 def test_noise_depends_on_seed_and_index_only() -> None:
