@@ -128,4 +128,7 @@ def test_info_holds_contributions() -> None:
     assert info["interaction"][[0, 2]] == pytest.approx(v(0, 2) - v(0) - v(2) + v())
     for name in ("shapley", "contribution", "interaction"):
         assert info[f"{name}_known"].tolist() == [True, False, True, False, False]
+    for s, lane in enumerate(env.timeline.contributions):
+        assert lane[-1] == (info["contribution"][s] if s in (0, 2) else None)
+        assert env.timeline.gradient_health[s][-1] == env.lifecycle.slots[s].gradient_health
     assert first != 0.0
