@@ -52,7 +52,8 @@ class Provenance:
 
 @dataclass
 class Recorder:
-    """Records the steps of one environment's episode or segment."""
+    """Records the steps of one environment's episode or segment: `record` a decision, append its reward to `rewards`,
+    and `finish` it at its end."""
 
     seed: int
     task_id: str
