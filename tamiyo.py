@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from actors.env.blueprints.column import ColumnBlueprint
     from actors.env.blueprints.family import blueprint_index, register_blueprint
     from actors.env.layers.layer_norm import Units
+    from actors.env.seed_fleet import make_fleet
     from actors.env.slots.lifecycle import SeedAction
     from actors.env.tasks.family import TaskFamily
     from actors.env.tasks.task import Sizes, Split, Task, draw_splits
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from actors.growth.decision import Decision
     from actors.growth.lightning import GrowthCallback
     from actors.growth.slots import SlotSpec
+    from actors.policy.network import FactoredRecurrentActorCritic
+    from actors.rollout.wave import PolicyNoise, Recorder
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
     from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
@@ -46,6 +49,9 @@ if TYPE_CHECKING:
     from deploy.config.schema import PRESETS, Config
     from deploy.launch.local import train
     from deploy.rllib import TamiyoRLModule, register_with_rllib
+    from learner.ppo.batch import make_batch
+    from learner.ppo.optimizer import make_optimizer
+    from learner.ppo.update import PPOUpdate
     from learner.run.checkpoint import load_policy
 
 __all__ = [
@@ -59,16 +65,20 @@ __all__ = [
     "ColumnBlueprint",
     "Config",
     "Decision",
+    "FactoredRecurrentActorCritic",
     "GrowthCallback",
     "GrowthConfig",
     "GrowthController",
     "LocalPolicy",
     "Op",
+    "PPOUpdate",
     "Param",
     "Params",
     "PolicyClient",
     "PolicyError",
+    "PolicyNoise",
     "PolicySession",
+    "Recorder",
     "SeedAction",
     "Sizes",
     "SlotSpec",
@@ -82,7 +92,10 @@ __all__ = [
     "blueprint_index",
     "draw_splits",
     "load_policy",
+    "make_batch",
     "make_env",
+    "make_fleet",
+    "make_optimizer",
     "register_blueprint",
     "register_with_rllib",
     "serve_env",
@@ -126,6 +139,13 @@ _MODULES = {
     "PRESETS": "deploy.config.schema",
     "train": "deploy.launch.local",
     "load_policy": "learner.run.checkpoint",
+    "make_fleet": "actors.env.seed_fleet",
+    "FactoredRecurrentActorCritic": "actors.policy.network",
+    "PolicyNoise": "actors.rollout.wave",
+    "Recorder": "actors.rollout.wave",
+    "make_batch": "learner.ppo.batch",
+    "make_optimizer": "learner.ppo.optimizer",
+    "PPOUpdate": "learner.ppo.update",
     "TamiyoRLModule": "deploy.rllib",
     "register_with_rllib": "deploy.rllib",
 }

@@ -113,8 +113,12 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    config, resume, attach = parse("train", args, resumable=True)
+    config, resume, attach, in_process = parse("train", args, resumable=True)
     _print(summary(config))
+    if in_process:
+        from deploy.launch.in_process import train_in_process
+
+        return train_in_process(config, resume)
     from deploy.launch.local import train
 
     return train(config, resume, attach)
@@ -131,7 +135,9 @@ def _stop(args: list[str]) -> int:
 
 
 def _learner(args: list[str]) -> int:
-    config, resume, _ = parse("learner", args, resumable=True)
+    config, resume, _, in_process = parse("learner", args, resumable=True)
+    if in_process:
+        raise UserError("--in-process runs the learner with its actor: use `tamiyo train --in-process`")
     _need_server("learner", config.run.redis)
     _print(summary(config))
     from deploy.launch.processes import run_learner
@@ -140,7 +146,7 @@ def _learner(args: list[str]) -> int:
 
 
 def _actors(args: list[str]) -> int:
-    config, _, _ = parse("actors", args, resumable=False)
+    config, *_ = parse("actors", args, resumable=False)
     _need_server("actors", config.run.redis)
     _print(summary(config))
     from deploy.launch.processes import run_actors

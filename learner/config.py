@@ -33,7 +33,8 @@ class LearnerConfig:
     grad_clip: float = 0.5
     """Global gradient-norm clip."""
     gamma: float = 1.0
-    """Discount."""
+    """Discount. An episode of a seed host is short, and its rewards add up to J only undiscounted, hence 1; where
+    episodes may be long or endless, undiscounted values have no bound, hence 0.99 in preset `general`."""
     gae_lambda: float = 0.97
     """Lambda of generalized advantage estimation."""
     leave_one_out: bool = False

@@ -12,6 +12,7 @@ import torch
 
 from actors.config import PolicyConfig, QueueConfig
 from actors.errors import UserError
+from actors.transport.base import Transport
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from actors.types.spaces import Spaces
@@ -49,6 +50,21 @@ class LearnerStatus:
     beats: int = 0  # number of heartbeats so far
 
 
+def open_learner(
+    s: LearnerSettings, transport: Transport, report: Callable[[dict[str, float]], None] = lambda metrics: None
+) -> Learner:
+    """Return a learner that continues from the newest checkpoint in the run folder, or begins as the settings say."""
+    run_dir = Path(s.run_dir)
+    found = LineageFolder(run_dir).newest()
+    resume = found[1] if found else None
+    wanted = bool(s.init_from) and (resume is None or s.config.keeps_prior)
+    given = load_checkpoint(Path(s.init_from)).weights if wanted else None
+    init, prior = given if resume is None else None, given if s.config.keeps_prior else None
+    learner = Learner(s.config, s.policy, s.spaces, transport, run_dir, s.seed, resume, report, init, s.wandb, prior)
+    learner.notes.extend(s.advice)
+    return learner
+
+
 class LearnerService:
     """Starts, polls and stops a learner; `poll` raises the errors of its thread. Both the first learner of a run and
     one that replaces a dead one continue from the newest checkpoint in the run folder, which is located after the
@@ -73,16 +89,10 @@ class LearnerService:
             return here()
         torch.set_num_threads(1)
         s = self._settings
-        run_dir = Path(s.run_dir)
-        if not run_dir.is_dir():
+        if not Path(s.run_dir).is_dir():
             raise UserError(
-                f"{run_dir} does not exist on the learner's machine: give a --run.root that all machines share"
+                f"{s.run_dir} does not exist on the learner's machine: give a --run.root that all machines share"
             )
-        found = LineageFolder(run_dir).newest()
-        resume = found[1] if found else None
-        wanted = bool(s.init_from) and (resume is None or s.config.keeps_prior)
-        given = load_checkpoint(Path(s.init_from)).weights if wanted else None
-        init, prior = given if resume is None else None, given if s.config.keeps_prior else None
         report = self._make_report() if self._make_report else lambda metrics: None
 
         def note(metrics: dict[str, float]) -> None:
@@ -91,11 +101,9 @@ class LearnerService:
                 self._metrics.append(metrics)
 
         transport = Retry(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
-        config = s.config if max_seconds is None else replace(s.config, max_seconds=max_seconds)
-        self._learner = Learner(
-            config, s.policy, s.spaces, transport, run_dir, s.seed, resume, note, init, s.wandb, prior
-        )
-        self._learner.notes.extend(s.advice)
+        if max_seconds is not None:
+            s = replace(s, config=replace(s.config, max_seconds=max_seconds))
+        self._learner = open_learner(s, transport, note)
         self._thread.start()
         return here()
 

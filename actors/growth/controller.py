@@ -169,8 +169,10 @@ class GrowthController:
             action, reason = SeedAction(Op.WAIT), refused
         if reason and self._report is not None:
             self._report.stop(f"epoch {self.epoch}: {reason}")
+        slots = self._growth.slots  # of which the action may clear one
+        measured = [slot.contribution for slot in slots], [slot.gradient_health for slot in slots]
         self._apply(action, asked=action is asked or answer is None)
-        decision = self._decision(action, asked, reason, answer)
+        decision = self._decision(action, asked, reason, answer, *measured)
         self._log.append(decision)
         return decision
 
@@ -266,7 +268,15 @@ class GrowthController:
             self._seeds.germinate(action.slot, action.blueprint, action.blend)
         self._seeds.activate(self._growth.blended())
 
-    def _decision(self, action: SeedAction, asked: SeedAction, reason: str, answer: Answer | None) -> Decision:
+    def _decision(
+        self,
+        action: SeedAction,
+        asked: SeedAction,
+        reason: str,
+        answer: Answer | None,
+        contributions: list[float | None],
+        gradient_health: list[float | None],
+    ) -> Decision:
         names, slots = self._seeds.names, self._growth.slots
         blueprints = [self._seeds.blueprint_name(s, slot.blueprint) for s, slot in enumerate(slots)]
         wanted = "" if answer is None else asked.op.name + ("" if asked.op is Op.WAIT else f" {names[asked.slot]}")
@@ -288,6 +298,8 @@ class GrowthController:
             slots=names,
             policy_version=-1 if answer is None else answer.policy_version,
             value=None if answer is None else answer.value,
+            contributions=contributions,
+            gradient_health=gradient_health,
         )
 
     def follow(self, model: nn.Module) -> None:

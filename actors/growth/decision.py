@@ -30,6 +30,8 @@ class Decision:
     slots: list[str]
     policy_version: int  # -1 if the policy did not answer
     value: float | None  # the value that the policy estimated
+    contributions: list[float | None]  # by slot, before the decision, percentage points; None if unknown
+    gradient_health: list[float | None]  # by slot, before the decision: the share of minibatches with healthy gradients
 
     @property
     def waited(self) -> bool:

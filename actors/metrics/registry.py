@@ -51,6 +51,10 @@ _TABLE = (
     Metric("loss_policy", "gauge", "1", "Clipped surrogate loss, summed over heads"),
     Metric("loss_value", "gauge", "1", "Value loss in normalized units"),
     Metric("lr", "gauge", "1", "Learning rate of the optimizer"),
+    Metric("value_estimate", "gauge", "points", "Mean value estimate of the batch's steps, in units of the return"),
+    Metric("value_mean", "gauge", "points", "Running mean of the returns (PopArt): the value of the critic's output 0"),
+    Metric("value_scale", "gauge", "points", "Running deviation of the returns: the unit of the critic's output"),
+    Metric("entropy", "gauge", "1", "Normalized entropy over all heads, where they are relevant and not forced"),
     Metric("entropy_coef", "gauge", "1", "Current entropy coefficient"),
     Metric(
         "explained_variance",
@@ -162,6 +166,9 @@ METRICS: dict[str, Metric] = {m.name: m for m in _TABLE}
 FAMILIES: dict[str, Metric] = {
     "entropy": Metric(
         "head_entropy", "gauge", "1", "Normalized entropy of the head over its relevant, unforced steps", "head"
+    ),
+    "loss_policy": Metric(
+        "head_loss_policy", "gauge", "1", "Clipped surrogate loss of the head; the heads add up to loss_policy", "head"
     ),
     "kl": Metric(
         "head_kl", "gauge", "nats", "KL divergence of the head from the behaviour policy (k3 estimate)", "head"

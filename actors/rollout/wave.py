@@ -55,7 +55,8 @@ class Provenance:
 
 @dataclass
 class Recorder:
-    """Records the steps of one environment's episode or segment; `carried` are the steps before a segment."""
+    """Records the steps of one environment's episode or segment: `record` a decision, append its reward to `rewards`,
+    and `finish` it at its end. `carried` are the steps before a segment."""
 
     seed: int
     task_id: str

@@ -102,13 +102,18 @@ class RolloutWorker:
         restarted: bool = False,
         report: Callable[[Mapping[str, float]], None] = lambda metrics: None,
         heartbeat: Heartbeat | None = None,
+        transport: Transport | None = None,
+        max_busy_wait_s: float = MAX_BUSY_WAIT_S,
     ) -> None:
-        self.settings = settings
+        """`transport` replaces the connection to `settings.redis`."""
+        self.settings, self._max_busy_wait_s = settings, max_busy_wait_s
         acting = settings.acting
         self._heartbeat = heartbeat or Heartbeat()
         self._retry = Retry(heartbeat=self._heartbeat)
         self._report = report
-        self.transport: Transport = self._retry(lambda: connect(settings.redis, acting.queue, settings.namespace))
+        self.transport: Transport = transport or self._retry(
+            lambda: connect(settings.redis, acting.queue, settings.namespace)
+        )
         self.name = settings.name
         began = time.monotonic()
         new = self._retry(lambda: self._new_incarnation(began))
@@ -189,7 +194,7 @@ class RolloutWorker:
             raise
 
     def _ship(self) -> float:
-        return self._retry(lambda: self.outbox.ship(MAX_BUSY_WAIT_S, self._heartbeat))
+        return self._retry(lambda: self.outbox.ship(self._max_busy_wait_s, self._heartbeat))
 
     def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> SampleReport:
         return SampleReport(

@@ -63,7 +63,7 @@ def _show(decisions: list[Decision], console: Console) -> None:
     last = decisions[-1]
     accuracy = "" if last.accuracy is None else f"accuracy {last.accuracy:.1f}   "
     answered = sum(bool(d.asked) for d in decisions)
-    console.width = max(console.width, 66 + 30 * len(last.slots))
+    console.width = max(console.width, 66 + 42 * len(last.slots))
     console.print(
         Text.assemble(
             (f"{len(decisions)} decisions, {answered} by the policy   ", "dim"),
@@ -91,5 +91,7 @@ def timeline(decisions: list[Decision]) -> Timeline:
         stages=[[d.stages[s] for d in decisions] for s in range(len(slots))],
         alphas=[[d.alphas[s] for d in decisions] for s in range(len(slots))],
         blueprints=[[d.blueprints[s] for d in decisions] for s in range(len(slots))],
+        contributions=[[d.contributions[s] for d in decisions] for s in range(len(slots))],
+        gradient_health=[[d.gradient_health[s] for d in decisions] for s in range(len(slots))],
         growth_ratio=[d.growth_ratio for d in decisions],
     )

@@ -80,7 +80,7 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     episode = fleet.timelines()[0]
     console = console or Console(highlight=False)
     # Wrapped lines in a narrow terminal are more useful than truncated columns.
-    console.width = max(console.width, 66 + 30 * config.total_slots)
+    console.width = max(console.width, 66 + 42 * config.total_slots)
     console.print(_headline(episode, options.sampled))
     console.print(timeline_table(episode, episode.lanes))
     if options.picture is not None:
@@ -134,7 +134,14 @@ def _headline(episode: Timeline, sampled: bool) -> Text:
 
 def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
     """One row per epoch: the accuracy after it, the decision, and the content of each slot, named by `lanes`."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="bold",
+        caption="slots: blueprint, stage, alpha; contribution in points and share of healthy gradients, where known",
+        caption_justify="left",
+    )
     table.add_column("epoch", justify="right")
     table.add_column("accuracy", no_wrap=True)
     table.add_column("decision", no_wrap=True)
@@ -167,4 +174,10 @@ def _slot(episode: Timeline, slot: int, t: int) -> Text:
     if stage == "DORMANT":
         return Text("·", style="dim")
     name = f"{episode.blueprints[slot][t]} " if stage in ACTIVE else ""
-    return Text.assemble((f"{name}{stage.lower()}", STAGES[stage]), (f" {episode.alphas[slot][t]:.2f}", "dim"))
+    contribution, health = episode.contributions[slot][t], episode.gradient_health[slot][t]
+    return Text.assemble(
+        (f"{name}{stage.lower()}", STAGES[stage]),
+        (f" {episode.alphas[slot][t]:.2f}", "dim"),
+        "" if contribution is None else f" {contribution:+.1f}",
+        ("" if health is None else f" {health:.0%}", "dim"),
+    )

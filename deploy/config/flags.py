@@ -61,6 +61,9 @@ class ResumableFlags(Flags):
     """Run folder to continue, or one of its checkpoints to roll back to; its settings replace the preset."""
     attach: bool = False
     """Only follow the running run --run.name at --address; never start one."""
+    in_process: bool = False
+    """`train` with one actor and the learner taking turns in this process, without Ray and Redis: on one core, with the
+    same numbers each time, and open to a debugger."""
     init_from: str | None = None
     """Checkpoint with the initial weights of a new run; short for --run.init_from."""
 
@@ -71,6 +74,7 @@ class ParsedFlags(NamedTuple):
     config: Config
     resume: Path | None
     attach: bool = False
+    in_process: bool = False
 
 
 def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
@@ -112,8 +116,9 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
             raise UserError("--env external needs --spaces FILE.json: the spaces of your environment")
     elif flags.env is not None:
         config = dataclasses.replace(config, gym=dataclasses.replace(config.gym, id=flags.env))
-    attach = isinstance(flags, ResumableFlags) and flags.attach
-    return ParsedFlags(config, first.resume if resumable else None, attach)
+    if not isinstance(flags, ResumableFlags):
+        return ParsedFlags(config, None)
+    return ParsedFlags(config, first.resume, flags.attach, flags.in_process)
 
 
 _DESCRIPTIONS = {
@@ -180,7 +185,7 @@ def known_flags(resumable: bool) -> Iterator[str]:
     yield from ("--help", "--preset", "--config", "--redis", "--weights_redis", "--task", "--env", "--spaces")
     yield from ("--address", "--gpus_per_actor")
     if resumable:
-        yield from ("--resume", "--init_from", "--attach", "--no_attach")
+        yield from ("--resume", "--init_from", "--attach", "--no_attach", "--in_process", "--no_in_process")
     base = Config()
     for section in dataclasses.fields(base):
         for f in dataclasses.fields(getattr(base, section.name)):

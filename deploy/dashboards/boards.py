@@ -55,11 +55,14 @@ TRAINING = Board(
         ),
         "Heads": (
             Panel("Entropy by head", ("entropy/",)),
+            Panel("Entropy of all heads", ("entropy",)),
+            Panel("Policy loss by head", ("loss_policy/",)),
             Panel("KL by head", ("kl/",)),
             Panel("Clip fraction by head", ("clip_fraction/",)),
         ),
         "Update": (
             Panel("Explained variance", ("explained_variance",)),
+            Panel("Value, and running mean and deviation of returns", ("value_estimate", "value_mean", "value_scale")),
             Panel("Losses", ("loss_policy", "loss_value")),
             Panel("KL divergence of the update", ("kl", "kl_limit")),
             Panel("Updates that the KL stop ended", ("kl_stop",)),

@@ -12,20 +12,30 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from actors.config import ActingConfig
 from actors.env.rng import Purpose, stream
 from actors.errors import UserError, described
 from actors.types.episode import REPORTED_TASK, EndReason
 from actors.workers.rollout_worker import PolicyName
-from actors.workers.worker_pool import WorkerPool
 from deploy.report.progress import clock
 from learner.run.checkpoint import write_durably
 
 LEAST_S = 60.0
 SHARE = 0.1  # of the training's time that a comparison may take, if that is more than `LEAST_S`
 Timelines = dict[str, list[dict[str, Any]]]  # by player
+
+
+class Players(Protocol):
+    """The actors of a run, which play for the comparison."""
+
+    @property
+    def size(self) -> int: ...
+
+    def play(
+        self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False, stop: Callable[[], bool] = ...
+    ) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Comparison:
     note: Callable[[str], None]
     stop: Callable[[], bool]
 
-    def run(self, pool: WorkerPool | None) -> None:
+    def run(self, pool: Players | None) -> None:
         """Compare, and write the results for the report, or why there are none. Without a pool, programs outside of
         the run play its environment."""
         if pool is None or not self.episodes:
@@ -57,7 +67,7 @@ class Comparison:
             except OSError as error:
                 self.note(f"no comparison: {why}, and this could not be written: {_line(error)}")
 
-    def _compare(self, pool: WorkerPool) -> str:
+    def _compare(self, pool: Players) -> str:
         """Return why there is no comparison; empty if there is one."""
         hosts, limit_s = not self.acting.gym.id, max(LEAST_S, SHARE * self.elapsed_s)
         deadline = math.inf if hosts else time.monotonic() + limit_s
@@ -90,7 +100,7 @@ class Comparison:
         return ""
 
     def _play(
-        self, pool: WorkerPool, players: Sequence[PolicyName], seeds: list[int], over: Callable[[], bool]
+        self, pool: Players, players: Sequence[PolicyName], seeds: list[int], over: Callable[[], bool]
     ) -> Timelines:
         """Play the seeds in rounds of one episode per environment, as many as are complete before `over`."""
         played: Timelines = {name: [] for name in players}
@@ -116,7 +126,7 @@ class Comparison:
         step = max(1, len(fifth) // self.episodes)
         return fifth[::-1][::step][: self.episodes][::-1]
 
-    def _draw_episode(self, pool: WorkerPool, chosen: list[dict[str, Any]]) -> None:
+    def _draw_episode(self, pool: Players, chosen: list[dict[str, Any]]) -> None:
         """Write the example episode of the report, from the task on which the policy grows most."""
         growth: dict[str, list[float]] = {}
         for row in chosen:

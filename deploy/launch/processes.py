@@ -74,10 +74,7 @@ def _learn(config: Config, resume: Path | None) -> int:
             for note in status.new_notes:
                 console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:
-                console.print(
-                    f"update {m['update']:.0f}: {_outcome(m)}, lag {m['policy_lag_mean']:.1f}, "
-                    f"{m['episodes_per_s']:.1f} episodes/s, waited {m['wait_s']:.1f} s"
-                )
+                console.print(update_line(m))
             if status.done or stop.wait(0.2):
                 break
         if config.run.service and status.done:
@@ -95,10 +92,15 @@ def _learn(config: Config, resume: Path | None) -> int:
     return 130 if stop.is_set() and not status.done else 0
 
 
-def _outcome(metrics: Mapping[str, float]) -> str:
-    if "return_mean" in metrics:
-        return f"return {number(metrics['return_mean'])}"
-    return f"reward per step {number(metrics['reward_mean'])}, no episode ended"
+def update_line(m: Mapping[str, float]) -> str:
+    """Describe an update in one line."""
+    outcome = f"reward per step {number(m['reward_mean'])}, no episode ended"
+    if "return_mean" in m:
+        outcome = f"return {number(m['return_mean'])}"
+    return (
+        f"update {m['update']:.0f}: {outcome}, lag {m['policy_lag_mean']:.1f}, "
+        f"{m['episodes_per_s']:.1f} episodes/s, waited {m['wait_s']:.1f} s"
+    )
 
 
 def run_actors(config: Config) -> int:

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 
-def policy_loss(ratio: Tensor, advantages: Tensor, counted: Tensor, clip: float, denominator: Tensor | float) -> Tensor:
-    """Clipped surrogate (Schulman et al., 2017) per head, summed over relevant heads.
+def policy_losses(
+    ratio: Tensor, advantages: Tensor, counted: Tensor, clip: float, denominator: Tensor | float
+) -> Tensor:
+    """Clipped surrogate (Schulman et al., 2017) of each head, `[H]`; the policy's loss is their sum.
 
     `ratio [N, H]` of each head to the reference policy; `advantages [N]`, or `[N, H]`;
     `counted [N, H]` = relevant and unforced; `denominator` a number, or one per head `[H]`.
     """
     a = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
     surrogate = torch.minimum(ratio * a, ratio.clamp(1.0 - clip, 1.0 + clip) * a)
-    return -(surrogate.masked_fill(~counted, 0.0).sum(0) / denominator).sum()
+    return -surrogate.masked_fill(~counted, 0.0).sum(0) / denominator
 
 
 def value_loss(

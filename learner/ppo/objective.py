@@ -75,15 +75,7 @@ def objective(
     reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
     if has_kernel(out, config, denominators, continuous):
         return _compiled(out, t, reference, config, entropy_coef, denominators)
-    moved, counted = out.log_probs - reference, t.counted
-    advantages, share = t.advantages, denominators.policy
-    if config.ratio == "joint":
-        moved, counted = moved.sum(-1, keepdim=True), t.unforced[:, None]
-    elif continuous:
-        moved = joined(moved, continuous)
-        heads = moved.shape[1]  # continuous heads are always relevant, so any of their columns stands for all
-        counted, advantages, share = counted[:, :heads], advantages[:, :heads], share[:heads] if share.dim() else share
-    policy = losses.policy_loss(moved.exp(), advantages, counted, config.clip, share)
+    policy = _policy_losses(out.log_probs - reference, t, t.counted, config, denominators.policy, continuous).sum()
     value = losses.value_loss(out.values, t.proximal_values, t.returns, config.value_clip, denominators.value)
     categorical = out.entropies.shape[1] - continuous
     parts = (slice(0, categorical), entropy_coef), (slice(categorical, None), config.continuous_entropy_coef)
@@ -94,6 +86,20 @@ def objective(
         total = total - coefficient * bonus
     kl = losses.k3((out.log_probs.detach() - t.proximal_log_probs).sum(-1), t.unforced)
     return Loss(total, policy.detach(), value.detach(), kl)
+
+
+def _policy_losses(
+    moved: Tensor, t: Targets, counted: Tensor, config: LearnerConfig, share: Tensor, continuous: int
+) -> Tensor:
+    """Return the policy's loss of each ratio, from log-ratios `moved [N, H]`; `share` is the denominator."""
+    advantages = t.advantages
+    if config.ratio == "joint":
+        moved, counted = moved.sum(-1, keepdim=True), t.unforced[:, None]
+    elif continuous:
+        moved = joined(moved, continuous)
+        heads = moved.shape[1]  # continuous heads are always relevant, so any of their columns stands for all
+        counted, advantages, share = counted[:, :heads], advantages[:, :heads], share[:heads] if share.dim() else share
+    return losses.policy_losses(moved.exp(), advantages, counted, config.clip, share)
 
 
 def has_kernel(out: Evaluation, config: LearnerConfig, denominators: Denominators, continuous: int) -> bool:
@@ -126,6 +132,31 @@ def _compiled(
 
 
 @torch.no_grad()
+def head_losses(
+    log_probs: Tensor,
+    t: Targets,
+    live: Tensor,
+    config: LearnerConfig,
+    share: Tensor,
+    heads: tuple[str, ...],
+    continuous: int = 0,
+) -> dict[str, Tensor]:
+    """Return the policy's loss of each head over the evaluated steps before the KL stop, as in `ratio_metrics`. With
+    one ratio for all heads there is none."""
+    if config.ratio == "joint":
+        return {}
+    reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
+    counted = t.counted & live[:, None]
+    found = _policy_losses(log_probs - reference, t, counted, config, share, continuous)
+    found = found.nan_to_num(posinf=0.0, neginf=0.0)
+    return {f"loss_policy/{name}": found[part].sum() for name, part in ranges(_names(heads, continuous))}
+
+
+def _names(heads: tuple[str, ...], continuous: int) -> tuple[str, ...]:
+    return (*heads[:-continuous], "continuous") if continuous else heads
+
+
+@torch.no_grad()
 def ratio_metrics(
     log_probs: Tensor, t: Targets, live: Tensor, config: LearnerConfig, heads: tuple[str, ...], continuous: int = 0
 ) -> dict[str, Tensor]:
@@ -134,8 +165,7 @@ def ratio_metrics(
     log_ratio = joined(log_probs - t.behaviour_log_probs, continuous)
     decoupled = config.objective == "decoupled"
     moved = joined(log_probs - t.proximal_log_probs, continuous) if decoupled else log_ratio
-    if continuous:
-        heads = (*heads[:-continuous], "continuous")
+    heads = _names(heads, continuous)
     if config.ratio == "joint":
         moved = moved.sum(-1, keepdim=True)
     counted, seen = t.counted[:, : len(heads)] & live[:, None], live.sum().clamp(min=1)

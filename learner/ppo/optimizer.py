@@ -100,6 +100,7 @@ class GatedAdamW(torch.optim.AdamW):
 
 
 def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float) -> GatedAdamW:
+    """Return AdamW for `network`, without weight decay on norms, biases and embeddings."""
     return GatedAdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
 
 

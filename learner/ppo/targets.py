@@ -94,9 +94,15 @@ def batch_metrics(
         "lag_kl": losses.k3(log_ratio, targets.unforced),
         "ratio_error": torch.where(fresh.any(), error, torch.full_like(error, torch.nan)),
         "forced_fraction": 1.0 - targets.unforced.double().mean(),
+        "value_estimate": values.mean(),
+        "value_mean": network.value_normalizer.mean,
+        "value_scale": network.value_normalizer.std,
     }
     spec = network.spaces.action
-    entropy = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0) / targets.counted.sum(0).clamp(min=1)
+    total, steps = proximal.entropies.masked_fill(~targets.counted, 0.0).sum(0), targets.counted.sum(0)
+    entropy = total / steps.clamp(min=1)
+    normalized = slice(spec.num_categorical or None)  # entropies of continuous heads are in nats
+    metrics["entropy"] = total[normalized].sum() / steps[normalized].sum().clamp(min=1)
     if network.config.is_recurrent:
         metrics["hidden_norm"] = proximal.hidden.norm(dim=-1).mean()
     metrics |= {f"memory/{name}": proximal.memory[:, k].mean() for k, name in enumerate(network.core.statistics)}

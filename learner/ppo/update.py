@@ -19,7 +19,7 @@ from learner.ppo.batch import Batch
 from learner.ppo.extremes import bound_ratios, clip_rewards, clip_values
 from learner.ppo.leave_one_out import others_per_episode
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
-from learner.ppo.objective import entropy_coefficient, make_denominators, objective, ratio_metrics
+from learner.ppo.objective import entropy_coefficient, head_losses, make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import clip_gradients
 from learner.ppo.precision import autocast
 from learner.ppo.prior import Prior, prior_coefficient
@@ -148,28 +148,38 @@ class PPOUpdate:
             skipped = skipped + broken * flags[-1]
             groups = tuple(by_group)
             measured.append(torch.stack([loss.policy, loss.value, *by_group.values()]))
-        metrics = self._step_metrics(parts[: len(flags)], targets, log_probs, flags)
+        passed = torch.stack(flags).sum()
+        share = denominators.policy * passed.clamp(min=1.0)
+        metrics = self._step_metrics(parts[: len(flags)], targets, log_probs, flags, share)
         if measured:
             rows = (
                 torch.stack(measured).nan_to_num(posinf=0.0, neginf=0.0) * torch.stack(flags[: len(measured)])[:, None]
             )
-            means = rows.sum(0) / torch.stack(flags).sum().clamp(min=1.0)
+            means = rows.sum(0) / passed.clamp(min=1.0)
             metrics |= dict(zip(("loss_policy", "loss_value", *groups), means, strict=True))
         waste = sum(p.layout.padded for p in parts[: c.minibatches]) / max(1, batch.size)
         return metrics | {
-            "update_epochs_done": torch.stack(flags).sum() / c.minibatches,
+            "update_epochs_done": passed / c.minibatches,
             "kl_stop": stopped,
             "skipped_steps": skipped,
             "padding_waste": torch.tensor(waste),
         }
 
     def _step_metrics(
-        self, parts: list[Minibatch], targets: Targets, log_probs: list[Tensor], flags: list[Tensor]
+        self,
+        parts: list[Minibatch],
+        targets: Targets,
+        log_probs: list[Tensor],
+        flags: list[Tensor],
+        share: Tensor,
     ) -> dict[str, Tensor]:
-        """Ratio metrics of all minibatches at once, instead of many small operations in the loop."""
+        """Ratio metrics and losses per head of all minibatches at once, instead of many small operations in the
+        loop; `share` is the denominator of the policy's terms, summed over the minibatches."""
         live = torch.cat([flag.expand(len(x)) for flag, x in zip(flags, log_probs, strict=True)]) > 0
         every = torch.arange(len(targets.returns), device=self.device)
         order = torch.cat([p.select(every) for p in parts])
         t = Targets(*(x.index_select(0, order) for x in targets))
         spec = self.network.spaces.action
-        return ratio_metrics(torch.cat(log_probs), t, live, self.config, spec.names, spec.num_continuous)
+        given = (torch.cat(log_probs), t, live, self.config)
+        heads = (spec.names, spec.num_continuous)
+        return ratio_metrics(*given, *heads) | head_losses(*given, share, *heads)

@@ -93,7 +93,7 @@ def test_a_slow_actor_contributes_and_the_lag_stays_bounded(run: ChaosRun) -> No
 
 
 def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
-    config, _, _ = parse("train", small(run.folder.parent, "chaos"), resumable=True)
+    config, *_ = parse("train", small(run.folder.parent, "chaos"), resumable=True)
     config = dataclasses.replace(config, queue=dataclasses.replace(config.queue, max_episodes=QUEUE))
     known = {number for _, number in run.ledger().actors}
     zombie = run.processes("RayRolloutWorker")[0]

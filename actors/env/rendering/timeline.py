@@ -29,11 +29,13 @@ class Timeline:
     stages: list[list[str]] = field(default_factory=list)  # [S][T]
     alphas: list[list[float]] = field(default_factory=list)  # [S][T]
     blueprints: list[list[str]] = field(default_factory=list)  # [S][T], "" if the slot is empty
+    contributions: list[list[float | None]] = field(default_factory=list)  # [S][T], points; None if unknown
+    gradient_health: list[list[float | None]] = field(default_factory=list)  # [S][T], 0 to 1; None if unknown
     growth_ratio: list[float] = field(default_factory=list)  # [T], parameters of all seeds / of the host
     shares: list[float] = field(default_factory=list)  # [T], terms of J in points, whatever the reward mode
 
     def __post_init__(self) -> None:
-        for lanes in (self.stages, self.alphas, self.blueprints):
+        for lanes in (self.stages, self.alphas, self.blueprints, self.contributions, self.gradient_health):
             lanes.extend([] for _ in self.kinds)
 
     def record(
@@ -53,6 +55,8 @@ class Timeline:
             self.stages[s].append(slot.stage.name)
             self.alphas[s].append(slot.alpha)
             self.blueprints[s].append(names[slot.blueprint] if slot.blueprint >= 0 else "")
+            self.contributions[s].append(slot.contribution)
+            self.gradient_health[s].append(slot.gradient_health)
         self.growth_ratio.append(growth)
         self.accuracy.append(accuracy)
         self.shares.append(share)

@@ -28,22 +28,22 @@ class Contributions:
     """Points of validation accuracy, by slot."""
 
     leave_one_out: dict[int, float]
+    # Empty with more than three filled slots:
     interaction: dict[int, float]  # mean over partners j of v(ij) - v(i) - v(j) + v(none); needs a partner
-    shapley: dict[int, float]  # empty with more than three filled slots
+    shapley: dict[int, float]
 
 
 def subsets_to_evaluate(blended: Iterable[int], training: Iterable[int]) -> list[Subset]:
     """Return the sets of slots whose values `contributions` needs.
 
-    With at most three filled slots these are all subsets; with more, those that leave one out, the empty one and those
-    of one slot.
+    With at most three filled slots these are all subsets; with more, the blended seeds and that set with one seed
+    switched.
     """
     on, off = frozenset(blended), frozenset(training)
     filled = on | off
     if len(filled) <= 3:
         return [frozenset(c) for n in range(len(filled) + 1) for c in combinations(sorted(filled), n)]
-    subsets = [on, frozenset[int](), *(on ^ {s} for s in sorted(filled)), *(frozenset({s}) for s in sorted(filled))]
-    return list(dict.fromkeys(subsets))
+    return [on, *(on ^ {s} for s in sorted(filled))]
 
 
 def contributions(value: Callable[[Subset], float], blended: Iterable[int], training: Iterable[int]) -> Contributions:

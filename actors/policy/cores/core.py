@@ -59,6 +59,8 @@ class Recurrent(nn.Module):
         self.lstm = nn.LSTM(inputs, hidden, layers)
         for name, p in self.lstm.named_parameters():
             if name.startswith("weight"):
+                # PyTorch stacks the gates. Orthogonal as one matrix, the recurrent weights of each gate would have
+                # singular values of about 1/2 instead of 1, and what it passes on would fade with every step.
                 for gate in p.chunk(4):
                     nn.init.orthogonal_(gate)
             else:

@@ -150,7 +150,26 @@ def test_training_continues_while_the_policy_server_is_down(tmp_path: Path) -> N
 
 def test_a_policy_that_never_answers_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Otherwise a script whose model never grows would seem to succeed."""
-    row = Decision(1, "WAIT", "", "", "", "unreachable", 1.0, None, 0, 1.0, ["DORMANT"], [0.0], [""], ["a"], -1, None)
+    row = Decision(
+        1,
+        "WAIT",
+        "",
+        "",
+        "",
+        "unreachable",
+        1.0,
+        None,
+        0,
+        1.0,
+        ["DORMANT"],
+        [0.0],
+        [""],
+        ["a"],
+        -1,
+        None,
+        [None],
+        [None],
+    )
     (tmp_path / "row").write_text(json.dumps(asdict(row)) + "\n")
     script = tmp_path / "script.py"
     script.write_text(f"import os, shutil\nshutil.copy({str(tmp_path / 'row')!r}, os.environ['{LOG_VARIABLE}'])\n")

@@ -32,7 +32,7 @@ both_backends = pytest.mark.parametrize("backend", BACKENDS)
 CONFIG = EnvConfig(tasks=("spirals",), host_width=(6, 24), horizon_epochs=12, inner_steps=3, budget_ratio=60.0)
 SIZES = [blueprint_index(column.name) for column in COLUMNS]
 DENSE = next(i for i, blueprint in enumerate(MLP_BLUEPRINTS) if blueprint.name == "dense")
-A_SEED, A_COLUMN, OTHER_COLUMN = 1, 3, 4
+OTHER_SEED, A_SEED, A_COLUMN, OTHER_COLUMN = 0, 1, 3, 4
 """Slots."""
 NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
@@ -62,7 +62,8 @@ def results(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[EpochPlan, Epoch
 
 
 def script(envs: int) -> list[NDArray[np.int64]]:
-    """Grow a seed and two columns, whose sizes differ between environments; the last column stays in TRAINING."""
+    """Grow a seed and two columns, whose sizes differ between environments, then another seed; the last two stay in
+    TRAINING."""
     grow = [
         (Op.GERMINATE, A_COLUMN),
         (Op.GERMINATE, A_SEED),
@@ -71,11 +72,12 @@ def script(envs: int) -> list[NDArray[np.int64]]:
         (Op.ADVANCE, A_COLUMN),
         (Op.GERMINATE, OTHER_COLUMN),
         (Op.ADVANCE, OTHER_COLUMN),
-        (Op.WAIT, 0),
+        (Op.GERMINATE, OTHER_SEED),
+        (Op.ADVANCE, OTHER_SEED),
     ]
 
     def blueprint(slot: int, env: int) -> int:
-        return DENSE if slot == A_SEED else SIZES[(env + slot) % len(SIZES)]
+        return DENSE if slot < A_COLUMN else SIZES[(env + slot) % len(SIZES)]
 
     return [
         np.stack([act(op, slot, blueprint(slot, e) if op is Op.GERMINATE else 0, 0, 1, 1) for e in range(envs)])
@@ -88,7 +90,7 @@ def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: 
     """Contributions by subtracting logits equal those by a forward pass; and so do losses, norms and scores."""
     envs = len(SIZES)
     reference, fleet = fleets(CONFIG, backend, envs)
-    widest = 0
+    evaluated = []
     for actions in script(envs):
         reference.step(actions)
         fleet.step(actions)
@@ -104,10 +106,11 @@ def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: 
                 alphas = {s: plan.alphas[s] for s in subset}
                 truth = env.network.ablate(env.val_x, env.val_y, alphas, env.calibration)
                 assert tuple(mine.ablations[subset]) == pytest.approx(tuple(truth), rel=1e-9), subset
-            widest = max(widest, len(plan.subsets))
+            evaluated.append(len(plan.subsets))
             contributions = [[s.contribution for s in e.lifecycle.slots] for e in (own, env.episode)]
             assert contributions[0] == contributions[1]
-    assert widest == 8  # all subsets of two columns and a seed
+    assert max(evaluated) == 8  # all subsets of two columns and a seed
+    assert evaluated[-1] == 1 + 4  # of four seeds and columns: each is switched once
 
 
 @both_backends

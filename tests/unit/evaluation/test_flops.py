@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from actors.config import EnvConfig
 from actors.env.blueprints.family import blueprint_index
 from actors.env.env import seed_spaces
+from actors.env.episode.epoch import EpochPlan
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.mlp import MLPHost
+from actors.policy.baselines import RandomPolicy
 from actors.rules.schedule import Schedule, Scheduled, fixed_column
 from deploy.evaluation import flops
 from deploy.evaluation.play import Row, play, play_built
@@ -66,3 +72,24 @@ def test_a_wider_host_costs_its_own_passes() -> None:
     own = flops.table(host.host.with_width(12), host.task.shape)
     assert row.training_flops == 3 * SAMPLES * EPOCHS * own.host
     assert row.inference_flops == own.host
+
+
+def test_what_is_charged_for_measuring_is_what_was_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With random policies, whose hosts have up to four seeds: of four, each is switched once."""
+    measured: Counter[int] = Counter()  # FLOPs, by seed of the episode
+    evaluated = set()  # (filled slots, evaluations)
+    honest = HostEpisode.complete_epoch
+
+    def noted(self: HostEpisode, plan: EpochPlan, *rest: Any) -> Any:
+        own, slots = flops.table(self.host, self.task.shape), self.lifecycle.slots
+        spent = {s: own.seed(s, self.host.family.name_of(slots[s].blueprint)) for s in plan.alphas}
+        passes = [own.host + sum(spent[s] for s in subset) for subset in plan.subsets]
+        measured[self.seed] += len(self.task.val) * sum(passes)
+        evaluated.add((len(plan.alphas), len(plan.subsets)))
+        return honest(self, plan, *rest)
+
+    monkeypatch.setattr(HostEpisode, "complete_epoch", noted)
+    config = replace(CONFIG, slots=5, column_slots=0, horizon_epochs=40, budget_ratio=60.0)
+    for row in play(RandomPolicy, config, 5, range(4), deterministic=False):
+        assert row.measuring_flops == measured[row.seed]
+    assert evaluated == {(0, 1), (1, 2), (2, 4), (3, 8), (4, 5)}

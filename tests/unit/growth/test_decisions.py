@@ -113,6 +113,8 @@ def test_observations_match_what_happened() -> None:
     assert feature(obs[4], "growth") == [pytest.approx(math.log2(1 + added / host) / 4)]
     assert [b.tolist() for _, b, _ in script.seen] == [[-1], [3], [3], [3], [3]]
     assert feature(obs[4], "contribution", 0) == feature(obs[4], "interaction", 0) == [0, 0]
+    assert [d.contributions for d in own.grower.log] == [[None]] * 5
+    assert [d.gradient_health for d in own.grower.log] == [[None], [None], [1.0], [1.0], [1.0]]
 
 
 def test_a_loss_alone_is_enough() -> None:
@@ -150,6 +152,8 @@ def test_contributions_equal_the_effect_of_switching_seeds_off() -> None:
     assert slots[1].contribution == pytest.approx(100 * (both - one))
     assert slots[0].interaction == pytest.approx(100 * (both - one - two + none))
     assert feature(script.seen[-1][0], "contribution", 0)[0] == 1
+    assert own.grower.log[-1].contributions == [slot.contribution for slot in slots]
+    assert own.grower.log[-1].gradient_health == [slot.gradient_health for slot in slots] == [1.0, 1.0]
     assert [slot_module.on for slot_module in slot_modules.values()] == [True, False]
 
 

@@ -103,7 +103,7 @@ def test_flags_override_the_file_and_the_file_overrides_the_preset(tmp_path: Pat
     path = tmp_path / "mine.yaml"
     path.write_text("learner: {lr: 5e-4, clip: 0.3}\nrun: {seed: 4}\n")
     args = ["--learner.lr", "1e-4", "--preset", "quick", "--config", str(path), "--redis", "redis://h:1/0"]
-    config, resume, _ = parse("train", args, resumable=True)
+    config, resume, *_ = parse("train", args, resumable=True)
     assert (config.learner.lr, config.learner.clip, config.run.seed) == (1e-4, 0.3, 4)
     assert config.learner.batch_episodes == PRESETS["quick"].learner.batch_episodes
     assert config.run.redis == "redis://h:1/0"
@@ -112,9 +112,7 @@ def test_flags_override_the_file_and_the_file_overrides_the_preset(tmp_path: Pat
 
 @pytest.mark.parametrize("flag", ["--spaces", "--external.spaces"])
 def test_external_spaces_choose_the_general_preset_and_have_no_actors_to_count(flag: str) -> None:
-    config, _, _ = parse(
-        "train", ["--env", "external", flag, "s.json", "--learner.batch_episodes", "1"], resumable=True
-    )
+    config, *_ = parse("train", ["--env", "external", flag, "s.json", "--learner.batch_episodes", "1"], resumable=True)
     assert (config.external.spaces, config.gym.id, config.learner.batch_episodes) == ("s.json", "", 1)
     assert config.learner.gamma == PRESETS["general"].learner.gamma
     with pytest.raises(UserError, match="--env external needs --spaces"):
@@ -123,10 +121,10 @@ def test_external_spaces_choose_the_general_preset_and_have_no_actors_to_count(f
 
 @pytest.mark.parametrize("flag", ["--env", "--gym.id"])
 def test_gymnasium_environments_use_preset_general_by_default(flag: str) -> None:
-    config, _, _ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)
+    config, *_ = parse("train", [flag, "CartPole-v1", "--env.slots", "2"], resumable=True)
     assert (config.gym.id, config.env.slots) == ("CartPole-v1", 2)
     assert config.learner == PRESETS["general"].learner != PRESETS["tamiyo"].learner
-    other, _, _ = parse("train", [flag, "a:B-v0", "--preset", "quick", "--gym.max_segment_steps", "2"], resumable=True)
+    other, *_ = parse("train", [flag, "a:B-v0", "--preset", "quick", "--gym.max_segment_steps", "2"], resumable=True)
     assert other.learner == PRESETS["quick"].learner
     assert parse("train", [], resumable=True).config == PRESETS["tamiyo"]
 
@@ -161,7 +159,7 @@ def test_flags_accept_dashes_null_lists_and_booleans() -> None:
         "wine",
         "digits",
     ]
-    config, _, _ = parse("train", [*args, "--run.dashboard"], resumable=True)
+    config, *_ = parse("train", [*args, "--run.dashboard"], resumable=True)
     assert config.learner.max_seconds is None
     assert config.learner.value_clip is None
     assert config.run.name == "none"
@@ -172,7 +170,7 @@ def test_flags_accept_dashes_null_lists_and_booleans() -> None:
 def test_a_resumed_run_keeps_its_settings_and_flags_override(tmp_path: Path) -> None:
     stored = dataclasses.replace(PRESETS["quick"], run=dataclasses.replace(PRESETS["quick"].run, seed=77))
     (tmp_path / "config.yaml").write_text(to_yaml(stored))
-    config, resume, _ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"], resumable=True)
+    config, resume, *_ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"], resumable=True)
     assert resume == tmp_path
     assert config == dataclasses.replace(stored, learner=dataclasses.replace(stored.learner, updates=5))
     with pytest.raises(UserError, match="mutually exclusive"):

@@ -18,6 +18,7 @@ from actors.env.slots.lifecycle import SeedAction
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
+from actors.rules.names import rule_policy
 from actors.types.actions import Op
 from deploy.cli import main
 from deploy.commands.rollout import RolloutOptions, show_rollout
@@ -54,7 +55,7 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
     fleet = make_fleet(EnvConfig(horizon_epochs=6, inner_steps=2, tasks=("moons",), slots=slots), 1, 5)
     source = rollout.Provenance(0, 0, 1, run_seed=5)
     (episode,) = rollout.run_wave(fleet, policy, [2], source)
-    head, columns, *rows = printed(checkpoint, 2, slots)
+    head, columns, *rows, _ = printed(checkpoint, 2, slots)
     assert f"J {episode.telemetry['objective']:+.2f}" in head
     assert "moons" in head
     assert f"host width {episode.telemetry['host_width']:.0f}, price {episode.telemetry['rent_weight']:.2g}" in head
@@ -72,6 +73,22 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
         wanted = ops[action[0]] if action[0] == 0 else f"{ops[action[0]]} {action[1]}"
         assert wanted in row
     assert len({ops[a] for a in episode.actions[:, 0]}) > 1
+
+
+def test_it_prints_contributions_and_gradient_health() -> None:
+    fleet = make_fleet(EnvConfig(tasks=("moons",)), 1, 0)
+    policy = rule_policy("fixed-column:same@1", fleet.spaces)
+    rollout.run_wave(fleet, policy, [2], rollout.Provenance(0, 0, 1, run_seed=0), deterministic=True)
+    episode = fleet.timelines()[0]
+    lane = next(s for s, names in enumerate(episode.blueprints) if any(names))
+    _, _, *rows, caption = printed("fixed-column:same@1", 2, task="moons", sampled=False)
+    assert "contribution" in caption
+    shown = 0
+    for row, points, health in zip(rows, episode.contributions[lane], episode.gradient_health[lane], strict=True):
+        expected = [f" {points:+.1f}" if points is not None else "", f" {health:.0%}" if health is not None else ""]
+        assert "".join(expected) in row
+        shown += points is not None and health is not None
+    assert shown > 1
 
 
 def test_sampled_and_greedy_differ_and_each_repeats_itself(checkpoint: Path) -> None:
@@ -123,7 +140,7 @@ def test_a_picture_of_another_format_is_refused(checkpoint: Path) -> None:
 
 
 def test_a_rule_is_played_in_the_host_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    head, columns, *rows = printed("fixed-column:quad@2", 1, task="moons", width=3, price=0.5)
+    head, columns, *rows, _ = printed("fixed-column:quad@2", 1, task="moons", width=3, price=0.5)
     assert "moons" in head
     assert "host width 3, price 0.5 per doubling" in head
     assert columns.split()[-5:] == ["column", "3", "column", "4", "growth"]

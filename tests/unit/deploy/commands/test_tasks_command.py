@@ -120,5 +120,5 @@ def test_help_does_not_import_heavy_packages() -> None:
 
 
 def test_task_is_short_for_env_tasks() -> None:
-    config, _, _ = parse("train", ["--task", "mypkg:factory", "--preset", "quick"], resumable=True)
+    config, *_ = parse("train", ["--task", "mypkg:factory", "--preset", "quick"], resumable=True)
     assert config.env.tasks == ("mypkg:factory",)

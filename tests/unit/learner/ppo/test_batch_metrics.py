@@ -14,10 +14,11 @@ from actors.types.actions import independent_spec
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.objective import ratio_metrics
+from learner.ppo.objective import head_losses, ratio_metrics
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import MOST_BARS, MOST_HISTOGRAMS, Targets, choice_shares, ranges
 from learner.ppo.update import PPOUpdate
+from tests.support.learning.batches import targets_of
 from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 
@@ -61,6 +62,29 @@ def test_a_core_without_state_has_no_norm() -> None:
     assert "hidden_norm" not in metrics_of(toy_network(core="feedforward"))
 
 
+@pytest.mark.parametrize("popart", [True, False])
+def test_values_are_reported_in_units_of_the_return_with_the_scale_of_the_critic(popart: bool) -> None:
+    network = toy_network(popart=popart)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    batch = make_batch(played(), SPACES)
+    for update in range(2):
+        scale = network.value_normalizer
+        expected = float(scale.denormalize(ppo.forward(batch).values).mean())
+        metrics = ppo(batch, update, version=0)
+        assert metrics["value_estimate"] == pytest.approx(expected, rel=1e-5)
+        assert (metrics["value_mean"], metrics["value_scale"]) == (float(scale.mean), float(scale.std))
+    assert (metrics["value_mean"] != 0.0) == popart
+    assert expected != 0.0
+
+
+def test_one_entropy_covers_all_heads() -> None:
+    network, batch = toy_network(), make_batch(played(), SPACES)
+    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    entropies, counted = ppo.forward(batch).entropies, targets_of(toy_network(), batch, ppo.config).counted
+    metrics = ppo(batch, 0, version=0)
+    assert metrics["entropy"] == pytest.approx(float(entropies[counted].mean()), rel=1e-5)
+
+
 def test_every_head_has_a_histogram_of_its_choices() -> None:
     """Over the steps at which it mattered, counted by hand."""
     metrics = metrics_of(toy_network())
@@ -98,7 +122,8 @@ def test_metrics_are_bounded_for_any_action_space() -> None:
         log_probs = torch.arange(len(sizes)).expand(shape) * 0.01
         metrics = choice_shares(spec, chosen, counted)
         metrics |= ratio_metrics(log_probs, t, counted[:, 0], config, spec.names)
-        assert len(metrics) < 2 + (MOST_HISTOGRAMS + 2) * MOST_BARS
+        metrics |= head_losses(log_probs, t, counted[:, 0], config, torch.tensor(6.0), spec.names)
+        assert len(metrics) < 2 + (MOST_HISTOGRAMS + 3) * MOST_BARS
     name, part = ranges(spec.names)[-1]
     moved = log_probs[0, part]
     assert float(metrics[f"kl/{name}"]) == pytest.approx(float((moved.exp() - 1 - moved).mean()))

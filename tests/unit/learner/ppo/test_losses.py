@@ -24,6 +24,10 @@ COUNTED = torch.from_numpy(RNG.random((40, 3)) < 0.6)
 COUNTED[:, 2] &= COUNTED[:, 0]
 
 
+def summed(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
+    return losses.policy_losses(ratio, a, counted, clip, denominator).sum()
+
+
 def check_policy_loss(loss: Callable[..., Tensor]) -> None:
     total = 0.0
     for n in range(40):
@@ -42,7 +46,7 @@ def clipped_always(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denom
 
 
 def never_clipped(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
-    return losses.policy_loss(ratio, a, counted, 1e9, denominator)
+    return summed(ratio, a, counted, 1e9, denominator)
 
 
 def optimistic(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
@@ -52,11 +56,11 @@ def optimistic(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominat
 
 
 def uncounted_too(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
-    return losses.policy_loss(ratio, a, torch.ones_like(counted), clip, denominator)
+    return summed(ratio, a, torch.ones_like(counted), clip, denominator)
 
 
 def test_the_surrogate_is_the_clipped_one_over_counted_heads() -> None:
-    check_policy_loss(losses.policy_loss)
+    check_policy_loss(summed)
 
 
 @pytest.mark.parametrize("wrong", [clipped_always, never_clipped, optimistic, uncounted_too])
@@ -67,7 +71,7 @@ def test_a_wrong_surrogate_is_caught(wrong: Callable[..., Tensor]) -> None:
 
 def test_a_clipped_head_has_no_gradient_and_its_neighbor_has() -> None:
     ratio = torch.tensor([[1.5, 1.1], [0.5, 0.9]], requires_grad=True)
-    losses.policy_loss(ratio, torch.tensor([1.0, -1.0]), torch.ones(2, 2, dtype=torch.bool), 0.2, 1.0).backward()
+    summed(ratio, torch.tensor([1.0, -1.0]), torch.ones(2, 2, dtype=torch.bool), 0.2, 1.0).backward()
     assert ratio.grad is not None
     assert ratio.grad.tolist() == [[0.0, -1.0], [0.0, 1.0]]
 

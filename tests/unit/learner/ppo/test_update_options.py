@@ -101,6 +101,28 @@ def test_the_loss_is_that_of_the_option_and_of_no_other(options: dict[str, Any])
         assert (float(loss.total) == pytest.approx(expected, rel=1e-4)) == (other == options)
 
 
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_losses_of_the_heads_are_reported_and_add_up(options: dict[str, Any]) -> None:
+    """In two passes over two minibatches each, also if the KL stop ends the second; in a single step, where all ratios
+    are 1, each is the mean of the head's advantages."""
+    metrics: dict[str, float] = {}
+    for target in (10.0, 1e-4):
+        ppo = make(update_epochs=2, minibatches=2, target_kl=target, **options)
+        metrics = ppo(batch(), update=0, version=0)
+        heads = {name: x for name, x in metrics.items() if name.startswith("loss_policy/")}
+        assert len(heads) == (0 if options.get("ratio") == "joint" else HEADS)
+        assert not heads or sum(heads.values()) == pytest.approx(metrics["loss_policy"], rel=1e-4, abs=1e-6)
+    assert 0 < metrics["update_epochs_done"] < 2
+    if heads:
+        ppo, b = make(**options), batch()
+        t = targets_of(toy_network(), b, ppo.config)
+        metrics = ppo(b, update=0, version=0)
+        for k, head in enumerate(SPEC.names):
+            steps = t.counted[:, k].sum() if ppo.config.policy_denominator == "head_steps" else t.unforced.sum()
+            expected = -float(t.advantages[:, k][t.counted[:, k]].sum() / steps)
+            assert metrics[f"loss_policy/{head}"] == pytest.approx(expected, abs=1e-5)
+
+
 def test_decoupled_weights_are_those_of_the_whole_action_truncated_at_two() -> None:
     """Old episodes: the present policy over the one that acted, a number per step, and never above the limit."""
     ppo, plain, b = make(objective="decoupled"), make(), batch()

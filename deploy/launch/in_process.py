@@ -1,0 +1,111 @@
+"""Train in this process: one actor and the learner take turns, with the transport in memory. No Ray, no Redis."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from actors.errors import UserError
+from actors.transport.base import Transport
+from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.workers.rollout_worker import PolicyName, RolloutWorker, WorkerSettings
+from deploy.config.schema import Config
+from deploy.launch.comparison import Comparison
+from deploy.launch.following import with_run_name, write_run_report
+from deploy.launch.machine import check_machine
+from deploy.launch.prepare import compile_kernels, open_run, pretrain
+from deploy.launch.process_settings import acting, learner_settings, namespace
+from deploy.launch.processes import update_line
+from deploy.launch.signals import stop_on_signal
+from learner.service import open_learner
+from learner.train import Learner
+
+
+def train_in_process(config: Config, resume: Path | None = None) -> int:
+    """Run a training in this process, with its files and its report. Returns 0, or 130 if it was interrupted."""
+    if config.run.redis or config.run.address or config.external.spaces:
+        raise UserError("--in-process uses no server and no cluster: leave out --redis, --address and --spaces")
+    config = replace(config, actors=replace(config.actors, count=1, spares=0))
+    check_machine(config)
+    torch.set_num_threads(1)
+    logging.getLogger("learner").addHandler(logging.NullHandler())  # what it warns of is printed
+    console = Console(highlight=False)
+    with ExitStack() as stack:
+        run_dir = open_run(config, resume, stack)
+        compile_kernels(config, console)
+        config = pretrain(with_run_name(config, run_dir), run_dir, console)
+        stop = stack.enter_context(stop_on_signal())
+        store = MemoryStore()
+        learner, worker = one_of_each(config, run_dir, lambda: MemoryTransport(config.queue, store), console)
+        stack.enter_context(closing(worker))
+        progress = learner.run(lambda: in_turns(worker, stop.is_set))
+        if stop.is_set():
+            console.print(f"stopped; continue with: tamiyo train --in-process --resume {run_dir}", soft_wrap=True)
+            return 130
+        Comparison(
+            run_dir=run_dir,
+            acting=worker.settings.acting,
+            seed=config.run.seed,
+            episodes=config.run.reference_episodes,
+            elapsed_s=progress.elapsed_s,
+            note=lambda line: console.print(line, soft_wrap=True, markup=False),
+            stop=stop.is_set,
+        ).run(_Alone(worker))
+    headline, page = write_run_report(run_dir)
+    console.print(f"{headline}\nreport: {page}", soft_wrap=True)
+    return 0
+
+
+def one_of_each(
+    config: Config, run_dir: Path, connect: Callable[[], Transport], console: Console
+) -> tuple[Learner, RolloutWorker]:
+    """Return the learner of a run and its only actor; `console` shows updates and notes."""
+    shown = 0
+
+    def report(metrics: dict[str, float]) -> None:
+        nonlocal shown
+        for line in (*learner.notes[shown:], update_line(metrics)):
+            console.print(line, soft_wrap=True, markup=False)
+        shown = len(learner.notes)
+
+    learner = open_learner(learner_settings(config, run_dir, redis=""), connect(), report)
+    settings = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, "", namespace(config))
+    # A full queue must not make it wait: only this process empties it.
+    return learner, RolloutWorker(settings, transport=connect(), max_busy_wait_s=0.0)
+
+
+def in_turns(worker: RolloutWorker, stop: Callable[[], bool]) -> bool:
+    """Whether `stop()`; if not, let the actor sample by the newest weights until the learner has something to take.
+    The learner calls this whenever it waits."""
+    while not stop():
+        if worker.transport.ledger().queued:
+            return False
+        worker.sample()
+    return True
+
+
+class _Alone:
+    """One worker as the players of a comparison."""
+
+    size = 1
+
+    def __init__(self, worker: RolloutWorker) -> None:
+        self._worker = worker
+
+    def play(
+        self,
+        player: PolicyName,
+        seeds: Sequence[int],
+        deterministic: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> list[dict[str, Any]]:
+        if stop():
+            raise TimeoutError
+        return self._worker.play(player, seeds, deterministic)
