@@ -51,16 +51,21 @@ class LearnerStatus:
 
 
 def open_learner(
-    s: LearnerSettings, transport: Transport, report: Callable[[dict[str, float]], None] = lambda metrics: None
+    s: LearnerSettings,
+    connected: Callable[[], Transport],
+    report: Callable[[dict[str, float]], None] = lambda metrics: None,
 ) -> Learner:
-    """Return a learner that continues from the newest checkpoint in the run folder, or begins as the settings say."""
+    """Return a learner that continues from the newest checkpoint in the run folder, or begins as the settings say.
+
+    `connected` returns the learner's transport; it is called when the files have been read.
+    """
     run_dir = Path(s.run_dir)
     found = LineageFolder(run_dir).newest()
     resume = found[1] if found else None
     wanted = bool(s.init_from) and (resume is None or s.config.keeps_prior)
     given = load_checkpoint(Path(s.init_from)).weights if wanted else None
     init, prior = given if resume is None else None, given if s.config.keeps_prior else None
-    learner = Learner(s.config, s.policy, s.spaces, transport, run_dir, s.seed, resume, report, init, s.wandb, prior)
+    learner = Learner(s.config, s.policy, s.spaces, connected(), run_dir, s.seed, resume, report, init, s.wandb, prior)
     learner.notes.extend(s.advice)
     return learner
 
@@ -100,10 +105,12 @@ class LearnerService:
             with self._lock:
                 self._metrics.append(metrics)
 
-        transport = Retry(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
+        def connected() -> Transport:
+            return Retry(stop=self._stop.is_set)(lambda: connect(s.redis, s.queue, s.namespace))
+
         if max_seconds is not None:
             s = replace(s, config=replace(s.config, max_seconds=max_seconds))
-        self._learner = open_learner(s, transport, note)
+        self._learner = open_learner(s, connected, note)
         self._thread.start()
         return here()
 

@@ -28,7 +28,10 @@ class PolicyState(NamedTuple):
 
     def row(self, index: int) -> RecurrentState:
         """Copy one row to numpy arrays `[n, 1, width]`. (A view would keep the whole batch in memory.)"""
-        return RecurrentState(*(t.numpy(force=True)[:, index : index + 1].copy() for t in self))
+        row = slice(index, index + 1)
+        return RecurrentState(
+            *(t.detach().numpy()[:, row].copy() if t.is_cpu else t[:, row].cpu().numpy() for t in self)
+        )
 
     def rows(self, rows: Tensor) -> PolicyState:
         """Select rows by index."""

@@ -75,7 +75,7 @@ def one_of_each(
             console.print(line, soft_wrap=True, markup=False)
         shown = len(learner.notes)
 
-    learner = open_learner(learner_settings(config, run_dir, redis=""), connect(), report)
+    learner = open_learner(learner_settings(config, run_dir, redis=""), connect, report)
     settings = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, "", namespace(config))
     # A full queue must not make it wait: only this process empties it.
     return learner, RolloutWorker(settings, transport=connect(), max_busy_wait_s=0.0)

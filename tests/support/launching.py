@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 
 MARK = "TAMIYO_TEST_MARK"
+RAY_TOKEN = secrets.token_hex(32)  # a process reads its token for Ray once
 SMALL = {
     "--env.tasks": "spirals",
     "--env.horizon_epochs": "4",

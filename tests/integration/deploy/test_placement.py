@@ -29,7 +29,7 @@ from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
 from deploy.launch.supervision.remote_run import run_on_cluster
 from deploy.launch.supervision.supervisor import Supervisor
-from tests.support.launching import small
+from tests.support.launching import RAY_TOKEN, small
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -51,7 +51,8 @@ def redis() -> Iterator[str]:
 def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("ray")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("RAY_AUTH_TOKEN", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
+        patch.setenv("RAY_AUTH_TOKEN", RAY_TOKEN)
+        for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
             patch.setenv(name, "")  # so that they are removed afterwards
             patch.delenv(name)
         for name, value in TWO_GPUS.items():

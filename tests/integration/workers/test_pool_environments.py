@@ -20,7 +20,7 @@ from deploy.config.flags import parse
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.ray.local_ray import local_ray
 from tests.support.env import gym_envs
-from tests.support.launching import small
+from tests.support.launching import RAY_TOKEN, small
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 ENVS = 2
@@ -29,7 +29,8 @@ ENVS = 2
 @pytest.fixture(scope="module", autouse=True)
 def own_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("RAY_AUTH_TOKEN", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
+        patch.setenv("RAY_AUTH_TOKEN", RAY_TOKEN)
+        for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
             patch.setenv(name, "")  # so that they are removed afterwards
             patch.delenv(name)
         config = parse("train", small(tmp_path_factory.mktemp("ray"), "run", actors__count=2), resumable=True).config

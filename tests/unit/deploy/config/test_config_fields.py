@@ -35,6 +35,7 @@ ALIASES = {
     "queue": {"queue", "config", "_config", "limits", "c"},
     "learner": {"learner", "config", "c"},
 }
+RESOLVED = {"policy.head_size": "head_width"}  # read by a property, which the others read
 HOMES = {  # where a section may be called just `config`
     "run": ("deploy",),
     "env": ("actors/env", "deploy"),
@@ -80,7 +81,8 @@ def unread(fields: Iterable[tuple[str, str]]) -> list[str]:
     for section, field in fields:
         homes = [ROOT / home for home in HOMES[section]]
         near = [owners for p, owners in seen.items() if any(p == home or home in p.parents for home in homes)]
-        if not any((alias, field) in owners for owners in near for alias in ALIASES[section]):
+        name = RESOLVED.get(f"{section}.{field}", field)
+        if not any((alias, name) in owners for owners in near for alias in ALIASES[section]):
             missing.append(f"{section}.{field}")
     return missing
 

@@ -18,7 +18,7 @@ def test_preset_tamiyo_has_the_values_that_were_asked_for() -> None:
     assert learner.target_kl == 0.02
     assert (learner.max_policy_lag, learner.state_stride) == (4, 8)
     assert (learner.chunk_length, learner.burn_in) == (None, 0)  # whole episodes
-    assert (policy.core, policy.hidden_size, policy.num_layers, policy.head_size) == ("lstm", 128, 1, 64)
+    assert (policy.core, policy.hidden_size, policy.num_layers, policy.head_width) == ("lstm", 128, 1, 64)
     assert (policy.critic, policy.heads, policy.encoder, policy.popart) == ("v", "conditioned", "slots", True)
 
 
