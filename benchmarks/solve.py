@@ -9,6 +9,7 @@ Core-seconds are those of all processes from the start of the command, imports i
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -38,13 +39,14 @@ class Task:
     env: str
     goal: float
     steps: int  # budget
-    flags: tuple[str, ...] = ()  # of `tamiyo train`
+    wrappers: tuple[str, ...] = ()  # MODULE:CLASS, for both sides
     sb3: dict[str, Any] = field(default_factory=dict)
     sb3_envs: int = 8
     sb3_normalize: bool = False
 
 
 _GENERIC = {"n_steps": 128, "batch_size": 256, "gae_lambda": 0.95, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.01}
+_MINIGRID = _GENERIC | {"learning_rate": lambda left: 1e-3 * left}
 TASKS = {
     "Acrobot": Task(
         "Acrobot-v1",
@@ -82,8 +84,15 @@ TASKS = {
         "minigrid:MiniGrid-MemoryS7-v0",
         0.85,
         2_000_000,
-        ("--gym.wrappers", "minigrid.wrappers:ImgObsWrapper"),
-        sb3=_GENERIC | {"learning_rate": lambda left: 1e-3 * left},
+        ("minigrid.wrappers:ImgObsWrapper",),
+        sb3=_MINIGRID,
+    ),
+    "MemoryS7-one-hot": Task(
+        "minigrid:MiniGrid-MemoryS7-v0",
+        0.85,
+        2_000_000,
+        ("minigrid.wrappers:OneHotPartialObsWrapper", "minigrid.wrappers:ImgObsWrapper"),
+        sb3=_MINIGRID,
     ),
 }
 
@@ -92,7 +101,8 @@ def _ours(task: Task, seed: int, steps: int) -> dict[str, Any]:
     mark, seconds = uuid.uuid4().hex, dict[int, float]()
     with tempfile.TemporaryDirectory() as root:
         run = Path(root) / "run"
-        command = ["tamiyo", "train", "--env", task.env, *task.flags, "--run.root", root, "--run.name", "run"]
+        command = ["tamiyo", "train", "--env", task.env, "--run.root", root, "--run.name", "run"]
+        command += ["--gym.wrappers", *task.wrappers] if task.wrappers else []
         command += ["--run.seed", str(seed), "--run.reference_episodes", "0", "--learner.updates", "1000000"]
         environment = os.environ | {MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         with (Path(root) / "log").open("w") as log:
@@ -149,10 +159,9 @@ def _sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
 
     def make() -> Any:
         env: Any = gymnasium.make(task.env)
-        if "MiniGrid" in task.env:
-            from minigrid.wrappers import ImgObsWrapper
-
-            env = ImgObsWrapper(env)
+        for wrapper in task.wrappers:
+            module, name = wrapper.split(":")
+            env = getattr(importlib.import_module(module), name)(env)
         space = env.observation_space
         flat = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1
         return Monitor(env if flat else gymnasium.wrappers.FlattenObservation(env))
