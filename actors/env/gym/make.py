@@ -73,7 +73,10 @@ def gym_spaces(config: GymConfig) -> Spaces:
 
 def gym_horizon(config: GymConfig) -> int | None:
     """Return the time limit of an environment that can be made, in steps; None if it has none that is known."""
-    limit = make_arguments(config.kwargs).get("max_episode_steps") or gymnasium.spec(config.id).max_episode_steps
+    limit = make_arguments(config.kwargs).get("max_episode_steps")
+    if limit is None:
+        _check_id(config.id)
+        limit = registry[config.id.rpartition(":")[2]].max_episode_steps
     return limit if limit is not None and limit > 0 else None
 
 

@@ -62,6 +62,11 @@ def test_commands_of_the_documentation_start_without_a_line(args: list[str]) -> 
             {"gym": CART | {"max_segment_steps": 256}},
             "episodes of up to 500 steps are cut into segments",
         ),
+        (
+            "general",
+            {"gym": {"id": "benchmarks.learning.memory_tasks:bench/MaskedCartPole-v1", "max_segment_steps": 256}},
+            "episodes of up to 500 steps are cut into segments",
+        ),
         ("general", {"gym": CART, "learner": {"gamma": 1.0}}, "learner.gamma is 1, which suits the short episodes"),
     ],
 )
