@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ import psutil
 from benchmarks.form import parser, publish
 
 LOOK_S = 0.5
+SIDES = ("tamiyo", "sb3-contrib")
 MARK = "TAMIYO_BENCHMARK"  # variable by which the processes of a run are found
 
 
@@ -97,13 +99,13 @@ TASKS = {
 }
 
 
-def _ours(task: Task, seed: int, steps: int) -> dict[str, Any]:
+def _ours(task: Task, seed: int, steps: int, flags: Sequence[str]) -> dict[str, Any]:
     mark, seconds = uuid.uuid4().hex, dict[int, float]()
     with tempfile.TemporaryDirectory() as root:
         run = Path(root) / "run"
         command = ["tamiyo", "train", "--env", task.env, "--run.root", root, "--run.name", "run"]
         command += ["--gym.wrappers", *task.wrappers] if task.wrappers else []
-        command += ["--run.seed", str(seed), "--run.reference_episodes", "0", "--learner.updates", "1000000"]
+        command += ["--run.seed", str(seed), "--run.reference_episodes", "0", "--learner.updates", "1000000", *flags]
         environment = os.environ | {MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         with (Path(root) / "log").open("w") as log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -182,12 +184,12 @@ def _sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
     return {"steps": model.num_timesteps, "core_s": time.process_time(), "last": mean, "best": best}
 
 
-def _in_process(side: str, name: str, seed: int, steps: int) -> dict[str, Any]:
+def _in_own_process(name: str, seed: int, steps: int) -> dict[str, Any]:
     """Run sb3-contrib in a process of its own, whose time counts."""
     command = [
         sys.executable,
         "-c",
-        f"from benchmarks.solve import *; print(json.dumps({side}(TASKS[{name!r}], {seed}, {steps})))",
+        f"from benchmarks.solve import *; print(json.dumps(_sb3(TASKS[{name!r}], {seed}, {steps})))",
     ]
     reply: dict[str, Any] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
@@ -195,17 +197,12 @@ def _in_process(side: str, name: str, seed: int, steps: int) -> dict[str, Any]:
     return reply
 
 
-SIDES: dict[str, Callable[[str, int, int], dict[str, Any]]] = {
-    "tamiyo": lambda name, seed, steps: _ours(TASKS[name], seed, steps),
-    "sb3-contrib": lambda name, seed, steps: _in_process("_sb3", name, seed, steps),
-}
-
-
 def main() -> None:
     known = parser("solve", __doc__.splitlines()[0])
     known.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="which of them")
     known.add_argument("--seeds", type=int, default=3, help="runs of each side")
-    known.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), help="who takes part")
+    known.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="who takes part")
+    known.add_argument("--flags", default="", help="more flags of `tamiyo train`, in one argument")
     known.add_argument("--steps", type=int, default=10**9, help="at most, in the place of a larger budget of a task")
     options = known.parse_args()
     tasks, seeds = (["Acrobot"], 1) if options.quick else (options.tasks, options.seeds)
@@ -214,7 +211,10 @@ def main() -> None:
         for seed in range(seeds):
             for side in options.sides:
                 steps = 20_000 if options.quick else min(options.steps, TASKS[name].steps)
-                result = SIDES[side](name, seed, steps)
+                if side == "tamiyo":
+                    result = _ours(TASKS[name], seed, steps, shlex.split(options.flags))
+                else:
+                    result = _in_own_process(name, seed, steps)
                 solved = result["best"] >= TASKS[name].goal
                 rows.append(
                     {"task": name, "goal": TASKS[name].goal, "side": side, "seed": seed, "solved": solved} | result
