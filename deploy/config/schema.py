@@ -134,7 +134,7 @@ _GENERAL = (
         entropy_anneal_updates=0,
         entropy_coef=0.01,
         chunk_length=64,
-        burn_in=64,
+        burn_in=128,
         max_policy_lag=8,  # a segment is up to 4 updates old when complete, and may wait for 4 more
     ),
 )

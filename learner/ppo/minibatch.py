@@ -33,12 +33,17 @@ class Minibatch(NamedTuple):
     def load(self, batch: Batch, advance: Callable[[Steps], PolicyState]) -> Steps:
         """Return the minibatch's steps, each row from its stored state; `advance` replays the burn-in with the current
         weights."""
+        steps = self._replayed(batch, self.start(batch, advance))
+        return steps._replace(actions=self.select(batch.actions), masks=self.select(batch.masks))
+
+    def start(self, batch: Batch, advance: Callable[[Steps], PolicyState]) -> PolicyState:
+        """Return the state before the first step of each row, after a replay of its burn-in."""
         state = batch.state.rows(self.rows)
-        if self.burn_in is not None:
-            warm = advance(self.burn_in._replayed(batch, state.rows(self.burn_in.rows)))
-            replaced = (t.index_copy(1, self.burn_in.rows, w.to(t.dtype)) for t, w in zip(state, warm, strict=True))
-            state = PolicyState(*replaced)
-        return self._replayed(batch, state)._replace(actions=self.select(batch.actions), masks=self.select(batch.masks))
+        if self.burn_in is None:
+            return state
+        warm = advance(self.burn_in._replayed(batch, state.rows(self.burn_in.rows)))
+        replaced = (t.index_copy(1, self.burn_in.rows, w.to(t.dtype)) for t, w in zip(state, warm, strict=True))
+        return PolicyState(*replaced)
 
     def _replayed(self, batch: Batch, state: PolicyState) -> Steps:
         """Return steps without actions, which do not affect the state."""

@@ -55,6 +55,7 @@ class PPOUpdate:
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         c = self.config
         batch, metrics = clip_rewards(batch.to(self.device), self.network.value_normalizer)
+        stored, batch = batch, self._replay(batch)
         proximal, clipped = clip_values(self.forward(batch))
         metrics["clipped_values"] = metrics["clipped_values"] + clipped
         batch, metrics["clipped_log_probs"] = bound_ratios(batch, proximal.log_probs)
@@ -68,7 +69,7 @@ class PPOUpdate:
         del proximal
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
-        metrics["kl"] = self._kl_after(batch, targets)
+        metrics["kl"] = self._kl_after(stored, targets)
         metrics["clipped_observations"] = self.network.update_normalizer(batch.obs[: batch.size])
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
@@ -84,6 +85,13 @@ class PPOUpdate:
         batch = batch.to(self.device)
         with tf32(self.config.tf32):
             return self._evaluate(batch, whole_batch(batch, self.config.max_padding_waste))
+
+    @torch.no_grad()
+    def _replay(self, batch: Batch) -> Batch:
+        """Return the batch with chunks that start from the states after their burn-in. It is replayed once, with the
+        weights before the update: once for each minibatch would take longer than the steps themselves."""
+        state = whole_batch(batch, self.config.max_padding_waste).start(batch, self._advance)
+        return batch._replace(state=state, replayed=np.zeros_like(batch.replayed))
 
     @torch.no_grad()
     def _kl_after(self, batch: Batch, targets: Targets) -> Tensor:

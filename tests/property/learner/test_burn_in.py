@@ -165,10 +165,12 @@ def test_burn_in_steps_are_not_counted() -> None:
 
 
 def test_burn_in_steps_that_are_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    burn_in = make_batch(episodes(1), SPACES, 3, burn_in=2).burn_in
+
     def longer(batch: Batch, chunks: Any, max_waste: float) -> Any:
         """Rows that begin with their burn-in."""
-        wide = batch.chunk_lengths[chunks] + batch.burn_in[chunks]
-        first = batch.first_steps[chunks] - batch.burn_in[chunks]
+        wide = batch.chunk_lengths[chunks] + burn_in[chunks]
+        first = batch.first_steps[chunks] - burn_in[chunks]
         source = torch.cat([torch.arange(a, a + n) for a, n in zip(first, wide, strict=True)])
         layout = SequenceLayout(wide, max_waste, torch.device("cpu"))
         return Minibatch(torch.from_numpy(chunks), source, layout, None)
@@ -176,6 +178,14 @@ def test_burn_in_steps_that_are_counted_are_caught(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(update_module, "minibatch", longer)
     with pytest.raises(AssertionError):
         check_not_counted()
+
+
+def test_burn_in_is_replayed_once_before_an_update_and_once_to_measure_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ppo, calls, advance = make(minibatches=2), list[int](), PPOUpdate._advance
+    batch = make_batch(episodes(1), SPACES, 3, burn_in=2)
+    monkeypatch.setattr(PPOUpdate, "_advance", lambda self, steps: (calls.append(1), advance(self, steps))[1])
+    ppo(batch, update=0, version=0)
+    assert len(calls) == 2
 
 
 def test_a_minibatch_holds_each_chunk_once_sorted_by_length() -> None:
