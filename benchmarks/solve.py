@@ -120,6 +120,8 @@ def _ours(task: Task, seed: int, steps: int, flags: Sequence[str]) -> dict[str, 
                 if episode["end_reason"] != "cut":
                     last.append(episode["return"])
                     best = max(best, float(np.mean(last))) if len(last) == 100 else best
+        if process.poll() is not None:
+            raise RuntimeError(f"{shlex.join(command)} ended by itself: {(Path(root) / 'log').read_text()[-500:]}")
         process.send_signal(signal.SIGINT)
         process.wait()
     return {"steps": acted, "core_s": sum(seconds.values()), "last": float(np.mean(last)), "best": best}
