@@ -86,8 +86,8 @@ class LearnerConfig:
     """Length in steps of the sequences that gradients are propagated through, a multiple of `state_stride`; null uses
     whole episodes."""
     burn_in: int = 0
-    """Steps replayed without gradient before each chunk that starts in mid-episode, a multiple of `state_stride`, with the
-    weights before the update. The segments of an episode carry the steps before them."""
+    """Steps replayed without gradient before each chunk that starts in mid-episode, a multiple of `state_stride`; once
+    per update, with the weights before it. The segments of an episode carry the steps before them."""
     amp: Literal["off", "bf16"] = "off"
     """Data type of encoder and core in the update; heads and losses always use float32."""
     tf32: bool = False
