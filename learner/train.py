@@ -90,7 +90,7 @@ class Learner:
                     state.ack_tracker.applied(taken)
                     metrics |= self.run_metrics.of_update(episodes, wait_s, start)
                     # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart, and
-                    # whoever copies the run's folder has the rows of all checkpoints that were copied before them.
+                    # a copy of the run's folder, checkpoints first, has the rows of all its checkpoints.
                     metrics_log.write_episodes(self.progress.update, [episode_row(e) for e in episodes])
                     metrics_log.write(self.progress.update, metrics)
                     state.settle()

@@ -1,4 +1,4 @@
-"""`ActorReports`: what the user is told about failures of actors, on the terminal and in the actors' logs."""
+"""`ActorReports`: reports failures of actors to the user, on the terminal and in the actors' logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ActorReports:
 
     def failed(self, name: str, error: RayTaskError) -> str:
         """Tell that an actor failed, in which frames of its environment, and where the whole traceback is: in its log,
-        or without a log on the terminal. Returns what is told on one line."""
+        or, without a log, on the terminal. Returns the cause as one line."""
         failure = error.cause if isinstance(error.cause, ActorFailure) else None
         trace = failure.trace if failure else error.traceback_str
         self.logs.append(name, trace)

@@ -58,7 +58,7 @@ def test_a_long_log_is_copied_in_constant_memory(tmp_path: Path) -> None:
 
 
 def test_the_logs_hold_an_update_before_its_checkpoint_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that whoever copies a run's folder while it trains, checkpoints first, has all their rows."""
+    """A copy of a run's folder that is made while it trains, checkpoints first, has the rows of all its checkpoints."""
     seen: list[int] = []
 
     def save(*args: Any) -> Path:
