@@ -1,7 +1,7 @@
 """The pulse of an actor: how far its main thread is, written to Ray's key-value store by another thread.
 
 Ray runs an actor's methods in its main thread only if there is no other thread for them, and environments need the main
-thread (`signal.alarm`, event loops, some windows). So a busy actor cannot be called: it reports how far it is by itself.
+thread (`signal.alarm`, event loops, some windows). So a busy actor cannot be called: it reports its own progress.
 """
 
 from __future__ import annotations
