@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from actors.growth.lightning import GrowthCallback
     from actors.growth.slots import SlotSpec
     from actors.policy.network import FactoredRecurrentActorCritic
-    from actors.rollout.wave import PolicyNoise, Recorder
+    from actors.rollout.recorder import Recorder
+    from actors.rollout.wave import PolicyNoise
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
     from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
@@ -142,7 +143,7 @@ _MODULES = {
     "make_fleet": "actors.env.seed_fleet",
     "FactoredRecurrentActorCritic": "actors.policy.network",
     "PolicyNoise": "actors.rollout.wave",
-    "Recorder": "actors.rollout.wave",
+    "Recorder": "actors.rollout.recorder",
     "make_batch": "learner.ppo.batch",
     "make_optimizer": "learner.ppo.optimizer",
     "PPOUpdate": "learner.ppo.update",

@@ -1,9 +1,9 @@
 """`EpisodeStream`: episodes from environments that reset independently of each other.
 
-Each row has its own recorder, recurrent state and noise. Weights may change between any two steps, and every step
-records their version. Episodes longer than `max_segment_steps` are shipped as numbered segments: a segment is
-truncated and bootstrapped with the value of its final state, and the next segment starts from the recurrent state
-there and carries the steps before it that the learner replays.
+Each row has its own recurrent state and noise. Weights may change between any two steps, and every step records their
+version. Episodes longer than `max_segment_steps` are shipped as numbered segments: a segment is truncated and
+bootstrapped with the value of its final state, and the next segment starts from the recurrent state there and carries
+the steps before it that the learner replays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 
 from actors.env.gym.fleet import Flags, StreamFleet
 from actors.errors import UserError
-from actors.rollout.wave import Policy, PolicyNoise, Provenance, Recorder, bootstrap_values
+from actors.rollout.recorder import Recorder
+from actors.rollout.wave import Policy, PolicyNoise, Provenance, bootstrap_values
 from actors.types.episode import CarriedSteps, Episode
 
 MAX_REJECTED = 100  # episodes in a row
@@ -28,7 +29,6 @@ class _Row:
 
     seed: int
     noise: PolicyNoise
-    recorder: Recorder | None = None  # of the current segment; None before its first step
     segment: int = 0
     steps: int = 0  # of completed segments
     total_reward: float = 0.0  # of completed segments
@@ -40,7 +40,7 @@ class _Row:
         self.steps += len(segment)
         self.total_reward += segment.undiscounted_return
         segment.telemetry.update(segment=self.segment, episode_steps=self.steps, episode_return=self.total_reward)
-        self.segment, self.recorder, self.carried = self.segment + 1, None, segment.carry(burn_in)
+        self.segment, self.carried = self.segment + 1, segment.carry(burn_in)
 
 
 class EpisodeStream:
@@ -63,6 +63,7 @@ class EpisodeStream:
         self.rejected = 0  # episodes
         self._rejected_in_a_row = 0
         self._rows: dict[int, _Row] = {}  # without rows between two episodes
+        self._recorder = Recorder(fleet.num_envs)  # of current segments, which begin with their first step
         self._state = policy.initial_state(fleet.num_envs)
         self._last = fleet.start()
         self._begin(self._last.began)
@@ -72,41 +73,41 @@ class EpisodeStream:
 
         Raises `UserError` if the environments give nothing but invalid episodes.
         """
-        fleet, rows, state = self.fleet, dict(self._rows), self._state
+        fleet, rows, state, recorder = self.fleet, dict(self._rows), self._state, self._recorder
         noise = np.zeros((fleet.num_envs, len(fleet.spaces.action.heads)))
         for e, row in rows.items():
             noise[e] = row.noise.step()[0]
         current = self._last.current
         decision, after = policy.act(current.obs, current.blueprint_indices, current.masks, state, noise, deterministic)
         for e, row in rows.items():
-            if row.recorder is None:
-                row.recorder = Recorder(
-                    row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride, carried=row.carried
+            if not recorder.began(e):
+                recorder.begin(
+                    e, row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride, row.carried
                 )
-            row.recorder.record(e, current, decision, state, source.version)
+        acted = np.array(list(rows), dtype=np.int64)
+        recorder.record(acted, current, decision, state, source.version)
         self._last = fleet.step(decision.actions)
         self._on_step()
         outcome = self._last.outcome
+        recorder.pay(acted, outcome.rewards[acted])
         ended = outcome.terminated | outcome.truncated
-        complete: list[tuple[int, Recorder]] = []
-        for e, row in rows.items():
-            assert row.recorder is not None
-            row.recorder.rewards.append(float(outcome.rewards[e]))
-            if ended[e] or len(row.recorder.rewards) == self.max_segment_steps:
-                if self._last.invalid[e]:
-                    self._reject(row)
-                else:
-                    complete.append((e, row.recorder))
+        complete: list[int] = []
+        for e in map(int, acted[ended[acted] | (recorder.steps[acted] == self.max_segment_steps)]):
+            if self._last.invalid[e]:
+                self._reject(e)
+            else:
+                complete.append(e)
             if ended[e]:
                 del self._rows[e]
         bootstrap = np.zeros(fleet.num_envs, dtype=np.float32)
-        if any(not outcome.terminated[e] for e, _ in complete):
-            for e, _ in complete:
+        if any(not outcome.terminated[e] for e in complete):
+            for e in complete:
                 noise[e] = rows[e].noise.bootstrap()[0]
             bootstrap = bootstrap_values(policy, outcome, after, noise)
         episodes: list[Episode] = []
-        for e, recorder in complete:
-            episode = recorder.finish(e, outcome, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
+        for e in complete:
+            episode = recorder.episode(e, outcome, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
+            recorder.free(e)
             rows[e].close_segment(episode, source.burn_in)
             episodes.append(episode)
         if episodes:
@@ -115,8 +116,9 @@ class EpisodeStream:
         self._begin(self._last.began)
         return episodes
 
-    def _reject(self, row: _Row) -> None:
-        row.recorder = row.carried = None
+    def _reject(self, e: int) -> None:
+        self._recorder.free(e)
+        self._rows[e].carried = None
         self.rejected += 1
         self._rejected_in_a_row += 1
         if self._rejected_in_a_row >= MAX_REJECTED:

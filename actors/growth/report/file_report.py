@@ -20,10 +20,10 @@ from actors.env.registration import ENV_ID
 from actors.errors import UserError
 from actors.growth.report.run_report import RunReport
 from actors.rollout.episode_files import SUFFIX, write_episode
-from actors.rollout.wave import Recorder
+from actors.rollout.recorder import Recorder
 from actors.serving.client.recorded_step import RULE_VERSION, RecordedStep
 from actors.types.actions import ActionMasks
-from actors.types.episode import REPORTED_TASK, EndReason, Episode, InvalidEpisode, RecurrentState
+from actors.types.episode import REPORTED_TASK, EndReason, Episode, InvalidEpisode
 from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,10 @@ class FileReport(RunReport):
             self.stop("the policy does not say what an episode records: it is of an older version, or your own")
             return
         if self._recorder is None:
+            self._recorder, self._generation = Recorder(), step.generation
             before = step.before.row(0)
-            self._recorder = Recorder(self._seed, REPORTED_TASK, before, step.generation, step.state_stride)
-        if step.generation != self._recorder.generation:
+            self._recorder.begin(0, self._seed, REPORTED_TASK, before, step.generation, step.state_stride)
+        if step.generation != self._generation:
             self.stop("the policy server was restarted with weights of another generation")
             return
         self._last = _one_row(self._spaces, obs, blueprint_indices, masks.flat())
@@ -98,11 +99,11 @@ class FileReport(RunReport):
         self._name = episode.episode_id.split("/")[1]
         self._last = _one_row(self._spaces, episode.final_obs, episode.final_blueprint_indices, episode.final_masks)
         self._bootstrap = episode.bootstrap_value
-        self._recorder = _recorder(episode)
+        self._recorder, self._generation = Recorder.resume(episode), episode.generation
 
     def _pay(self, reward: float) -> None:
         assert self._recorder is not None
-        self._recorder.rewards.append(reward)
+        self._recorder.pay(0, reward)
 
     def _finish(
         self,
@@ -118,12 +119,11 @@ class FileReport(RunReport):
 
     def _cut(self) -> str:
         recorder = self._recorder
-        if recorder is None or len(recorder.actions) < 2:
+        if recorder is None or recorder.steps[0] < 2:
             return "nothing is reported, as no decision before it has a known reward"
-        if recorder.versions[0] == RULE_VERSION and not any(recorder.values):
+        if recorder.recorded("policy_version")[0] == RULE_VERSION and not recorder.recorded("values").any():
             return "nothing is reported, as a rule has no value estimate with which an unfinished run could be used"
         recorder.drop_last()
-        recorder.rewards = recorder.rewards[: len(recorder.actions)]
         assert self._last is not None
         episode = self._episode(recorder, self._last)
         self._write(episode)
@@ -133,10 +133,10 @@ class FileReport(RunReport):
         """Return all steps so far as an episode that was cut. The reward of the last step, which is not known, is 0."""
         assert self._recorder is not None
         assert self._last is not None
-        return self._episode(replace(self._recorder, rewards=[*self._recorder.rewards, 0.0]), self._last)
+        return self._episode(self._recorder, self._last)
 
     def _episode(self, recorder: Recorder, final: FleetStep) -> Episode:
-        episode = recorder.finish(0, final, self._bootstrap, ENV_ID, self._spaces.hash)
+        episode = recorder.episode(0, final, self._bootstrap, ENV_ID, self._spaces.hash)
         return replace(episode, episode_id=f"reported/{self._name}/0/0")
 
     def _write(self, episode: Episode) -> None:
@@ -157,25 +157,3 @@ def _one_row(
     masks = ActionMasks(union[None, :ops], None, union[None, ops:])
     obs, blueprint_indices = np.asarray(obs, np.float32)[None], np.asarray(blueprint_indices, np.int64)[None]
     return FleetStep(obs, blueprint_indices, masks, np.zeros(1, np.float32), no, no, (None,), ({},))
-
-
-def _recorder(episode: Episode) -> Recorder:
-    """Return the recorder that has recorded these steps, the last one without a reward."""
-    stored = range(episode.states.h.shape[1])
-    return Recorder(
-        seed=episode.seed,
-        task_id=episode.task_id,
-        initial_state=episode.initial_state,
-        generation=episode.generation,
-        state_stride=episode.state_stride,
-        versions=episode.policy_version.tolist(),
-        obs=list(episode.obs),
-        blueprints=list(episode.blueprint_indices),
-        actions=list(episode.actions),
-        log_probs=list(episode.log_probs),
-        masks=list(episode.masks),
-        values=episode.values.tolist(),
-        baseline_values=episode.baseline_values.tolist(),
-        rewards=episode.rewards.tolist()[:-1],
-        states=[RecurrentState(*(a[:, n : n + 1] for a in episode.states.arrays)) for n in stored],
-    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
-from actors.rollout.wave import Recorder
+from actors.rollout.recorder import Recorder
 from actors.serving.account import Account
 from actors.serving.external import ExternalConfig
 from actors.serving.messages import pack_mask
@@ -93,14 +93,14 @@ class TrainingEpisode:
         self.segments = self.steps = 0  # shipped
         self.total_reward = 0.0  # of shipped segments
         self._spaces_hash = spaces_hash
-        self._recorder: Recorder | None = None  # of the current segment
+        self._recorder = Recorder()  # of the current segment
         self._carried: CarriedSteps | None = None  # from the segment before
         self._last: tuple[StepRecord, int] | None = None  # the last step, and its row
 
     @property
     def segment_full(self) -> bool:
         """Whether the reward of the last step completes a segment."""
-        return self._recorder is not None and len(self._recorder.actions) >= self.config.max_segment_steps
+        return self._recorder.began(0) and int(self._recorder.steps[0]) >= self.config.max_segment_steps
 
     def check_reward(self, index: int, reward: float | None) -> None:
         """Check the reward that came with step `index`. Raises `Refusal`."""
@@ -131,26 +131,24 @@ class TrainingEpisode:
 
     def record(self, step: StepRecord, row: int, reward: float | None) -> None:
         """Record a step, and first the reward of the one before it, which may complete a segment."""
-        if self._recorder is not None:
+        if self._recorder.began(0):
             assert reward is not None
             full = self.segment_full or self._moves_to(step.model)
-            self._recorder.rewards.append(reward)
+            self._recorder.pay(0, reward)
             if full:
-                self._ship(step.current, row, float(step.decision.bootstrap_values[row]), self._recorder)
-        if self._recorder is None:
+                self._ship(step.current, row, float(step.decision.bootstrap_values[row]))
+        if not self._recorder.began(0):
             model = step.model
-            before = step.before.row(row)
-            self._recorder = Recorder(
-                self.seed, ENV_ID, before, model.generation, model.state_stride, carried=self._carried
+            self._recorder.begin(
+                0, self.seed, ENV_ID, step.before.row(row), model.generation, model.state_stride, self._carried
             )
-        self._recorder.record(row, step.current, step.decision, step.before, step.model.version)
+        self._recorder.record(0, step.current, step.decision, step.before, step.model.version, row)
         self._last = step, row
 
     def end(self, reward: float, final: FleetStep, bootstrap_value: float) -> None:
         """Ship the last segment, whose last step was paid `reward` and led to `final`."""
-        assert self._recorder is not None
-        self._recorder.rewards.append(reward)
-        self._ship(final, 0, bootstrap_value, self._recorder)
+        self._recorder.pay(0, reward)
+        self._ship(final, 0, bootstrap_value)
 
     def _moves_to(self, model: ServedModel) -> bool:
         assert self._last is not None
@@ -161,35 +159,34 @@ class TrainingEpisode:
         """Give up an episode whose client disappeared. The reward of its last step is unknown, so the episode is cut
         before that step and bootstrapped with the value there; or the segment is dropped, by `disconnected` or `drop`.
         """
-        if self.ended is not None or self._recorder is None or self._last is None:
+        if self.ended is not None or not self._recorder.began(0) or self._last is None:
             return
-        account, recorder = self.sink.account(self.owner), self._recorder
+        account = self.sink.account(self.owner)
         step, row = self._last
         if drop or self.config.disconnected == "drop":
             account.dropped_sessions += 1
-            self._recorder = None
+            self._recorder.free(0)
             return
         account.cut_sessions += 1
-        if not recorder.rewards:  # there is no step with a reward
-            self._recorder = None
+        self._recorder.drop_last()
+        if not self._recorder.steps[0]:  # there was no step with a reward
+            self._recorder.free(0)
             return
-        bootstrap = float(step.decision.bootstrap_values[row])
-        recorder.drop_last()
-        self._ship(step.current, row, bootstrap, recorder)
+        self._ship(step.current, row, float(step.decision.bootstrap_values[row]))
 
     @property
     def oldest_version(self) -> int:
         """Oldest version that acted in the current segment."""
-        assert self._recorder is not None
-        return min(self._recorder.versions)
+        return int(self._recorder.recorded("policy_version").min())
 
-    def _ship(self, final: FleetStep, row: int, bootstrap_value: float, recorder: Recorder) -> None:
-        segment = recorder.finish(row, final, bootstrap_value, ENV_ID, self._spaces_hash)
+    def _ship(self, final: FleetStep, row: int, bootstrap_value: float) -> None:
+        segment = self._recorder.episode(0, final, bootstrap_value, ENV_ID, self._spaces_hash, row)
+        self._recorder.free(0)
         self.steps += len(segment)
         self.total_reward += segment.undiscounted_return
         segment.telemetry.update(segment=self.segments, episode_steps=self.steps, episode_return=self.total_reward)
         burn_in = 0 if self._last is None else self._last[0].model.burn_in
-        self.segments, self._recorder, self._carried = self.segments + 1, None, segment.carry(burn_in)
+        self.segments, self._carried = self.segments + 1, segment.carry(burn_in)
         self.sink.account(self.owner).steps += len(segment)
         self.sink.add(self.owner, segment)
 

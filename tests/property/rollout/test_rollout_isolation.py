@@ -15,6 +15,7 @@ from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
+from actors.rollout.recorder import Recorder, Rows
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode, RecurrentState
 from tests.support.episodes import episodes_equal
@@ -119,36 +120,37 @@ def test_shared_noise_and_mixed_states_are_detected(monkeypatch: pytest.MonkeyPa
         check_isolation(toy_network())
 
 
-Record = Callable[[rollout.Recorder, int, FleetStep, ActOutput, PolicyState, int], None]
-record = rollout.Recorder.record
+record = Recorder.record
 
 
 def post_step_state(
-    self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
+    self: Recorder, rows: Rows, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
     """Record the state after the step instead of the one before it."""
     network = toy_network()
     _, after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((len(seen.obs), 4)))
-    record(self, row, seen, decision, after, version)
+    record(self, rows, seen, decision, after, version)
 
 
-def stored_view(
-    self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
+def late_observation(
+    self: Recorder, rows: Rows, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
-    """Record a view of the fleet's buffer, which the next step overwrites."""
-    record(self, row, seen, decision, state, version)
-    self.obs[-1] = seen.obs[row]
+    """Record an observation in the place of the one before it."""
+    record(self, rows, seen, decision, state, version)
+    self.steps[rows] -= 1
+    self.recorded("obs", 0)[-1:] = seen.obs[0]
+    self.steps[rows] += 1
 
 
 def neighbors_value(
-    self: rollout.Recorder, row: int, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
+    self: Recorder, rows: Rows, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
-    record(self, row, seen, decision._replace(values=np.roll(decision.values, 1)), state, version)
+    record(self, rows, seen, decision._replace(values=np.roll(decision.values, 1)), state, version)
 
 
-@pytest.mark.parametrize("wrong", [post_step_state, stored_view, neighbors_value])
-def test_wrong_records_are_detected(wrong: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout.Recorder, "record", wrong)
+@pytest.mark.parametrize("wrong", [post_step_state, late_observation, neighbors_value])
+def test_wrong_records_are_detected(wrong: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "record", wrong)
     with pytest.raises(AssertionError):
         check_truth(toy_network())
 

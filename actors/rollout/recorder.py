@@ -1,0 +1,193 @@
+"""`Recorder`: the steps of environments while their episodes run, one row each. No Ray, no Redis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.fleet import FleetStep
+from actors.policy.network import ActOutput
+from actors.policy.state import PolicyState
+from actors.types.episode import CarriedSteps, EndReason, Episode, RecurrentState
+
+CAPACITY = 16  # steps that a recorder holds at first
+Rows = int | NDArray[np.int64]
+
+
+@dataclass
+class _Beginning:
+    """What an episode or segment started from, and the recurrent states stored so far."""
+
+    seed: int
+    task_id: str
+    initial_state: RecurrentState
+    generation: int
+    carried: CarriedSteps | None
+    states: list[RecurrentState] = field(default_factory=list)
+
+
+class Recorder:
+    """Records E environments, each the episode or segment in its row. `begin` one, `record` each decision, `pay` its
+    reward, take the `episode` at its end and `free` the row.
+
+    Steps lie in arrays `[E, T, ...]`, T growing when an episode needs it, so that a step of all environments is one
+    copy for each field. Recurrent states are those *before* a step.
+    """
+
+    def __init__(self, num_rows: int = 1) -> None:
+        self.steps = np.zeros(num_rows, dtype=np.int64)  # [E] recorded
+        self._beginnings: list[_Beginning | None] = [None] * num_rows
+        self._carried = np.zeros(num_rows, dtype=np.int64)  # [E] steps before a segment that it carries
+        self._strides = np.ones(num_rows, dtype=np.int64)  # [E]
+        self._arrays: dict[str, NDArray[Any]] = {}  # [E, T, ...], named as the fields of an episode
+
+    def began(self, row: int) -> bool:
+        """Whether `row` holds an episode."""
+        return self._beginnings[row] is not None
+
+    def begin(
+        self,
+        row: int,
+        seed: int,
+        task_id: str,
+        initial_state: RecurrentState,
+        generation: int,
+        state_stride: int,
+        carried: CarriedSteps | None = None,
+    ) -> None:
+        """Begin an episode, or a segment that carries steps of the one before it."""
+        if carried is not None and carried.state_stride != state_stride:
+            carried = None  # a learner with other settings has taken over
+        self._beginnings[row] = _Beginning(
+            seed, task_id, initial_state, generation, carried, [] if carried is None else [carried.states]
+        )
+        self._carried[row] = 0 if carried is None else len(carried.burn_in)
+        self._strides[row], self.steps[row] = state_stride, 0
+
+    def record(
+        self,
+        rows: Rows,
+        current: FleetStep,
+        decision: ActOutput,
+        state: PolicyState,
+        version: int,
+        sources: Rows | None = None,
+    ) -> None:
+        """Record decisions of weights `version` at the observations `current`, for one row or several; `state` is the
+        state before them. Their rewards are 0 until they are paid. `sources` are the rows of the arguments, if these
+        are others."""
+        sources = rows if sources is None else sources
+        at = self.steps[rows]
+        due = (self._carried[rows] + at) % self._strides[rows] == 0
+        if due.any():
+            for row, source, stored in zip(*map(np.atleast_1d, (rows, sources, due)), strict=True):
+                if stored:
+                    self._begun(row).states.append(state.row(int(source)))
+        if not self._arrays or at.max(initial=0) >= self._arrays["rewards"].shape[1]:
+            self._grow(current, decision)
+        arrays = self._arrays
+        arrays["policy_version"][rows, at] = version
+        arrays["obs"][rows, at] = current.obs[sources]
+        arrays["blueprint_indices"][rows, at] = current.blueprint_indices[sources]
+        arrays["actions"][rows, at] = decision.actions[sources]
+        arrays["log_probs"][rows, at] = decision.log_probs[sources]
+        arrays["masks"][rows, at] = decision.masks[sources]
+        arrays["values"][rows, at] = decision.values[sources]
+        arrays["baseline_values"][rows, at] = decision.baseline_values[sources]
+        arrays["rewards"][rows, at] = 0.0
+        self.steps[rows] += 1
+
+    def pay(self, rows: Rows, rewards: float | NDArray[np.float32]) -> None:
+        """Set the rewards of the last steps of `rows`."""
+        self._arrays["rewards"][rows, self.steps[rows] - 1] = rewards
+
+    def drop_last(self, row: int = 0) -> None:
+        """Remove the last step, whose reward never became known."""
+        self.steps[row] -= 1
+        if (self._carried[row] + self.steps[row]) % self._strides[row] == 0:
+            self._begun(row).states.pop()
+
+    def free(self, row: int) -> None:
+        """Forget the episode in `row`."""
+        self._beginnings[row] = None
+
+    def recorded(self, name: str, row: int = 0) -> NDArray[Any]:
+        """Return a view of what has been recorded of the field `name` of an episode."""
+        return self._arrays[name][row, : self.steps[row]]
+
+    def episode(
+        self,
+        row: int,
+        final: FleetStep,
+        bootstrap_value: float,
+        env_id: str,
+        spaces_hash: str,
+        source: int | None = None,
+    ) -> Episode:
+        """Return the episode so far, without an id, given that its last step led to row `source` of `final`, which is
+        `row` unless given. If it did not end there, it is marked as cut."""
+        source = row if source is None else source
+        begun, terminated = self._begun(row), bool(final.terminated[source])
+        steps: dict[str, Any] = {name: self.recorded(name, row).copy() for name in _FIELDS}
+        return Episode(
+            env_id=env_id,
+            task_id=begun.task_id,
+            seed=begun.seed,
+            spaces_hash=spaces_hash,
+            generation=begun.generation,
+            **steps,
+            end_reason=final.end_reasons[source] or EndReason.CUT,
+            terminated=terminated,
+            truncated=not terminated,  # not both: termination takes precedence
+            final_obs=final.obs[source].copy(),
+            final_blueprint_indices=final.blueprint_indices[source].copy(),
+            final_masks=final.masks.flat()[source].copy(),
+            bootstrap_value=0.0 if terminated else bootstrap_value,
+            initial_state=begun.initial_state,
+            states=RecurrentState.concatenate(begun.states),
+            state_stride=int(self._strides[row]),
+            burn_in=None if begun.carried is None else begun.carried.burn_in,
+            telemetry=dict(final.telemetry[source]),
+        )
+
+    @classmethod
+    def resume(cls, episode: Episode) -> Recorder:
+        """Return a recorder of one row that has recorded the steps of `episode`, which starts with no carried steps."""
+        recorder = cls()
+        recorder.begin(
+            0, episode.seed, episode.task_id, episode.initial_state, episode.generation, episode.state_stride
+        )
+        states, stored = recorder._begun(0).states, range(episode.states.h.shape[1])
+        states += [RecurrentState(*(a[:, n : n + 1] for a in episode.states.arrays)) for n in stored]
+        recorder._arrays = {name: getattr(episode, name)[None].copy() for name in _FIELDS}
+        recorder.steps[0] = len(episode)
+        return recorder
+
+    def _begun(self, row: int) -> _Beginning:
+        begun = self._beginnings[row]
+        assert begun is not None, f"row {row} has not begun"
+        return begun
+
+    def _grow(self, current: FleetStep, decision: ActOutput) -> None:
+        """Double the capacity, or make the arrays for steps of this form."""
+        old, num_rows = self._arrays, len(self.steps)
+        if not old:
+            like: tuple[NDArray[Any], ...] = (
+                np.zeros(1, np.int64), current.obs, current.blueprint_indices, decision.actions, decision.log_probs,
+                decision.masks, np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32),
+            )  # fmt: skip
+            old = {n: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, like, strict=True)}
+        more = max(CAPACITY, old["rewards"].shape[1])
+        self._arrays = {
+            name: np.concatenate([a, np.empty((num_rows, more, *a.shape[2:]), a.dtype)], axis=1)
+            for name, a in old.items()
+        }
+
+
+_FIELDS = (
+    "policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values",
+    "rewards",
+)  # fmt: skip
