@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 from actors.env.registration import register_envs
 
 if TYPE_CHECKING:
+    from actors.blueprints.blueprint import Blueprint, Param, Params
+    from actors.blueprints.column import ColumnBlueprint
+    from actors.blueprints.family import blueprint_index, register_blueprint
     from actors.env import make_env
-    from actors.env.blueprints.blueprint import Blueprint, Param, Params
-    from actors.env.blueprints.column import ColumnBlueprint
-    from actors.env.blueprints.family import blueprint_index, register_blueprint
-    from actors.env.layers.layer_norm import Units
     from actors.env.seed_fleet import make_fleet
-    from actors.env.slots.lifecycle import SeedAction
     from actors.env.tasks.family import TaskFamily
     from actors.env.tasks.task import Sizes, Split, Task, draw_splits
     from actors.errors import UserError
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from actors.growth.decision import Decision
     from actors.growth.lightning import GrowthCallback
     from actors.growth.slots import SlotSpec
+    from actors.layers.layer_norm import Units
     from actors.policy.network import FactoredRecurrentActorCritic
     from actors.rollout.recorder import Recorder
     from actors.rollout.wave import PolicyNoise
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from actors.serving.client.local import LocalPolicy
     from actors.serving.client.serve_env import serve_env
     from actors.serving.client.session import Answer, PolicyError, PolicySession
+    from actors.slots.lifecycle import SeedAction
     from actors.types.actions import Op
     from actors.types.spaces import Spaces
     from deploy.config.schema import PRESETS, Config
@@ -111,15 +111,15 @@ _MODULES = {
     "SlotSpec": "actors.growth.slots",
     "Decision": "actors.growth.decision",
     "make_env": "actors.env",
-    "SeedAction": "actors.env.slots.lifecycle",
+    "SeedAction": "actors.slots.lifecycle",
     "Op": "actors.types.actions",
-    "Blueprint": "actors.env.blueprints.blueprint",
-    "ColumnBlueprint": "actors.env.blueprints.column",
-    "Param": "actors.env.blueprints.blueprint",
-    "Params": "actors.env.blueprints.blueprint",
-    "Units": "actors.env.layers.layer_norm",
-    "blueprint_index": "actors.env.blueprints.family",
-    "register_blueprint": "actors.env.blueprints.family",
+    "Blueprint": "actors.blueprints.blueprint",
+    "ColumnBlueprint": "actors.blueprints.column",
+    "Param": "actors.blueprints.blueprint",
+    "Params": "actors.blueprints.blueprint",
+    "Units": "actors.layers.layer_norm",
+    "blueprint_index": "actors.blueprints.family",
+    "register_blueprint": "actors.blueprints.family",
     "Sizes": "actors.env.tasks.task",
     "Split": "actors.env.tasks.task",
     "Task": "actors.env.tasks.task",

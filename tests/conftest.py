@@ -22,12 +22,10 @@ import pytest
 import structlog
 
 from actors.config import QueueConfig
-from actors.env.kernels.cache import is_compiled
-from actors.policy.gradients import cache as gradients_cache
-from actors.policy.kernels import cache as policy_cache
+from actors.kernels.cache import is_compiled
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
-from learner.kernels import cache as update_cache
+from deploy.launch.kernels import ENVIRONMENTS, PACKAGES
 from tests.support.examples import EXPLORE, exploring
 
 if TYPE_CHECKING:
@@ -56,11 +54,8 @@ LONGEST = (
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels before the first test, so that no test's time limit includes it. CUDA needs none."""
     if not hasattr(session.config, "workerinput") and not only_cuda(session.config):
-        missing = [COMPILE.format(dtype) for dtype in ("float32", "float64") if not is_compiled(dtype)]
-        missing += [COMPILE_FOLDER.format(folder) for folder, cache in CACHES.items() if not cache.is_compiled()]
-        from actors.env.channels import jit  # imports Numba
-
-        missing += [] if jit.is_compiled() else [COMPILE_FOLDER.format("actors.env.channels")]
+        wanted = [(*names, "float32") for names in PACKAGES.values()] + [(*PACKAGES[ENVIRONMENTS], "float64")]
+        missing = [COMPILE.format(*names) for names in wanted if not is_compiled(names[0], names[2])]
         compiling = [subprocess.Popen([sys.executable, "-c", command]) for command in missing]
         statuses = [process.wait() for process in compiling]
         if any(statuses):
@@ -105,13 +100,7 @@ def is_property_test(item: pytest.Item) -> bool:
     return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
 
 
-COMPILE = "import torch; from actors.env.seed_fleet import compile_kernels; compile_kernels(torch.{})"
-COMPILE_FOLDER = "from {}.compile import compile_kernels; compile_kernels()"
-CACHES = {
-    "actors.policy.kernels": policy_cache,
-    "actors.policy.gradients": gradients_cache,
-    "learner.kernels": update_cache,
-}
+COMPILE = "from actors.kernels.compile import compile_once; compile_once({!r}, {!r}, {!r})"
 Connect = Callable[..., Transport]
 """`open_transport(**QueueConfig fields)` opens another handle on the test's own store."""
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from actors.blueprints.family import blueprint_choices
 from actors.config import EnvConfig, require
-from actors.env.blueprints.family import blueprint_choices
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.env.host_episode import HostEpisode
-from actors.env.layers.batch_norm import CALIBRATION_ROWS
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rendering.timeline import Timeline
 from actors.env.rng import Purpose, stream
-from actors.env.slots import observation
-from actors.env.slots.contributions import EvalResult
-from actors.env.slots.lifecycle import Lifecycle, SeedAction
 from actors.env.tasks import DataFiles, Task, make_task
+from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.precision import tf32
+from actors.slots import observation
+from actors.slots.contributions import EvalResult
+from actors.slots.lifecycle import Lifecycle, SeedAction
 from actors.types.actions import ActionMasks, Op, seed_action_spec
 from actors.types.spaces import Spaces
 
@@ -63,7 +63,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     `slots` slots in its stream and `column_slots` slots for columns, all DORMANT at first.
 
     **Observation.** `{"obs": float32 [D], "blueprint_indices": int64 [S]}`: base features, then the features of each
-    slot, as `actors.env.slots.observation` lists them; and the blueprint in each slot, -1 if it is empty.
+    slot, as `actors.slots.observation` lists them; and the blueprint in each slot, -1 if it is empty.
 
     **Action.** int64, one choice per head: op, slot, blueprint, blend, alpha target, alpha speed (the indices of
     `actors.types.actions`). The op decides which heads matter:
@@ -128,7 +128,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode; without `seed` one is drawn.
 
-        `options` may hold `topology`, seeds that the host starts with (`actors.env.slots.topology`), and
+        `options` may hold `topology`, seeds that the host starts with (`actors.slots.topology`), and
         `rent_share`, the fraction of the rent that rewards charge.
         """
         super().reset(seed=seed)

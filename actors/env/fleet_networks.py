@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.host_episode import HostEpisode
 from actors.env.reference_network import OptimizerSettings
-from actors.env.slots.contributions import EvalResult
+from actors.slots.contributions import EvalResult
 
 
 @dataclass(frozen=True)

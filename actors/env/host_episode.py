@@ -22,13 +22,13 @@ from actors.env.hosts.column import column_host
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
 from actors.env.rng import Purpose, restart, stream
-from actors.env.slots.contributions import EvalResult, subsets_to_evaluate
-from actors.env.slots.growth_state import GrowthRules, GrowthState
-from actors.env.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
-from actors.env.slots.model_view import TrainingState
-from actors.env.slots.slot_shape import column_slot, stream_slot
-from actors.env.slots.topology import Topology, fossilized_slot, topology_of
 from actors.env.tasks import DataFiles, Task, make_task
+from actors.slots.contributions import EvalResult, subsets_to_evaluate
+from actors.slots.growth_state import GrowthRules, GrowthState
+from actors.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
+from actors.slots.model_view import TrainingState
+from actors.slots.slot_shape import column_slot, stream_slot
+from actors.slots.topology import Topology, fossilized_slot, topology_of
 from actors.types.actions import ActionMasks, ActionSpec, Op
 from actors.types.episode import EndReason
 

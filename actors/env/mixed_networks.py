@@ -14,7 +14,7 @@ from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.fleet_networks import EpochMeasures, FleetNetworks
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
-from actors.env.slots.contributions import EvalResult
+from actors.slots.contributions import EvalResult
 
 T = TypeVar("T")
 MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.config import require
+from actors.env.compiled.networks import NumbaNetworks, has_kernels
 from actors.env.fleet_networks import FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import padded_host
-from actors.env.kernels.networks import NumbaNetworks, has_kernels
 from actors.env.mixed_networks import HostKind, MixedNetworks, block_envs
 from actors.env.stacked.networks import TorchNetworks
 

@@ -1,6 +1,6 @@
 """`ReferenceNetwork`: one host with its seeds, trained one epoch at a time.
 
-It defines what the fast backends (`actors.env.kernels`, `actors.env.stacked`) must compute, and favors clarity over
+It defines what the fast backends (`actors.kernels.hosts`, `actors.env.stacked`) must compute, and favors clarity over
 speed.
 """
 
@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.blends import GateLogits, apply_blend, gate_shapes
-from actors.env.blueprints.blueprint import Blueprint
+from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
+from actors.blueprints.blueprint import Blueprint
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host, draw_params
-from actors.env.layers.batch_norm import (
+from actors.layers.batch_norm import (
     NOTHING,
     Moments,
     Normalize,
@@ -27,8 +27,8 @@ from actors.env.layers.batch_norm import (
     recorded_statistics,
     running_statistics,
 )
-from actors.env.layers.convolution import After
-from actors.env.slots.contributions import EvalResult
+from actors.layers.convolution import After
+from actors.slots.contributions import EvalResult
 
 Isolation = Literal["shadow", "straight_through"]
 

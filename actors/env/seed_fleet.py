@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
-from actors.env.channels.tiles import NARROW
 from actors.env.env import check_tasks, seed_spaces
 from actors.env.episode.epoch import EpochPlan
 from actors.env.episode.settings import width_range
@@ -20,12 +19,12 @@ from actors.env.fleet_networks import NetworkSettings
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
-from actors.env.kernels import compile
 from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kinds
 from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
-from actors.env.slots.topology import Topology
+from actors.kernels.cnn.tiles import NARROW
+from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 
@@ -200,11 +199,6 @@ class SeedTrainingFleet:
             tuple(reasons),
             tuple(telemetry),
         )
-
-
-def compile_kernels(dtype: torch.dtype = torch.float32) -> None:
-    """Compile the kernels of the numba backend and cache them on disk: about twenty seconds, once per machine."""
-    compile.compile_kernels(str(dtype).removeprefix("torch."))
 
 
 def _device(config: EnvConfig, gpu: bool) -> torch.device:

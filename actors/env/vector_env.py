@@ -17,7 +17,7 @@ from actors.config import EnvConfig, require
 from actors.env.env import Obs, gymnasium_spaces
 from actors.env.fleet import FleetStep
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.lifecycle import IllegalAction
+from actors.slots.lifecycle import IllegalAction
 
 Flags = NDArray[np.bool_]
 Info = dict[str, Any]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from actors.config import require
-from actors.env.slots.lifecycle import GATES, SeedAction
 from actors.growth.columns.column import Column
 from actors.serving.client.session import SessionOpener
+from actors.slots.lifecycle import GATES, SeedAction
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,6 @@ from torch.optim import Optimizer
 
 from actors.config import require
 from actors.env.env import seed_spaces
-from actors.env.slots.contributions import EvalResult, Subset, subsets_to_evaluate
-from actors.env.slots.growth_state import GrowthRules, GrowthState
-from actors.env.slots.lifecycle import GATES, SeedAction
-from actors.env.slots.model_view import TrainingState
-from actors.env.slots.stage import Stage
 from actors.errors import UserError
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
@@ -33,6 +28,11 @@ from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
 from actors.growth.training.ranks import Ranks, unwrap
 from actors.serving.client.session import Answer
+from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
+from actors.slots.growth_state import GrowthRules, GrowthState
+from actors.slots.lifecycle import GATES, SeedAction
+from actors.slots.model_view import TrainingState
+from actors.slots.stage import Stage
 from actors.types.actions import Op
 
 logger = logging.getLogger(__name__)

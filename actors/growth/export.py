@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
-from actors.env.blueprints.family import FAMILIES
+from actors.blueprints.family import FAMILIES
 from actors.growth.columns import grown_model
 from actors.growth.columns.column import Column
 from actors.growth.columns.column_slots import CHILDREN, ColumnSlots

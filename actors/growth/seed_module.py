@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from actors.env.blueprints.blends import apply_blend, gate_shapes
-from actors.env.blueprints.family import FAMILIES
+from actors.blueprints.blends import apply_blend, gate_shapes
+from actors.blueprints.family import FAMILIES
 from actors.env.hosts.host import draw_params
-from actors.env.slots.slot_shape import SlotShape
+from actors.slots.slot_shape import SlotShape
 
 
 class SeedModule(nn.Module):

@@ -7,13 +7,13 @@ from typing import Protocol
 import numpy as np
 from torch import nn
 
-from actors.env.slots.slot_shape import SlotShape, column_slot
 from actors.growth.columns.column import column_family
 from actors.growth.columns.column_slots import column_slots_of
 from actors.growth.columns.column_start import ColumnStart
 from actors.growth.seed_module import SeedModule
 from actors.growth.slot_module import SlotModule
 from actors.growth.slots import SlotSpec, find_module, infer_slot_shape, stream_slot_of
+from actors.slots.slot_shape import SlotShape, column_slot
 
 
 class Site(Protocol):

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from actors.env.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.slots.slot_shape import SlotShape, stream_slot
+from actors.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
 from actors.errors import UserError
 from actors.growth.slot_module import CHILD, SlotModule, attachment_point
 from actors.growth.training.scores import ScoreRecorder
+from actors.slots.slot_shape import SlotShape, stream_slot
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
 from actors.config import require
-from actors.env.slots.slot_shape import SlotShape
-from actors.env.slots.stage import Ramp, Slot, Stage
+from actors.slots.slot_shape import SlotShape
+from actors.slots.stage import Ramp, Slot, Stage
 from actors.types.actions import BLENDS, Op
 
 FORMAT = 2

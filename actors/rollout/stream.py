@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from actors.env.gym.fleet import Flags, StreamFleet
 from actors.errors import UserError
+from actors.gym.fleet import Flags, StreamFleet
 from actors.rollout.recorder import Recorder
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, bootstrap_values
 from actors.types.episode import CarriedSteps, Episode

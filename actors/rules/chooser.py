@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.blueprints.family import blueprint_index
-from actors.env.slots.slot_shape import SlotKind
+from actors.blueprints.family import blueprint_index
 from actors.rules.choices import LOOK, SIZES
 from actors.rules.gains import GainPredictor, early_features
 from actors.rules.rule import WAIT, ModelState, RulePolicy
 from actors.rules.schedule import Schedule, Scheduled
+from actors.slots.slot_shape import SlotKind
 from actors.types.spaces import Spaces
 
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.blueprints.family import blueprint_index
-from actors.env.slots.slot_shape import SlotKind
+from actors.blueprints.family import blueprint_index
 from actors.rules.choices import LOOK
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import Schedule, fixed_column
+from actors.slots.slot_shape import SlotKind
 
 COEFFICIENTS = "chooser.json"
 CLIP = 4.0  # standard deviations

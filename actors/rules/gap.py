@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.env.slots.stage import Stage
 from actors.rules.rule import INSTANT, WAIT, ModelState, RulePolicy, choices
+from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from actors.blueprints.family import blueprint_index
 from actors.config import MAX_SLOTS, ConfigError
-from actors.env.blueprints.family import blueprint_index
 from actors.policy.baselines import NeverGrow
 from actors.rules.chooser import ChooserRule
 from actors.rules.gains import ColumnChoice, GainModel, packaged_gains

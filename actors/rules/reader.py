@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.slots.base_features import BASE
-from actors.env.slots.model_view import BaseFeature, SlotFeature
-from actors.env.slots.slot_features import BLIND_EPOCHS, SLOT
+from actors.slots.base_features import BASE
+from actors.slots.model_view import BaseFeature, SlotFeature
+from actors.slots.slot_features import BLIND_EPOCHS, SLOT
 from actors.types.spaces import Spaces
 
 

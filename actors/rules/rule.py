@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.env.slots.stage import Stage
 from actors.policy.baselines import rule_output
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.reader import ObservationReader
+from actors.slots.stage import Stage
 from actors.types.actions import ActionMasks, Op
 from actors.types.spaces import Spaces
 

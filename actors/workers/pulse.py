@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ray.experimental import internal_kv
 
-from actors.env.gym.frames import current_frames
+from actors.gym.frames import current_frames
 from actors.heartbeat import Heartbeat
 from actors.workers.process_handle import ProcessHandle
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import ray
 import torch
 
-from actors.env.gym.frames import own_frames
 from actors.errors import UserError
+from actors.gym.frames import own_frames
 from actors.heartbeat import Heartbeat, Stopped
 from actors.metrics.ray import RayMetrics
 from actors.workers.faults.actor_logs import log_path, redirect_output

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
-from actors.env.blueprints.family import blueprint_index
 from actors.env.episode.governor import Governor
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.host_episode import HostEpisode

@@ -12,9 +12,7 @@ import yaml
 from rich.console import Console
 
 from actors.config import EnvConfig
-from actors.env import seed_fleet
 from actors.errors import UserError
-from actors.policy.kernels.compile import compile_kernels
 from actors.policy.saved import find_checkpoint
 from actors.rules.names import parse_rule
 from deploy.commands.rollout import environment_of
@@ -27,6 +25,7 @@ from deploy.evaluation.play import Row
 from deploy.evaluation.players import BLIND, POLICY, Lineup, Player, always_played, of_policies, policy_player, same
 from deploy.evaluation.players import rule_player as _rule_player
 from deploy.evaluation.results import Results, with_sweeps
+from deploy.launch import kernels
 from deploy.report.progress import clock
 
 RESULTS = Path("results/sweep")
@@ -183,8 +182,8 @@ def _play(
         for w, players in line.players.items()
         for player in players
     }
-    seed_fleet.compile_kernels()
-    compile_kernels()
+    for part in (kernels.ENVIRONMENTS, kernels.POLICY):
+        kernels.compile_part(part)
     found = run_cells(jobs.values(), store, options.jobs, lambda text: console.print(text, style="dim", soft_wrap=True))
 
     def rows(player: Player, price: float) -> dict[str, list[Row]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from actors.env.gym.make import gym_horizon
+from actors.gym.make import gym_horizon
 from deploy.config.schema import PRESETS, Config
 
 USUAL_LR = 2.5e-4  # of a recurrent policy

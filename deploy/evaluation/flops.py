@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from actors.env.blueprints.blueprint import NOOP, Blueprint
+from actors.blueprints.blueprint import NOOP, Blueprint
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host, draw_params
 from actors.env.rendering.timeline import Timeline
-from actors.env.slots.contributions import subsets_to_evaluate
-from actors.env.slots.stage import BLENDED, Stage
-from actors.env.slots.topology import Topology
+from actors.slots.contributions import subsets_to_evaluate
+from actors.slots.stage import BLENDED, Stage
+from actors.slots.topology import Topology
 
 TRAINING_PASSES = 3
 _BLENDED = {stage.name for stage in BLENDED}

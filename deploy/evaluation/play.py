@@ -11,9 +11,9 @@ import numpy as np
 from actors.config import EnvConfig
 from actors.env.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.stage import Stage
 from actors.policy.baselines import NeverGrow
 from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.slots.stage import Stage
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from deploy.evaluation.flops import cost

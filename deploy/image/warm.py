@@ -4,6 +4,8 @@ import importlib
 
 from ray.dashboard.utils import DashboardAgentModule, DashboardHeadModule, get_all_modules
 
+from deploy.launch import kernels
+
 MODULES = (
     "deploy.commands.admin.health",
     "deploy.launch.processes",
@@ -15,17 +17,9 @@ MODULES = (
     "ray.scripts.scripts",
     "torch.utils.tensorboard",
 )
-KERNELS = (
-    "actors.env.channels.compile",
-    "actors.env.seed_fleet",
-    "actors.policy.kernels.compile",
-    "actors.policy.gradients.compile",
-    "learner.kernels.compile",
-)
-
 for module in MODULES:
     importlib.import_module(module)
 for kind in (DashboardAgentModule, DashboardHeadModule):  # Ray waits only 30 s for them at start
     get_all_modules(kind)
-for name in KERNELS:
-    importlib.import_module(name).compile_kernels()
+for part in kernels.PACKAGES:
+    kernels.compile_part(part)

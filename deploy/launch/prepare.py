@@ -13,19 +13,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from actors.env.kernels import cache as environments
 from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
-from actors.policy.gradients import cache as gradients
-from actors.policy.kernels import cache as acting
 from actors.policy.publish import from_weights
 from actors.types.spaces import Spaces
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.config.yaml import from_yaml, to_yaml
+from deploy.launch import kernels
 from deploy.launch.process_settings import checked_spaces, namespace
 from deploy.launch.run_lock import run_lock
-from learner.kernels import cache as update
 from learner.network import pick_device, resumed_network
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.run.lineage import forget_untrained, has_trained, start_from
@@ -120,30 +117,19 @@ def _new_folder(config: Config) -> Path:
 
 def compile_kernels(config: Config, console: Console, actors: bool = True, learner: bool = True) -> None:
     """Compile what actors and learner need before any of them starts; otherwise each would wait for it in the run."""
-    missing = ["the policy's step"] if actors and not config.policy.compile and not acting.is_compiled() else []
-    if learner and not config.policy.compile and pick_device(config.learner.device).type == "cpu":
-        missing += ["the policy's gradient"] if not gradients.is_compiled() else []
-        missing += ["the update"] if not update.is_compiled() else []
+    learns_here = learner and pick_device(config.learner.device).type == "cpu"
+    parts = [kernels.POLICY] if (actors or learns_here) and not config.policy.compile else []
     if actors and config.on_seed_hosts:
-        if config.env.backend != "torch" and not environments.is_compiled("float32"):
-            missing.append("the environments")
-        if config.env.device != "cuda" and _has_cnns(config) and not _channels_are_compiled():
-            missing.append("convolutional hosts")
+        parts += [kernels.ENVIRONMENTS] if config.env.backend != "torch" else []
+        parts += [kernels.CNNS] if config.env.device != "cuda" and _has_cnns(config) else []
+    missing = kernels.missing(parts)
     if not missing:
         return
-    parts = f"{', '.join(missing[:-1])} and {missing[-1]}" if len(missing) > 1 else missing[0]
-    console.print(f"compiling {parts} for this machine (once, about {10 + 10 * len(missing)} s) ...", soft_wrap=True)
-    from deploy.launch.kernels import COMPILE  # imports Numba
-
+    named = f"{', '.join(missing[:-1])} and {missing[-1]}" if len(missing) > 1 else missing[0]
+    console.print(f"compiling {named} for this machine (once, about {20 + 20 * len(missing)} s) ...", soft_wrap=True)
     with ThreadPoolExecutor() as threads:  # each waits for a process of its own
-        for done in [threads.submit(COMPILE[name]) for name in missing]:
+        for done in [threads.submit(kernels.compile_part, part) for part in missing]:
             done.result()
-
-
-def _channels_are_compiled() -> bool:
-    from actors.env.channels import jit  # imports Numba
-
-    return jit.is_compiled()
 
 
 def _has_cnns(config: Config) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,14 +42,6 @@ class Loss(NamedTuple):
     policy: Tensor
     value: Tensor
     kl: Tensor  # KL divergence of the policy from the proximal one
-    outputs: tuple[Tensor, ...] = ()
-    """Log-probs, entropies and values, if `gradients` are given."""
-    gradients: tuple[Tensor, ...] = ()
-    """Of the total with respect to `outputs`, from a kernel; without them, autograd finds them."""
-
-    def backward(self) -> None:
-        """Add the gradients of the total to those of the parameters."""
-        torch.autograd.backward(self.outputs or self.total, self.gradients or None)
 
 
 def joined(columns: Tensor, continuous: int) -> Tensor:
@@ -73,8 +64,6 @@ def objective(
     The last `continuous` heads have one ratio, and an entropy coefficient of their own.
     """
     reference = t.proximal_log_probs if config.objective == "decoupled" else t.behaviour_log_probs
-    if has_kernel(out, config, denominators, continuous):
-        return _compiled(out, t, reference, config, entropy_coef, denominators)
     policy = _policy_losses(out.log_probs - reference, t, t.counted, config, denominators.policy, continuous).sum()
     value = losses.value_loss(out.values, t.proximal_values, t.returns, config.value_clip, denominators.value)
     categorical = out.entropies.shape[1] - continuous
@@ -100,35 +89,6 @@ def _policy_losses(
         heads = moved.shape[1]  # continuous heads are always relevant, so any of their columns stands for all
         counted, advantages, share = counted[:, :heads], advantages[:, :heads], share[:heads] if share.dim() else share
     return losses.policy_losses(moved.exp(), advantages, counted, config.clip, share)
-
-
-def has_kernel(out: Evaluation, config: LearnerConfig, denominators: Denominators, continuous: int) -> bool:
-    """Return whether there is a kernel for this loss: on a CPU, without continuous heads, and with one denominator if
-    there is one ratio."""
-    plain = out.values.device.type == "cpu" and all(t.dtype == torch.float32 for t in out[:3])
-    return plain and not continuous and (config.ratio == "per_head" or not denominators.policy.dim())
-
-
-def _compiled(
-    out: Evaluation,
-    t: Targets,
-    reference: Tensor,
-    config: LearnerConfig,
-    entropy_coef: float,
-    denominators: Denominators,
-) -> Loss:
-    """Return the loss by a kernel; `reference [N, H]` are the log-probs that ratios refer to."""
-    from learner.kernels.compile import load_kernels  # imports Numba
-
-    share = np.full(out.log_probs.shape[1], denominators.policy.numpy(), np.float32)
-    value_clip = np.inf if config.value_clip is None else config.value_clip
-    numbers = np.array([config.clip, value_clip, config.value_coef, entropy_coef, denominators.value])
-    given = (reference, t.proximal_log_probs, t.advantages, t.counted, t.unforced, t.returns, t.proximal_values)
-    arrays = [x.detach().contiguous().numpy() for x in (*out[:3], *given)]
-    gradients, results = [np.empty_like(x) for x in arrays[:3]], np.empty(4, np.float32)
-    load_kernels().loss(*arrays, share, numbers, config.ratio == "joint", *gradients, results)
-    total, policy, value, kl = torch.from_numpy(results)
-    return Loss(total, policy, value, kl, tuple(out[:3]), tuple(map(torch.from_numpy, gradients)))
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,9 +36,8 @@ def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float)
 
 
 class GatedAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW(fused=True)` with one call for all groups: by a kernel on a CPU, by PyTorch's fused call, once
-    for each weight decay, elsewhere. `found_inf` (0 or 1, on the device) skips a step, including moments and
-    counters."""
+    """`torch.optim.AdamW(fused=True)` with one call for all groups of one weight decay. `found_inf` (0 or 1, on the
+    device) skips a step, including moments and counters."""
 
     found_inf: torch.Tensor | None = None
 
@@ -49,9 +47,6 @@ class GatedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             settings = (group["lr"], *group["betas"], group["eps"], group["weight_decay"])
             merged.setdefault(settings, []).extend(p for p in group["params"] if p.grad is not None)
-        if on_cpu([p for parameters in merged.values() for p in parameters]):
-            self._compiled_step(merged)
-            return
         for (lr, beta1, beta2, eps, decay), parameters in merged.items():
             states = [self.state[p] or self._start(p) for p in parameters]
             adamw(
@@ -71,14 +66,6 @@ class GatedAdamW(torch.optim.AdamW):
                 eps=eps,
                 maximize=False,
             )
-
-    def _compiled_step(self, merged: dict[tuple[float, ...], list[torch.Tensor]]) -> None:
-        if self.found_inf is not None and bool(self.found_inf):
-            return
-        from learner.kernels.call import adamw_step  # imports Numba
-
-        for (*settings, decay), parameters in merged.items():
-            adamw_step(parameters, [self.state[p] or self._start(p) for p in parameters], settings, decay)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in PyTorch, without its hooks."""
@@ -112,12 +99,6 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torc
         own = [p.grad for p in group["params"] if p.grad is not None]
         owners += [f"grad_norm_{group['name']}"] * len(own)
         grads += own
-    names = list(dict.fromkeys(owners))
-    if on_cpu(grads):
-        from learner.kernels.call import limit_norm  # imports Numba
-
-        norms = limit_norm(grads, limit, [names.index(owner) for owner in owners])
-        return norms[-1], dict(zip(names, norms, strict=False))
     squares = torch.stack(list(torch._foreach_norm(grads))).square()
     total = squares.sum().sqrt()
     torch._foreach_mul_(grads, (limit / (total + 1e-6)).clamp(max=1.0))
@@ -125,8 +106,3 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torc
     for owner, square in zip(owners, squares, strict=True):
         by_name[owner] = square + by_name.get(owner, 0.0)
     return total, {name: square.sqrt() for name, square in by_name.items()}
-
-
-def on_cpu(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether the kernels take these tensors, which are all alike: float32 on a CPU."""
-    return bool(tensors) and tensors[0].device.type == "cpu" and tensors[0].dtype == torch.float32

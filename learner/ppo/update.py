@@ -147,7 +147,7 @@ class PPOUpdate:
             if self.reads_flags and stopped > 0:
                 break
             self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            loss.total.backward()  # type: ignore[no-untyped-call]
             norm, by_group = clip_gradients(self.optimizer, c.grad_clip)
             broken = (~norm.isfinite()).to(zero.dtype)
             self.optimizer.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.slots.contributions import EvalResult, Subset
+from actors.slots.contributions import EvalResult, Subset
 from actors.types.episode import EndReason
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from actors.config import EnvConfig
-from actors.env.slots.stage import Slot
+from actors.slots.stage import Slot
 
 
 def objective_reward(

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Param, Params
-from actors.env.blueprints.family import IMAGE, SEQUENCE, Family
+from actors.blueprints.blueprint import Param, Params
+from actors.blueprints.family import IMAGE, SEQUENCE, Family
 from actors.env.hosts.host import Resume, SlotFunction
-from actors.env.layers.batch_norm import Normalize, batch_statistics
-from actors.env.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
-from actors.env.layers.layer_norm import Units
+from actors.layers.batch_norm import Normalize, batch_statistics
+from actors.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
+from actors.layers.layer_norm import Units
 
 STEM_TAPS, TAPS = 5, 3
 LEAST_POOLED = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import floor
 
-from actors.env.blueprints.blueprint import Param
+from actors.blueprints.blueprint import Param
 from actors.env.hosts.host import Host
 
 MIN_WIDTH, MAX_WIDTH = 2, 64

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Param, Params
-from actors.env.blueprints.family import Family
-from actors.env.layers.batch_norm import Normalize
-from actors.env.layers.layer_norm import Units
+from actors.blueprints.blueprint import Param, Params
+from actors.blueprints.family import Family
+from actors.layers.batch_norm import Normalize
+from actors.layers.layer_norm import Units
 
 SlotFunction = Callable[[int, Tensor], Tensor]
 """(slot, hidden) -> hidden of the same shape: applies the seed in that slot, or returns its input if there is none."""

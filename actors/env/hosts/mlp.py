@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Param, Params
-from actors.env.blueprints.family import VECTOR, Family
+from actors.blueprints.blueprint import Param, Params
+from actors.blueprints.family import VECTOR, Family
 from actors.env.hosts.host import Resume, SlotFunction
-from actors.env.layers.batch_norm import Normalize
-from actors.env.layers.layer_norm import Units, layer_norm
+from actors.layers.batch_norm import Normalize
+from actors.layers.layer_norm import Units, layer_norm
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 
-from actors.env.slots.stage import Slot, Stage
+from actors.slots.stage import Slot, Stage
 
 LANES = {"STREAM": "slot", "COLUMN": "column"}
 """Names of slots by their kind."""

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Param
+from actors.blueprints.blueprint import Param
 from actors.env.hosts.column import column_shapes
 from actors.env.hosts.host import Host
-from actors.env.layers.batch_norm import Moments
-from actors.env.layers.layer_norm import Units
 from actors.env.stacked.param_bank import ParamBank
+from actors.layers.batch_norm import Moments
+from actors.layers.layer_norm import Units
 
 
 class ColumnBank(ParamBank):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Params
-from actors.env.layers.batch_norm import Moments, Normalize, row_statistics
-from actors.env.layers.layer_norm import Units
+from actors.blueprints.blueprint import Params
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.layout import StackLayout
+from actors.layers.batch_norm import Moments, Normalize, row_statistics
+from actors.layers.layer_norm import Units
 
 
 @dataclass(frozen=True, eq=False)

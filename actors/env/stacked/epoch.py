@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Params
-from actors.env.channels.functions import CrossEntropy, suits
+from actors.blueprints.blueprint import Params
 from actors.env.hosts.host import Resume
-from actors.env.layers.batch_norm import batch_statistics
 from actors.env.reference_network import OptimizerSettings
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import added_logits
@@ -20,6 +18,8 @@ from actors.env.stacked.cuda_graph import StepResult
 from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed, runs_of
+from actors.kernels.cnn.functions import CrossEntropy, suits
+from actors.layers.batch_norm import batch_statistics
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.channels.tiles import NARROW as ROWS_OF_KERNELS
-from actors.env.layers.batch_norm import (
+from actors.env.stacked.column_group import ColumnGroup
+from actors.env.stacked.parameters import StackedParameters
+from actors.env.stacked.slot_plan import Plans, StackedSeed
+from actors.kernels.cnn.tiles import NARROW as ROWS_OF_KERNELS
+from actors.layers.batch_norm import (
     CALIBRATION_ROWS,
     Affine,
     Normalize,
@@ -18,11 +21,8 @@ from actors.env.layers.batch_norm import (
     calibrating,
     running_statistics,
 )
-from actors.env.layers.convolution import with_kernels
-from actors.env.slots.contributions import EvalResult, Subset
-from actors.env.stacked.column_group import ColumnGroup
-from actors.env.stacked.parameters import StackedParameters
-from actors.env.stacked.slot_plan import Plans, StackedSeed
+from actors.layers.convolution import with_kernels
+from actors.slots.contributions import EvalResult, Subset
 
 
 class SeedParts(NamedTuple):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from actors.env.channels.functions import gathered, rows_innermost, with_rows_innermost
-from actors.env.channels.tiles import NARROW
-from actors.env.layers.convolution import with_kernels
+from actors.kernels.cnn.functions import gathered, rows_innermost, with_rows_innermost
+from actors.kernels.cnn.tiles import NARROW
+from actors.layers.convolution import with_kernels
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class StackLayout:
     """Where hidden tensors have environments (E) and rows of data (M).
 
     MLPs have `[E, M, W]`. CNNs have `[M, E, C, *space]`, so that folding E into C gives an ordinary batch of images.
-    Tensors of the kernels in `actors.env.channels` have rows of data innermost in memory, and keep them there.
+    Tensors of the kernels in `actors.kernels.cnn` have rows of data innermost in memory, and keep them there.
     """
 
     dims: int  # spatial dimensions; 0 for MLPs

@@ -11,17 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.env.blueprints.blends import gate_shapes
-from actors.env.channels.compile import compile_kernels
+from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.fleet_networks import EpochMeasures, NetworkSettings
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host
-from actors.env.layers.batch_norm import CALIBRATION_ROWS, Moments
-from actors.env.layers.fusion import fusing
-from actors.env.layers.layer_norm import Units
-from actors.env.slots.contributions import EvalResult, Subset
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.cuda_graph import StepResult, run_steps
 from actors.env.stacked.epoch import StackedEpoch
@@ -30,7 +25,12 @@ from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.param_bank import ParamBank
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed
+from actors.kernels.cnn.compile import compile_kernels
+from actors.layers.batch_norm import CALIBRATION_ROWS, Moments
+from actors.layers.fusion import fusing
+from actors.layers.layer_norm import Units
 from actors.precision import tf32
+from actors.slots.contributions import EvalResult, Subset
 
 
 class Trained(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blueprint import Param
-from actors.env.layers.fusion import fusible
+from actors.blueprints.blueprint import Param
+from actors.layers.fusion import fusible
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blends import GATED, gate_shapes
-from actors.env.blueprints.blueprint import Params
+from actors.blueprints.blends import GATED, gate_shapes
+from actors.blueprints.blueprint import Params
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host
-from actors.env.layers.batch_norm import Moments
-from actors.env.layers.layer_norm import Units
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup
 from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.param_bank import ParamBank
 from actors.env.stacked.slot_plan import Plans, StackedSeed, runs_of, slot_plan
+from actors.layers.batch_norm import Moments
+from actors.layers.layer_norm import Units
 
 
 class StackedParameters:

@@ -10,13 +10,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blends import GATED, channel_gate_logits
-from actors.env.blueprints.blueprint import Blueprint, Params
-from actors.env.channels.functions import Blend
-from actors.env.layers.convolution import with_kernels
-from actors.env.layers.fusion import fusible
-from actors.env.layers.layer_norm import Units
+from actors.blueprints.blends import GATED, channel_gate_logits
+from actors.blueprints.blueprint import Blueprint, Params
 from actors.env.stacked.layout import StackLayout
+from actors.kernels.cnn.functions import Blend
+from actors.layers.convolution import with_kernels
+from actors.layers.fusion import fusible
+from actors.layers.layer_norm import Units
 from actors.types.actions import BLENDS
 
 Key = TypeVar("Key")
@@ -119,7 +119,7 @@ class SlotPlan:
 def _blend(
     h: Tensor, grown: Tensor, alpha: Tensor, gated: Tensor | None, gate_logits: Tensor | None, multiply: Tensor | None
 ) -> Tensor:
-    """Return `h` with `grown` blended in, each row by its own blend (see `actors.env.blueprints.blends`)."""
+    """Return `h` with `grown` blended in, each row by its own blend (see `actors.blueprints.blends`)."""
     change = grown - h
     step = change
     if gated is not None and gate_logits is not None:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from actors.blueprints.blends import unit_gate_logits
+from actors.blueprints.blueprint import NOOP
+from actors.blueprints.family import FAMILIES, Family
 from actors.config import require
-from actors.env.blueprints.blends import unit_gate_logits
-from actors.env.blueprints.blueprint import NOOP
-from actors.env.blueprints.family import FAMILIES, Family
 from actors.errors import UserError
 from actors.growth.slot_module import attachment_point
 

@@ -1,4 +1,4 @@
-"""`KernelStep`: the policy's step by the kernels of `actors.policy.kernels`, with arrays in and out."""
+"""`KernelStep`: the policy's step by the kernels of `actors.kernels.policy`, with arrays in and out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from actors.kernels.policy.compile import load_step
 from actors.policy.acting.layout import lay_out
-from actors.policy.kernels.compile import load_kernels
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
@@ -22,7 +22,7 @@ class KernelStep:
 
     def __init__(self, network: FactoredRecurrentActorCritic) -> None:
         spec = network.spaces.action
-        self._run, self._heads, self._choices = load_kernels(), len(spec.heads), spec.flat_size
+        self._run, self._heads, self._choices = load_step(), len(spec.heads), spec.flat_size
         self._shapes = network.spaces.obs_size, network.spaces.slots, spec.num_ops, len(spec.heads)
         self._slot_mask = spec.num_ops * spec.num_slots  # numbers per row
         self._rest_mask = max(1, self._slot_mask) * spec.rest_size

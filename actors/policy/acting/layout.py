@@ -1,4 +1,4 @@
-"""`lay_out`: the weights of a network as the flat arrays that the kernels of `actors.policy.kernels` read."""
+"""`lay_out`: the weights of a network as the flat arrays that the kernels of `actors.kernels.policy` read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from actors.kernels.matmul import LANES, PANEL, padded
+from actors.kernels.policy.net import FEEDFORWARD, LSTM, MEMORY, Net
 from actors.policy.acting.stepper import Stepper
 from actors.policy.encoder import FlatEncoder
-from actors.policy.kernels.matmul import LANES, PANEL, padded
-from actors.policy.kernels.net import FEEDFORWARD, LSTM, MEMORY, Net
 from actors.policy.network import FactoredRecurrentActorCritic
 
 Array = NDArray[Any]

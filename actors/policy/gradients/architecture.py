@@ -8,9 +8,9 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
+from actors.kernels.policy.gradients.sizes import NetShape
 from actors.policy.cores.core import Feedforward, Recurrent
 from actors.policy.encoder import FlatEncoder, SlotEncoder
-from actors.policy.gradients.sizes import NetShape
 from actors.policy.heads import FactoredHeads
 from actors.types.spaces import Spaces
 
@@ -65,7 +65,7 @@ def sizes(network: SequenceNetwork) -> NetShape:
 
 
 def parameters_in_order(network: SequenceNetwork) -> ParameterList:
-    """Return the parameters in the order of `actors.policy.gradients.sizes`, None for those that the network lacks."""
+    """Return the parameters in the order of `actors.kernels.policy.gradients.sizes`, None for those that are lacking."""
     encoder, heads = network.encoder, network.heads
     slotted, slots = isinstance(encoder, SlotEncoder), network.spaces.slots > 0
     core = network.core

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.kernels.policy.compile import load_gradients
 from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder
 from actors.policy.gradients.architecture import SequenceNetwork, parameters_in_order, sizes
-from actors.policy.gradients.compile import load_kernels
 
 Array = NDArray[Any]
 
@@ -42,7 +42,7 @@ class SequenceKernels:
     """The kernels with what is constant of one network. Its parameters are read where they are at each call."""
 
     def __init__(self, network: SequenceNetwork) -> None:
-        self.kernels = load_kernels()
+        self.kernels = load_gradients()
         self.encoder = network.encoder
         self.parameters = parameters_in_order(network)
         self.net = sizes(network)

@@ -7,9 +7,9 @@ from typing import Any
 
 import gymnasium
 
-from actors.env.gym.spaces import GymSpaces
-from actors.env.gym.unified import UnifiedEnv
 from actors.errors import UserError
+from actors.gym.spaces import GymSpaces
+from actors.gym.unified import UnifiedEnv
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode, EpisodeSummary
 from actors.serving.client.session import SessionLost

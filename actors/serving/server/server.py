@@ -18,8 +18,8 @@ from grpc_reflection.v1alpha import reflection
 
 from actors.codec import InvalidWeights
 from actors.errors import UserError
+from actors.kernels.cache import is_compiled
 from actors.metrics.http import MetricsServer
-from actors.policy.kernels.cache import is_compiled
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
@@ -188,7 +188,7 @@ class PolicyServer:
             self._log.info("weights adopted", version=model.version, versions_held=len(service.models.held))
 
     async def _load(self, first: WeightSet | ServedRule) -> None:
-        if not is_compiled():
+        if not is_compiled("policy"):
             self._log.info("compiling the policy's step for this machine (once, about 20 s)")
         models = await asyncio.to_thread(ModelVersions, first, _device(self.options.device))
         needed, limit = models.layouts[models.spaces.hash].request_bytes, self.options.max_message_bytes

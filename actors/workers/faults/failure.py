@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from actors.env.gym.frames import own_frames
+from actors.gym.frames import own_frames
 
 
 class ActorFailure(Exception):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.env.gym.spaces import GymSpaces
+from actors.gym.spaces import GymSpaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.serving.client.blocking import PolicyClient

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from actors.config import ActingConfig, ActorsConfig, GymConfig, PolicyConfig, QueueConfig
-from actors.env.gym.make import gym_spaces
+from actors.gym.make import gym_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.transport.redis import connect

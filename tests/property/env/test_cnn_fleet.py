@@ -25,12 +25,12 @@ from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.reference_network import ParameterGroup, ReferenceColumn, ReferenceNetwork
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.stage import Stage
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
+from actors.slots.stage import Stage
 from tests.support.env import cnn
 
 torch.set_num_threads(1)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import EnvConfig
-from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.fleet import FleetStep, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks

@@ -10,19 +10,19 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from actors.blueprints.column import COLUMNS
+from actors.blueprints.family import blueprint_index
+from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import EnvConfig
-from actors.env.blueprints.column import COLUMNS
-from actors.env.blueprints.family import blueprint_index
-from actors.env.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.fleet import ReferenceFleet
 from actors.env.host_episode import HostEpisode
-from actors.env.kernels.epoch import train_epoch
-from actors.env.kernels.evaluate import evaluate
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.topology import GrownSeed
+from actors.kernels.hosts.epoch import train_epoch
+from actors.kernels.hosts.evaluate import evaluate
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
+from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
 from tests.support.env.fleets import BACKENDS, Backend, Vectors, assert_same_params, break_seed, host, seed, synchronize
 from tests.support.env.walks import act

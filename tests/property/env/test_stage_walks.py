@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.env.slots.lifecycle import GATES, Lifecycle, SeedAction
-from actors.env.slots.stage import Slot, Stage
+from actors.slots.lifecycle import GATES, Lifecycle, SeedAction
+from actors.slots.stage import Slot, Stage
 from actors.types.actions import ActionMasks, Op
 from tests.support.env.walks import legal_actions
 from tests.support.examples import examples

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import ConfigError, EnvConfig
 from actors.env import seed_fleet
-from actors.env.blueprints.vector import MLP_BLUEPRINTS
-from actors.env.layers import layer_norm
-from actors.env.layers.fusion import fusible, fusing
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import cuda_graph, param_bank, slot_plan
 from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
 from actors.env.stacked.epoch import StackedEpoch
 from actors.env.stacked.networks import TorchNetworks
+from actors.layers import layer_norm
+from actors.layers.fusion import fusible, fusing
 
 ENVS = len(MLP_BLUEPRINTS) - 1
 # (op, slot): germinate, train, blend, in two slots of the stream and a column slot

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import seed_spaces
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.kernels.policy.compile import PRECISION
+from actors.kernels.policy.step import run_step
 from actors.policy.acting.programs import ActingPolicy, make_program
-from actors.policy.kernels.cache import PRECISION
-from actors.policy.kernels.step import run_step
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.state import PolicyState
 from actors.rollout.wave import Provenance, run_wave

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 import actors
-from actors.jit.cache import has_feature
+from actors.kernels.cache import has_feature
 
 ACTING = "from tests.property.policy.test_acting_kernels import check_default_policy as check"
 GRADIENT = "from tests.property.policy.test_gradient_kernels import check_all_kinds as check"
-UPDATE = "from tests.unit.learner.ppo.test_update_kernels import check_all as check"
-STEP, SEQUENCES, LEARNER = "actors/policy/kernels", "actors/policy/gradients", "learner/kernels"
+STEP, SEQUENCES = "actors/kernels/policy", "actors/kernels/policy/gradients"
 MISTAKES = {
     "the forget gate is the input gate": (ACTING, f"{STEP}/cores.py", "g[j] = f[j] * c[j]", "g[j] = i[j] * c[j]"),
     "heads read the pointer's context": (
@@ -33,7 +32,7 @@ MISTAKES = {
     ),
     "a row of a tile is another one": (
         ACTING,
-        f"{STEP}/matmul.py",
+        "actors/kernels/matmul.py",
         "inputs = [at(x, x0, xr, r)",
         "inputs = [at(x, x0, xr, r % 5)",
     ),
@@ -58,18 +57,6 @@ MISTAKES = {
         "drow[at + width + j]",
     ),
     "floors do not weaken the gradient": (GRADIENT, f"{SEQUENCES}/scores.py", "pull *= kept * probs", "pull *= probs"),
-    "a clipped ratio pulls": (
-        UPDATE,
-        f"{LEARNER}/objective.py",
-        "return bound, np.float32(0.0)",
-        "return bound, bound",
-    ),
-    "the second moment is not corrected": (
-        UPDATE,
-        f"{LEARNER}/optimizer.py",
-        "1.0 / np.sqrt(1.0 - beta2**t)",
-        "1.0",
-    ),
 }
 CHECK = """
 try:
@@ -99,7 +86,7 @@ def test_a_mistake_in_a_kernel_is_noticed(mistake: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not has_feature("avx2"), reason="this processor cannot run the code of the others")
-@pytest.mark.parametrize("check", [ACTING, GRADIENT, UPDATE])
+@pytest.mark.parametrize("check", [ACTING, GRADIENT])
 @pytest.mark.parametrize(("processor", "features"), [("haswell", "+avx2,+fma"), ("nehalem", "+sse4.2")])
 def test_kernels_for_processors_with_shorter_vectors_are_right(
     processor: str, features: str, check: str, tmp_path: Path

@@ -13,8 +13,8 @@ import torch
 
 from actors.codec import decode_episode, encode_episode
 from actors.config import GymConfig, PolicyConfig
-from actors.env.gym.fleet import GymFleet
-from actors.env.gym.make import make_vector_env
+from actors.gym.fleet import GymFleet
+from actors.gym.make import make_vector_env
 from actors.policy.acting.exported import INPUTS, OUTPUTS, ExportedStep, example_inputs, export_step
 from actors.policy.acting.onnx_program import onnx_step
 from actors.policy.acting.programs import ActingPolicy

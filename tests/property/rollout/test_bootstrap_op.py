@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.env.gym.fleet import GymFleet
+from actors.gym.fleet import GymFleet
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.stream import EpisodeStream

@@ -12,8 +12,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import PolicyConfig
-from actors.env.gym.fleet import GymFleet
-from actors.env.gym.unified import UnifiedEnv
+from actors.gym.fleet import GymFleet
+from actors.gym.unified import UnifiedEnv
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout.stream import EpisodeStream

@@ -11,9 +11,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import GymConfig
-from actors.env.gym.fleet import GymFleet
-from actors.env.gym.unified import UnifiedEnv
 from actors.errors import UserError
+from actors.gym.fleet import GymFleet
+from actors.gym.unified import UnifiedEnv
 from actors.rollout.sampler import EpisodeSeeds, StreamSampler
 from actors.rollout.stream import MAX_REJECTED, EpisodeStream
 from actors.rollout.wave import Provenance

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.env.blueprints.blends import gate_shapes
-from actors.env.blueprints.blueprint import Param
-from actors.env.blueprints.vector import MLP_BLUEPRINTS
+from actors.blueprints.blends import gate_shapes
+from actors.blueprints.blueprint import Param
+from actors.blueprints.vector import MLP_BLUEPRINTS
+from actors.env.compiled.networks import NumbaNetworks
 from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
 from actors.env.hosts.column import column_host
-from actors.env.kernels.networks import NumbaNetworks
 from actors.env.reference_network import ParameterGroup
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks

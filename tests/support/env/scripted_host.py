@@ -11,7 +11,7 @@ from actors.config import EnvConfig
 from actors.env.env import seed_spaces
 from actors.env.episode.epoch import EpochOutcome, EpochResult
 from actors.env.host_episode import HostEpisode
-from actors.env.slots.contributions import Subset
+from actors.slots.contributions import Subset
 from tests.support.env.walks import Action
 
 Accuracy = Callable[[int, Subset], float]

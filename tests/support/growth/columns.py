@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actors.env.blueprints.family import blueprint_index
+from actors.blueprints.family import blueprint_index
 from actors.growth.columns.column import Column
 from tests.support.growth.growing import Run, Script, advance, germinate
 

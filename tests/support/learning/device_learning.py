@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from actors.config import PolicyConfig
-from actors.env.gym.fleet import GymFleet
+from actors.gym.fleet import GymFleet
 from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.acting.stepper import Stepper

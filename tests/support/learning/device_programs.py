@@ -22,9 +22,9 @@ from torch import Tensor
 from actors.config import EnvConfig, PolicyConfig
 from actors.env import seed_fleet
 from actors.env.fleet import FleetStep
-from actors.env.gym.fleet import GymFleet
-from actors.env.gym.unified import UnifiedEnv
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.gym.fleet import GymFleet
+from actors.gym.unified import UnifiedEnv
 from actors.policy.acting.programs import ActingPolicy
 from actors.policy.acting.stepper import Stepper
 from actors.policy.cores import recurrence

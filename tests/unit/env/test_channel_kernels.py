@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.blends import apply_blend, channel_gate_logits
-from actors.env.channels.functions import (
+from actors.blueprints.blends import apply_blend, channel_gate_logits
+from actors.kernels.cnn.functions import (
     Blend,
     Classify,
     Convolve,

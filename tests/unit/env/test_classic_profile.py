@@ -12,10 +12,10 @@ from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import SeedTrainingEnv, seed_spaces
 from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.stage import Stage
 from actors.policy.baselines import RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
+from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
 from tests.support.env.walks import TINY, Action, act

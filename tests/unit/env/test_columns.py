@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.blueprints.family import blueprint_index
+from actors.blueprints.family import blueprint_index
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
 from actors.env.hosts.column import column_host, column_width
 from actors.env.hosts.host import Host
 from actors.env.hosts.mlp import MLPHost
-from actors.env.layers.batch_norm import Moments, batch_statistics, recorded_statistics, running_statistics
 from actors.env.reference_network import OptimizerSettings, ReferenceColumn, ReferenceNetwork, SeedAlphas
-from actors.env.slots.stage import Stage
+from actors.layers.batch_norm import Moments, batch_statistics, recorded_statistics, running_statistics
+from actors.slots.stage import Stage
 from actors.types.actions import BLENDS, Op
 from tests.support.env.walks import WAIT, act, legal_actions, tiny_env
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from actors.env.env import SeedTrainingEnv
-from actors.env.slots.lifecycle import IllegalAction
-from actors.env.slots.stage import Stage
+from actors.slots.lifecycle import IllegalAction
+from actors.slots.stage import Stage
 from actors.types.actions import ActionMasks, Op
 from tests.support.env.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.blends import apply_blend, gate_shapes
-from actors.env.blueprints.blueprint import Blueprint, Param, Params
-from actors.env.blueprints.vector import MLP_BLUEPRINTS
+from actors.blueprints.blends import apply_blend, gate_shapes
+from actors.blueprints.blueprint import Blueprint, Param, Params
+from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.host import draw_params
 from actors.env.hosts.mlp import MLPHost

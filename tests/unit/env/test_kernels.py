@@ -10,13 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.env.blueprints.blends import apply_blend, gate_shapes
-from actors.env.blueprints.blueprint import Blueprint
-from actors.env.blueprints.vector import MLP_BLUEPRINTS
-from actors.env.kernels.jit import kernel
-from actors.env.kernels.numba_network import FORMULAS
-from actors.env.kernels.seeds import blend_back, blend_in, change, change_back
-from actors.jit.vectors import PADDING, exponential, lanes, load, store
+from actors.blueprints.blends import apply_blend, gate_shapes
+from actors.blueprints.blueprint import Blueprint
+from actors.blueprints.vector import MLP_BLUEPRINTS
+from actors.env.compiled.numba_network import FORMULAS
+from actors.kernels.hosts.jit import kernel
+from actors.kernels.hosts.seeds import blend_back, blend_in, change, change_back
+from actors.kernels.vectors import PADDING, exponential, lanes, load, store
 from actors.types.actions import BLENDS
 
 WIDTH, ROWS, ALPHA = 6, PADDING, 0.7

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from actors.blueprints.blueprint import NOOP, Blueprint, Param
+from actors.blueprints.column import ColumnBlueprint
+from actors.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
 from actors.config import ConfigError, EnvConfig
-from actors.env.blueprints.blueprint import NOOP, Blueprint, Param
-from actors.env.blueprints.column import ColumnBlueprint
-from actors.env.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
 from actors.env.env import SeedTrainingEnv
 from actors.env.reference_network import ReferenceColumn
 from actors.env.seed_fleet import SeedTrainingFleet

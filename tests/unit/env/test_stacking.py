@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.env.blueprints.channel import channel_blueprints
-from actors.env.layers import convolution
-from actors.env.layers.batch_norm import batch_statistics
-from actors.env.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
+from actors.blueprints.channel import channel_blueprints
+from actors.layers import convolution
+from actors.layers.batch_norm import batch_statistics
+from actors.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
 
 torch.set_num_threads(1)
 ROWS = 64

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
-from actors.env.blueprints.family import blueprint_index
 from actors.env.env import seed_spaces
 from actors.env.episode.epoch import EpochPlan
 from actors.env.host_episode import HostEpisode

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from actors.env.slots.stage import Stage
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.columns.grown_model import added, tensor_key, tensor_of, with_tensor
+from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, MODELS, ResNet, Wrapped, grow, logits_of, run
 from tests.support.growth.growing import Run, Script, mlp
 from tests.unit.growth.test_growth_export import READ

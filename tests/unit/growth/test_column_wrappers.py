@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel
 
-from actors.env.slots.stage import Stage
 from actors.growth.columns.column import Column
+from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, MODELS, Wrapped, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, mlp, prune
 from tests.unit.growth.test_wrappers import scaled

@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actors.env.blueprints.family import blueprint_choices
-from actors.env.slots.base_features import BASE
-from actors.env.slots.slot_features import SLOT
-from actors.env.slots.stage import Stage
+from actors.blueprints.family import blueprint_choices
 from actors.errors import UserError
 from actors.growth.controller import GrowthController
 from actors.growth.decision import read_log
 from actors.growth.slots import SlotSpec
 from actors.serving.client.session import Answer, SessionLost
+from actors.slots.base_features import BASE
+from actors.slots.slot_features import SLOT
+from actors.slots.stage import Stage
 from actors.types.actions import ActionMasks, Op, playable
 from tests.support.growth.growing import (
     GROWN,

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from actors.env.slots.stage import Stage
 from actors.growth.slots import SlotSpec
+from actors.slots.stage import Stage
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from actors.env.blueprints.column import ColumnBlueprint
-from actors.env.blueprints.family import FAMILIES, register_blueprint
-from actors.env.slots.base_features import BASE
-from actors.env.slots.stage import Stage
+from actors.blueprints.column import ColumnBlueprint
+from actors.blueprints.family import FAMILIES, register_blueprint
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
 from actors.policy.saved import TRAINED, read_weights
+from actors.slots.base_features import BASE
+from actors.slots.stage import Stage
 from tests.support.growth.columns import MODELS, grow, run
 from tests.support.growth.growing import Run, Script, germinate, mlp
 from tests.unit.growth.test_decisions import feature

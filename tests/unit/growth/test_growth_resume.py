@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from actors.env.env import seed_spaces
-from actors.env.slots.stage import Stage
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
 from actors.serving.client.local import LocalPolicy
+from actors.slots.stage import Stage
 from tests.support.growth.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]

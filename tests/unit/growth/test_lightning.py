@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from actors.env.slots.stage import Stage
+from actors.slots.stage import Stage
 from tests.support.growth.growing import GROWN, Script, data, mlp
 
 pl = pytest.importorskip("lightning.pytorch")

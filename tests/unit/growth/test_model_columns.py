@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
-from actors.env.slots.stage import Stage
 from actors.growth.columns.column import Column
 from actors.growth.columns.grown_model import GrownColumn
+from actors.slots.stage import Stage
 from tests.support.growth.columns import GATED, JOINED, MODELS, YOUNG, grow, host_state, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, mlp, prune
 

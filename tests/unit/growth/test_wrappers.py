@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from actors.env.slots.stage import Stage
+from actors.slots.stage import Stage
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 

@@ -14,12 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from scipy import stats
 
 from actors.env.rendering.timeline import Timeline
-from actors.env.slots.stage import Slot, Stage
 from actors.errors import UserError
 from actors.metrics.bottleneck import BALANCED
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, exported, lookup
 from actors.metrics.run_status import run_status
+from actors.slots.stage import Slot, Stage
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger

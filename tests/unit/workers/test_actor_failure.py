@@ -13,8 +13,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from actors.config import GymConfig
-from actors.env.gym.frames import current_frames
-from actors.env.gym.make import make_vector_env
+from actors.gym.frames import current_frames
+from actors.gym.make import make_vector_env
 from actors.workers.faults.failure import ActorFailure
 from tests.support.env.gym_envs import Scripted
 

@@ -14,11 +14,11 @@ from actors.config import EnvConfig, PolicyConfig
 from actors.env import make_env
 from actors.env.env import seed_spaces
 from actors.env.seed_fleet import make_fleet
-from actors.env.slots.lifecycle import SeedAction
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
 from actors.rules.names import rule_policy
+from actors.slots.lifecycle import SeedAction
 from actors.types.actions import Op
 from deploy.cli import main
 from deploy.commands.rollout import RolloutOptions, show_rollout

@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 import pytest
 
-from actors.env.gym.spaces import GymSpaces
 from actors.errors import UserError
+from actors.gym.spaces import GymSpaces
 from deploy.config.spaces_file import read_spaces
 
 

@@ -12,7 +12,7 @@ import torch
 
 from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig
 from actors.env import seed_fleet
-from actors.env.kernels.networks import NumbaNetworks
+from actors.env.compiled.networks import NumbaNetworks
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
-from actors.env.blueprints.family import blueprint_index
 from actors.rules.gains import ColumnChoice
 from actors.rules.schedule import NEVER, Scheduled
 from deploy.config.schema import Config, ImitationConfig

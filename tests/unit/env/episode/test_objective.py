@@ -14,7 +14,7 @@ from actors.env import host_episode
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode import governor
 from actors.env.episode.governor import Governor
-from actors.env.slots.stage import Stage
+from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.episode import EndReason
 from tests.support.env.walks import WAIT, act, random_legal, tiny_env

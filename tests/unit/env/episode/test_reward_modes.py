@@ -28,13 +28,13 @@ from actors.env.episode.twin import (
 )
 from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.contributions import EvalResult
-from actors.env.slots.stage import Stage
-from actors.env.slots.topology import GrownSeed
 from actors.env.tasks import families, make_task
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout.sampler import WaveSampler, make_sampler
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
+from actors.slots.contributions import EvalResult
+from actors.slots.stage import Stage
+from actors.slots.topology import GrownSeed
 from actors.types.actions import ActionMasks, Op
 from actors.types.episode import Episode
 from benchmarks.environment import fit_twin

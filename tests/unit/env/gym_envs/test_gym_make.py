@@ -14,11 +14,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import ConfigError, GymConfig
 from actors.config.gym import make_arguments
-from actors.env.gym.fleet import GymFleet
-from actors.env.gym.make import gym_spaces, make_vector_env
-from actors.env.gym.spaces import GymSpaces
-from actors.env.gym.unified import UnifiedEnv
 from actors.errors import UserError
+from actors.gym.fleet import GymFleet
+from actors.gym.make import gym_spaces, make_vector_env
+from actors.gym.spaces import GymSpaces
+from actors.gym.unified import UnifiedEnv
 from actors.types.actions import independent_spec
 from deploy.cli import main
 from tests.support.env import gym_envs

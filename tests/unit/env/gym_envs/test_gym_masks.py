@@ -15,10 +15,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
-from actors.env.gym.fleet import GymFleet
-from actors.env.gym.spaces import GymSpaces
-from actors.env.gym.unified import UnifiedEnv
 from actors.errors import UserError
+from actors.gym.fleet import GymFleet
+from actors.gym.spaces import GymSpaces
+from actors.gym.unified import UnifiedEnv
 from tests.support.env.gym_envs import Scripted
 
 WIDTH = 3

@@ -20,14 +20,14 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from actors.blueprints.family import blueprint_index
 from actors.config import ConfigError
-from actors.env.blueprints.family import blueprint_index
 from actors.env.env import SeedTrainingEnv
 from actors.env.registration import ENV_ID, register_envs
 from actors.env.rendering.palette import OPS, STYLE
 from actors.env.rendering.timeline_chart import frame
-from actors.env.slots.lifecycle import IllegalAction, SeedAction
 from actors.env.vector_env import SeedTrainingVectorEnv
+from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from tests.support.env.fleets import break_host
 from tests.support.env.walks import act

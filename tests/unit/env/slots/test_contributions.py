@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from actors.env.slots.contributions import Contributions, contributions, subsets_to_evaluate
+from actors.slots.contributions import Contributions, contributions, subsets_to_evaluate
 from actors.types.actions import Op
 from tests.support.env.walks import WAIT, act, tiny_env
 

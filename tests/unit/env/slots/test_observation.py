@@ -12,13 +12,13 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from actors.env.env import SeedTrainingEnv
-from actors.env.slots.base_features import BASE
-from actors.env.slots.model_view import ModelView, TrainingState
-from actors.env.slots.observation import bounds, obs_spec, observe
-from actors.env.slots.observation_table import markdown_table
-from actors.env.slots.slot_features import SLOT
-from actors.env.slots.slot_shape import SlotKind
-from actors.env.slots.stage import Slot, Stage
+from actors.slots.base_features import BASE
+from actors.slots.model_view import ModelView, TrainingState
+from actors.slots.observation import bounds, obs_spec, observe
+from actors.slots.observation_table import markdown_table
+from actors.slots.slot_features import SLOT
+from actors.slots.slot_shape import SlotKind
+from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.env.walks import WAIT, act, random_legal, tiny_env
 

@@ -10,9 +10,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from actors.env.slots import stage as stage_module
-from actors.env.slots.lifecycle import GATES, Gates, Lifecycle, SeedAction
-from actors.env.slots.stage import IllegalTransition, Ramp, Slot, Stage
+from actors.slots import stage as stage_module
+from actors.slots.lifecycle import GATES, Gates, Lifecycle, SeedAction
+from actors.slots.stage import IllegalTransition, Ramp, Slot, Stage
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, Op
 
 EDGES = """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.topology import GrownSeed
+from actors.slots.topology import GrownSeed
 
 CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=3, inner_steps=4, rent_weight=2.0, device="cpu")
 BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7), GrownSeed(4, 9, 0, 1.0))  # the last is a column

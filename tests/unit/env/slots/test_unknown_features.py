@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.slots.base_features import BASE
-from actors.env.slots.slot_features import SLOT
+from actors.slots.base_features import BASE
+from actors.slots.slot_features import SLOT
 from deploy.config.schema import PRESETS
 from tests.support.env.walks import tiny_env
 

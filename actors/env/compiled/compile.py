@@ -1,0 +1,31 @@
+"""`compile_kernels`: compiles the kernels of this folder once per machine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from actors.blueprints.family import blueprint_choices
+from actors.config import EnvConfig
+from actors.env.compiled.numba_network import NumbaNetwork
+from actors.env.host_episode import HostEpisode
+from actors.env.reference_network import OptimizerSettings
+from actors.kernels.compile import compile_once
+from actors.types.actions import seed_action_spec
+
+
+def compile_kernels(dtype: str = "float32") -> None:
+    """Compile all kernels for a dtype and cache them on disk, unless they are: about twenty seconds. See
+    `compile_once`."""
+    compile_once("hosts", __name__, dtype)
+
+
+def fill_cache(dtype: str) -> None:
+    """Compile all kernels in this process, by training a network for a minibatch."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1)
+    spec = seed_action_spec(config.total_slots, blueprint_choices(), config.profile)
+    episode = HostEpisode(config, 0, 0, spec)
+    plan, _ = episode.plan_epoch(np.zeros(len(spec.heads), np.int64))
+    settings = OptimizerSettings(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
+    network = NumbaNetwork(episode, config.column_slots, settings, np.dtype(dtype))
+    network.evaluate({}, [frozenset()])
+    network.run_epoch(plan)

@@ -1,0 +1,77 @@
+"""`NumbaNetworks`: the `FleetNetworks` of the numba backend."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actors.blueprints.blueprint import NOOP
+from actors.env.compiled.compile import compile_kernels
+from actors.env.compiled.numba_network import NumbaNetwork
+from actors.env.episode.epoch import EpochPlan, EpochResult
+from actors.env.fleet_networks import EpochMeasures
+from actors.env.host_episode import HostEpisode
+from actors.env.hosts.host import Host
+from actors.env.reference_network import OptimizerSettings
+from actors.slots.contributions import EvalResult, Subset
+
+
+def has_kernels(host: Host) -> bool:
+    """Return whether there are kernels for this host and every blueprint of its family."""
+    return not host.family.dims and all(b is NOOP or b.formula for b in host.family.blueprints)
+
+
+class NumbaNetworks:
+    """Hosts for which `has_kernels`, trained one after the other, each at its true size. See `FleetNetworks`."""
+
+    def __init__(
+        self, num_envs: int, column_slots: int, optimizer_settings: OptimizerSettings, dtype: torch.dtype
+    ) -> None:
+        self.num_envs, self.column_slots, self.optimizer_settings = num_envs, column_slots, optimizer_settings
+        self.dtype = np.dtype(str(dtype).removeprefix("torch."))
+        self.networks: list[NumbaNetwork] = []
+        compile_kernels(self.dtype.name)
+
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
+        """See `FleetNetworks.reset`."""
+        for e, episode in enumerate(episodes):
+            if e in envs:
+                new = NumbaNetwork(episode, self.column_slots, self.optimizer_settings, self.dtype)
+                self.networks[e : e + 1] = [new]
+        bare: Subset = frozenset()
+        idle = EvalResult(0.0, 0.0)
+        return [n.evaluate({}, [bare])[bare] if e in envs else idle for e, n in enumerate(self.networks)]
+
+    def can_train_twin(self, env: int) -> bool:
+        """See `FleetNetworks.can_train_twin`."""
+        return True
+
+    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        """See `FleetNetworks.train_twin`."""
+        return self.networks[env].train_twin(rows)
+
+    def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
+        """See `FleetNetworks.run_epoch`."""
+        return [None if p is None else n.run_epoch(p) for n, p in zip(self.networks, plans, strict=True)]
+
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        """See `FleetNetworks.commit`."""
+        for network, slots in zip(self.networks, pruned, strict=True):
+            network.prune(slots)
+            network.commit()
+
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
+        """See `FleetNetworks.roll_back`."""
+        network = self.networks[env]
+        network.prune(pruned)
+        network.roll_back()
+        slots = network.episode.lifecycle.slots
+        alphas = {s: slots[s].alpha for s in network.filled}
+        return network.evaluate(alphas, [frozenset(alphas)])[frozenset(alphas)]
+
+    def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
+        """See `FleetNetworks.evaluate_test`."""
+        return {e: self.networks[e].evaluate_test(by_slot) for e, by_slot in alphas.items()}

@@ -1,0 +1,107 @@
+"""Build a vector environment from `GymConfig`, with a clear message for each configuration error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator, registry
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from actors.config import ConfigError, GymConfig
+from actors.config.gym import make_arguments
+from actors.errors import UserError, described
+from actors.gym.own_dtype import OwnDtype
+from actors.gym.spaces import GymSpaces
+from actors.gym.unified import AnyEnv, UnifiedEnv, close_quietly
+from actors.types.spaces import Spaces
+
+Wrap = Callable[[AnyEnv], AnyEnv]
+
+
+def make_vector_env(
+    config: GymConfig, num_envs: int, heartbeat: Callable[[], None] = lambda: None
+) -> VectorEnv[Any, Any, Any]:
+    """Create the vector environment. Raises `UserError` for what is wrong with its name or its arguments, and whatever
+    else its constructor raises.
+
+    `heartbeat` is called after each constructor, reset and step of a single environment, unless it has a process of its
+    own. `sync` and `async` environments are reset explicitly, each episode with its own seed; `own` environments follow
+    their own autoreset mode.
+    """
+    wrappers_of = list(map(_load_wrapper, config.wrappers))
+    arguments = make_arguments(config.kwargs)
+    _check_id(config.id)
+    with ExitStack() as unfinished:  # closes the first environments if a later one cannot be made
+
+        def unified(env: AnyEnv) -> AnyEnv:
+            if config.vectorization == "sync":
+                unfinished.callback(close_quietly, env)
+            return UnifiedEnv(env, config.id, heartbeat)
+
+        mode = {"sync": "sync", "async": "async", "own": "vector_entry_point"}[config.vectorization]
+        seeded = {
+            "wrappers": [*wrappers_of, unified],
+            "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED},
+        }
+        options: dict[str, Any] = {} if mode == "vector_entry_point" else seeded
+        try:
+            vector = OwnDtype(lambda: gymnasium.make_vec(config.id, num_envs, mode, **options, **arguments))
+        except (gymnasium.error.Error, TypeError, ImportError, SystemExit) as error:
+            raise UserError(f"cannot make {config.id}: {described(error)}") from error
+        unfinished.pop_all()
+        return vector
+
+
+def gym_spaces(config: GymConfig) -> Spaces:
+    """Return the spaces of one environment. Raises `UserError` if it cannot be made or its spaces are unsupported."""
+    try:
+        env = make_vector_env(config, 1)
+        try:
+            return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash).spaces
+        finally:
+            env.close()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # in an actor, such an error may be transient
+        raise UserError(f"cannot make {config.id}: {described(error)}") from error
+
+
+def gym_horizon(config: GymConfig) -> int | None:
+    """Return the time limit of an environment that can be made, in steps; None if it has none that is known."""
+    limit = make_arguments(config.kwargs).get("max_episode_steps")
+    if limit is None:
+        _check_id(config.id)
+        limit = registry[config.id.rpartition(":")[2]].max_episode_steps
+    return limit if limit is not None and limit > 0 else None
+
+
+def _load_wrapper(name: str) -> Wrap:
+    try:
+        return load_env_creator(name)  # type: ignore[return-value]
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"gym.wrappers: there is no {name} ({described(error)})") from error
+
+
+def _check_id(env_id: str) -> None:
+    """Import the module of the id and check that it is registered. Raises `UserError` with the closest known id."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            import_module(module)
+        except (Exception, SystemExit) as error:
+            raise UserError(f"cannot import {module!r} of gym.id {env_id}: {described(error)}") from error
+    if name in registry:
+        return
+    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5) or _match_ignoring_case(name)
+    hint = f"did you mean {close[0]}?" if close else "to import the package that registers it, write mypkg:MyEnv-v0"
+    raise UserError(f"there is no Gymnasium environment {name!r}; {hint}")
+
+
+def _match_ignoring_case(name: str) -> list[str]:
+    folded = {known.lower(): known for known in registry}
+    return [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]

@@ -1,0 +1,108 @@
+"""The end of a host: a global mean and a linear layer; and the loss of its logits.
+
+Logits are `[E, classes, M]`, with rows of data innermost.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numpy.typing import NDArray
+
+from actors.kernels.cnn.tiles import LANES
+from actors.kernels.decorators import allocation_free as inner
+from actors.kernels.decorators import kernel
+from actors.kernels.vectors import exponential, fma, load, maximum, splat, store, total
+
+Array = NDArray[Any]
+
+
+@kernel
+def classify(h: Array, w: Array, b: Array, mean: Array, y: Array) -> None:
+    """Compute y [E, K, M], from h [E, C, P, M], w [E, C, K] and b [E, K]; `mean` [E, C, M] is that over positions."""
+    envs, channels, positions, rows = h.shape
+    classes = w.shape[2]
+    share = splat(h.dtype.type(1.0 / positions))
+    for e in range(envs):
+        for c in range(channels):
+            own, out = h[e, c].reshape(positions * rows), mean[e, c]
+            for i in range(0, rows, LANES):
+                summed = load(own, i)
+                for p in range(1, positions):
+                    summed = summed + load(own, p * rows + i)
+                store(out, i, share * summed)
+        for k in range(classes):
+            out = y[e, k]
+            for i in range(0, rows, LANES):
+                summed = splat(b[e, k])
+                for c in range(channels):
+                    summed = fma(splat(w[e, c, k]), load(mean[e, c], i), summed)
+                store(out, i, summed)
+
+
+@kernel
+def classify_back(mean: Array, w: Array, d: Array, dh: Array, dw: Array, db: Array) -> None:
+    """Compute the gradients of h, w and b from that of y, `d`."""
+    envs, channels, positions, rows = dh.shape
+    classes = w.shape[2]
+    zero, share = splat(mean.dtype.type(0)), splat(mean.dtype.type(1.0 / positions))
+    for e in range(envs):
+        for k in range(classes):
+            summed = zero
+            for i in range(0, rows, LANES):
+                summed = summed + load(d[e, k], i)
+            db[e, k] = total(summed)
+        for c in range(channels):
+            own, out = mean[e, c], dh[e, c].reshape(positions * rows)
+            for k in range(classes):
+                along = zero
+                for i in range(0, rows, LANES):
+                    along = fma(load(d[e, k], i), load(own, i), along)
+                dw[e, c, k] = total(along)
+            for i in range(0, rows, LANES):
+                flow = zero
+                for k in range(classes):
+                    flow = fma(splat(w[e, c, k]), load(d[e, k], i), flow)
+                flow = share * flow
+                for p in range(positions):
+                    store(out, p * rows + i, flow)
+
+
+@inner
+def cross_entropy(logits: Array, labels: Array, sums: Array) -> float:
+    """Return the mean cross-entropy of logits [K, M], and replace them by its gradient. Overwrite `sums [M]`."""
+    classes, rows = logits.shape
+    real = logits.dtype.type
+    share = real(1.0 / rows)
+    result: float = 0.0
+    for i in range(0, rows, LANES):
+        top = load(logits[0], i)
+        for k in range(1, classes):
+            top = maximum(top, load(logits[k], i))
+        mass = splat(real(0))
+        for k in range(classes):
+            lower = load(logits[k], i) - top
+            store(logits[k], i, lower)
+            mass = mass + exponential(lower)
+        store(sums, i, mass)
+    for m in range(rows):
+        result += math.log(sums[m]) - logits[labels[m], m]
+    for i in range(0, rows, LANES):
+        scale = splat(share) / load(sums, i)
+        for k in range(classes):
+            store(logits[k], i, exponential(load(logits[k], i)) * scale)
+    for m in range(rows):
+        logits[labels[m], m] -= share
+    return float(result / rows)
+
+
+@kernel
+def losses(logits: Array, labels: Array, counts: Array, loss: Array, sums: Array) -> None:
+    """Compute the mean cross-entropy of each environment, of `labels [E, M]` among its own first `counts [E]` classes.
+
+    Replace the logits by its gradient. Overwrite `sums [M]`.
+    """
+    for e in range(logits.shape[0]):
+        loss[e] = cross_entropy(logits[e, : counts[e]], labels[e], sums)
+        logits[e, counts[e] :] = 0

@@ -1,0 +1,55 @@
+"""Means over space: average-pooling, and the mean over all positions; with their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from actors.kernels.cnn.tiles import LANES
+from actors.kernels.decorators import kernel
+from actors.kernels.vectors import load, splat, store
+
+Array = NDArray[Any]
+
+
+@kernel
+def window_mean(h: Array, y: Array, tall: int, wide: int) -> None:
+    """Compute y [C, H / tall, W / wide, M], the means of windows of h [C, H, W, M], 1x2 or 2x2.
+
+    What is left over at the end is dropped.
+    """
+    channels, height, width, rows = h.shape
+    high, low = height // tall, width // wide
+    share = splat(h.dtype.type(1.0 / (tall * wide)))
+    for c in range(channels):
+        own, out = h[c].reshape(height * width * rows), y[c].reshape(high * low * rows)
+        for top in range(high):
+            for left in range(low):
+                source, target = (top * tall * width + left * wide) * rows, (top * low + left) * rows
+                for i in range(0, rows, LANES):
+                    summed = load(own, source + i) + load(own, source + i + rows)
+                    if tall == 2:
+                        summed = summed + load(own, source + i + width * rows)
+                        summed = summed + load(own, source + i + (width + 1) * rows)
+                    store(out, target + i, share * summed)
+
+
+@kernel
+def window_mean_back(d: Array, dh: Array, tall: int, wide: int) -> None:
+    """Compute the gradient of h from that of the means, `d`."""
+    channels, height, width, rows = dh.shape
+    high, low = height // tall, width // wide
+    share = splat(d.dtype.type(1.0 / (tall * wide)))
+    for c in range(channels):
+        flow, out = d[c].reshape(high * low * rows), dh[c].reshape(height * width * rows)
+        if high * tall < height or low * wide < width:
+            out[:] = 0
+        for top in range(high):
+            for left in range(low):
+                source, target = (top * low + left) * rows, (top * tall * width + left * wide) * rows
+                for i in range(0, rows, LANES):
+                    value = share * load(flow, source + i)
+                    for down in range(tall):
+                        for right in range(wide):
+                            store(out, target + i + (down * width + right) * rows, value)

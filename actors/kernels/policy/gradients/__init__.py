@@ -1,0 +1,1 @@
+"""The policy evaluated on sequences of steps, and the gradient of that."""

@@ -1,0 +1,172 @@
+"""What the kernels know of a network: its sizes, its parameters in a fixed order, and where activations lie."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba.extending import intrinsic
+from numba.np.unsafe.ndarray import to_fixed_tuple
+from numpy.typing import NDArray
+
+from actors.kernels.decorators import inner
+
+Array = NDArray[Any]
+
+BASE, SLOT, CORE_NORM, OP, CRITIC, POINTER, BLUEPRINT, SLOT_TABLE, OP_TABLE, LATER = 0, 4, 8, 10, 14, 18, 22, 23, 24, 25
+"""Indices of parameters. A linear layer has weight and bias, followed by gain and shift of its LayerNorm in the
+encoders, or by weight and bias of a second layer in the heads. From LATER on: the rest heads, then the core's layers:
+input and recurrent weights and their biases in an LSTM, weight and bias otherwise."""
+
+
+class NetShape(NamedTuple):
+    """NetShape and options (0 or 1), all of them whole numbers."""
+
+    obs: int  # numbers in an observation
+    base: int  # of these, numbers that the base encoder reads
+    slot_size: int  # numbers per slot that the slot encoder reads; 0 in a flat encoder
+    slots: int
+    embedding: int  # width of a blueprint's embedding
+    blueprints: int  # with -1 for an empty slot
+    encoder: int  # width of the encoders
+    core_input: int
+    recurrent: int  # whether the core is an LSTM
+    layers: int
+    hidden: int
+    head: int  # hidden width of the heads
+    ops: int
+    rest: int  # number of rest heads
+    heads: int
+    choices: int  # of all heads together
+    context: int  # width of an op's embedding; 0 if later heads do not read the op
+    values: int  # outputs of the critic
+    blind: int
+    floor: int  # whether probabilities have a floor
+
+
+_first: Any = to_fixed_tuple
+_array: Any = numba.carray  # type: ignore[attr-defined]
+_FLOATS: Any = numba.types.CPointer(numba.types.float32)  # type: ignore[no-untyped-call]
+SIZES = len(NetShape._fields)
+
+
+@inner
+def sizes_of(plan: Array) -> NetShape:
+    """Read `NetShape` from an array."""
+    return NetShape(*_first(plan, SIZES))
+
+
+@inner
+def base_inputs(z: NetShape) -> int:
+    """Return the number of inputs of the base encoder; in a flat encoder, blueprints are among them."""
+    return z.base + (0 if z.slot_size > 0 else z.slots * z.embedding)
+
+
+@inner
+def rest_inputs(z: NetShape) -> int:
+    """Return the number of inputs of a rest head: the core's output, the chosen slot's encoding and the op."""
+    return z.hidden + (z.encoder + z.context if z.context > 0 else 0)
+
+
+@inner
+def row_width(z: NetShape, layer: int) -> int:
+    """Return the width of a row of a core layer's inputs: in an LSTM, h before the step follows the input."""
+    inputs = z.core_input if layer == 0 else z.hidden
+    return inputs + (z.hidden if z.recurrent else 0)
+
+
+class Activations(NamedTuple):
+    """Offsets of what the forward pass keeps for the backward pass, each `[N, ...]`, or `[N * slots, ...]`."""
+
+    base_in: int  # inputs of the base encoder
+    base_hat: int  # normalized by LayerNorm, before gain and shift
+    base_inv: int  # reciprocal of LayerNorm's deviation
+    slot_in: int
+    slot_hat: int
+    slot_inv: int
+    slots: int  # encodings
+    rows: int  # inputs of the core's first layer, see `row_width`; those of the others follow
+    gates: int  # [layers, N, 4 hidden] after their nonlinearity
+    cells: int  # [layers, N, hidden]
+    squashed: int  # [layers, N, hidden] tanh of the cells
+    out: int  # of the core
+    hat: int  # as in the encoders
+    inv: int
+    core: int  # after LayerNorm
+    op_hidden: int
+    critic_hidden: int
+    pointer_hidden: int
+    joined: int  # inputs of the rest heads
+    rest_hidden: int  # [rest, N, head]
+    probs: int  # [N, choices] of all heads, before the floor
+    total: int
+
+
+@inner
+def activations(z: NetShape, n: int) -> Activations:
+    """Lay out the activations of n steps."""
+    m, e, h = n * z.slots, z.encoder, z.hidden
+    own = m if z.slot_size > 0 else 0
+    recurrent = z.layers * n * h if z.recurrent else 0
+    a0 = 0
+    a1 = a0 + n * base_inputs(z)
+    a2 = a1 + n * e
+    a3 = a2 + n
+    a4 = a3 + own * (z.slot_size + z.embedding)
+    a5 = a4 + own * e
+    a6 = a5 + own
+    a7 = a6 + m * e
+    a8 = a7 + n * (row_width(z, 0) + (z.layers - 1) * row_width(z, 1))
+    a9 = a8 + 4 * recurrent
+    a10 = a9 + recurrent
+    a11 = a10 + recurrent
+    a12 = a11 + n * h
+    a13 = a12 + n * h
+    a14 = a13 + n
+    a15 = a14 + n * h
+    a16 = a15 + n * z.head
+    a17 = a16 + n * z.head
+    a18 = a17 + m * z.head
+    a19 = a18 + (n * rest_inputs(z) if z.context > 0 else 0)
+    a20 = a19 + z.rest * n * z.head
+    a21 = a20 + n * z.choices
+    return Activations(
+        a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21
+    )
+
+
+@inner
+def rows_of(z: NetShape, a: Activations, n: int, layer: int) -> int:
+    """Return the offset of the inputs of a layer of the core."""
+    return a.rows if layer == 0 else a.rows + n * (row_width(z, 0) + (layer - 1) * row_width(z, 1))
+
+
+@inner
+def first_core(z: NetShape) -> int:
+    """Return the index of the first parameter of the core."""
+    return LATER + 4 * z.rest
+
+
+def _from_address(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return _FLOATS(numba.types.int64), generate
+
+
+_pointer: Any = intrinsic(_from_address)
+
+
+class Parameters(NamedTuple):
+    """The parameters of a network, or their gradients, where they are: float32, contiguous."""
+
+    addresses: Array  # int64
+    counts: Array  # int64, numbers of each
+
+
+@inner
+def floats(own: Parameters, k: int) -> Array:
+    """Return the k-th parameter, flat."""
+    found: Array = _array(_pointer(own.addresses[k]), (own.counts[k],), np.float32)
+    return found

@@ -1,0 +1,266 @@
+"""`Lifecycle`: the stage machine of all slots of one model. Which actions are legal, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.config import require
+from actors.slots.stage import IllegalTransition, Ramp, Slot, Stage
+from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, PROFILES, ActionMasks, Op
+
+LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
+    Op.GERMINATE: frozenset({Stage.DORMANT}),
+    Op.SET_ALPHA_TARGET: frozenset({Stage.BLENDING, Stage.HOLDING}),
+    Op.PRUNE: frozenset({Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING}),
+    Op.FOSSILIZE: frozenset({Stage.HOLDING}),
+    Op.ADVANCE: frozenset({Stage.GERMINATED, Stage.TRAINING}),
+}
+"""Stages in which an op can be legal. Gates, the budget and an alpha that falls to 0 restrict it further."""
+
+
+class IllegalAction(ValueError):
+    """An action that the masks forbid."""
+
+
+@dataclass(frozen=True)
+class SeedAction:
+    """One action of the seed-training environment: one choice per head, as indices into the tables of
+    `actors.types.actions`. Heads that `op` does not use stay at 0.
+
+    `env.step` accepts it in place of an array. NumPy converts it to an element of the action space
+    (`np.asarray(action)`), so that a list of actions is a batch for a vector environment.
+    """
+
+    op: Op
+    slot: int = 0
+    """Index of the slot."""
+    blueprint: int = 0
+    """Index of the blueprint; `blueprint_index` gives it by name."""
+    blend: int = 0
+    """0 add, 1 multiply, 2 gated."""
+    alpha_target: int = 0
+    """0, 1 and 2 are targets of 0.5, 0.7 and 1.0."""
+    alpha_speed: int = 0
+    """0 is instant; 1, 2 and 3 are ramps of 3, 5 and 8 epochs."""
+
+    @classmethod
+    def of(cls, choices: Sequence[int]) -> SeedAction:
+        """Make the action from one index per head, in the order of the fields."""
+        return cls(Op(int(choices[0])), *(int(c) for c in choices[1:]))
+
+    def as_array(self, profile: str = "tamiyo") -> NDArray[np.int64]:
+        """Return one choice per head of the profile: an element of the environment's action space.
+
+        Raises `ConfigError` if the profile does not have the op.
+        """
+        own = PROFILES[profile]
+        require(self.op in own.ops, f"{self.op.name} is not an op of the profile {profile!r}")
+        return np.array([own.ops.index(self.op), *(getattr(self, head) for head in own.heads)], dtype=np.int64)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.as_array().astype(dtype or np.int64)
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The evidence that ADVANCE and FOSSILIZE need."""
+
+    germinated_epochs: int  # epochs in GERMINATED before TRAINING
+    trained_epochs: int  # epochs in TRAINING before BLENDING
+    gradient_health: float  # least gradient health before BLENDING
+    held_epochs: int  # epochs in HOLDING before FOSSILIZED
+    positive_contribution: bool  # FOSSILIZED needs one above 0, measured in the last epoch
+    measured_contribution: bool = True  # FOSSILIZED needs some contribution
+
+    def without_contributions(self) -> Gates:
+        """Return these gates for a model whose contributions cannot be measured."""
+        return replace(self, positive_contribution=False, measured_contribution=False)
+
+    def may_train(self, slot: Slot) -> bool:
+        return slot.epochs_in_stage >= self.germinated_epochs
+
+    def may_blend(self, slot: Slot) -> bool:
+        health = slot.gradient_health
+        return slot.trained_epochs >= self.trained_epochs and health is not None and health >= self.gradient_health
+
+    def may_fossilize(self, slot: Slot) -> bool:
+        if not slot.at_target or slot.epochs_in_stage < self.held_epochs:
+            return False
+        if slot.contribution is None:
+            return not self.measured_contribution
+        return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
+
+
+GATES = {
+    "permissive": Gates(0, 1, 0.5, 0, False),
+    "strict": Gates(1, 3, 0.9, 2, True),
+}
+
+
+class Lifecycle:
+    """The slots of one model and their stages.
+
+    Each epoch: `apply` an action that `masks` allows, `tick_alpha`, train, then `automatic_transitions`. With
+    `automatic_advance`, seeds advance without an action as soon as the gates permit.
+    """
+
+    def __init__(
+        self, blends: Sequence[Sequence[bool]], gates: Gates, embargo_epochs: int, automatic_advance: bool = False
+    ) -> None:
+        """`blends [S][len(BLENDS)]` says which blends each slot permits."""
+        self.slots = [Slot() for _ in blends]
+        self.blends = tuple(map(tuple, blends))
+        self.gates = gates
+        self.embargo_epochs = embargo_epochs
+        self.automatic_advance = automatic_advance
+
+    def masks(self, affordable: Sequence[tuple[bool, ...]]) -> ActionMasks:
+        """Return the legal choices.
+
+        `affordable` says for each slot which blueprints, without NOOP, the budget permits.
+        """
+        by_slot = zip(self.slots, affordable, self.blends, strict=True)
+        return _masks(tuple([self._legal(slot, own, blends) for slot, own, blends in by_slot]))
+
+    def _legal(self, slot: Slot, affordable: tuple[bool, ...], blends: tuple[bool, ...]) -> LegalOps:
+        free = not slot.pruning
+        return LegalOps(
+            germinate=slot.stage is Stage.DORMANT and any(affordable),
+            set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
+            prune=Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
+            fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
+            advance=self._may_advance(slot),
+            affordable=affordable,
+            blends=blends,
+            alpha_target=slot.alpha_target,
+        )
+
+    def apply(self, action: SeedAction) -> bool:
+        """Apply an action that the masks allow; return whether it had an effect (WAIT always has).
+
+        Raise `IllegalTransition` for an op that the stage of the slot does not permit.
+        """
+        if action.op is Op.WAIT:
+            return True
+        slot = self.slots[action.slot]
+        if slot.stage not in LEGAL_STAGES[action.op] or slot.pruning:
+            ramp = ", which is being pruned" if slot.pruning else ""
+            raise IllegalTransition(f"{action.op.name} is not possible in stage {slot.stage.name}{ramp}")
+        before = (slot.stage, slot.alpha_target, slot.pruning)
+        speed_epochs = ALPHA_SPEEDS_EPOCHS[action.alpha_speed]
+        match action.op:
+            case Op.GERMINATE:
+                slot.move_to(Stage.GERMINATED)
+                slot.blueprint, slot.blend = action.blueprint, action.blend
+                slot.alpha_target = ALPHA_TARGETS[action.alpha_target]
+                slot.alpha_speed_epochs = speed_epochs
+            case Op.ADVANCE:
+                self._advance(slot)
+            case Op.SET_ALPHA_TARGET:
+                if slot.stage is Stage.HOLDING:
+                    slot.move_to(Stage.BLENDING)
+                self._ramp(slot, ALPHA_TARGETS[action.alpha_target], speed_epochs)
+            case Op.PRUNE if slot.alpha == 0.0 or speed_epochs == 0:
+                slot.move_to(Stage.PRUNED)
+            case Op.PRUNE:
+                if slot.stage is Stage.HOLDING:
+                    slot.move_to(Stage.BLENDING)
+                slot.pruning = True
+                self._ramp(slot, 0.0, speed_epochs)
+            case Op.FOSSILIZE:
+                slot.move_to(Stage.FOSSILIZED)
+        return (slot.stage, slot.alpha_target, slot.pruning) != before
+
+    def _may_advance(self, slot: Slot) -> bool:
+        if slot.stage is Stage.GERMINATED:
+            return self.gates.may_train(slot)
+        return slot.stage is Stage.TRAINING and self.gates.may_blend(slot)
+
+    @staticmethod
+    def _advance(slot: Slot) -> None:
+        if slot.stage is Stage.GERMINATED:
+            slot.move_to(Stage.TRAINING)
+        else:
+            slot.move_to(Stage.BLENDING)
+            slot.ramp = Ramp(0.0, slot.alpha_target, slot.alpha_speed_epochs)
+
+    @staticmethod
+    def _ramp(slot: Slot, target: float, epochs: int) -> None:
+        slot.ramp = Ramp(slot.alpha, target, epochs)
+        slot.alpha_target, slot.alpha_speed_epochs = target, epochs
+
+    def tick_alpha(self) -> None:
+        """Advance every alpha by one epoch. Call it before the epoch is trained."""
+        for slot in self.slots:
+            if slot.stage is Stage.BLENDING and slot.ramp is not None:
+                slot.ramp.done = min(slot.ramp.done + 1, slot.ramp.epochs)
+
+    def automatic_transitions(self) -> None:
+        """Take the transitions that need no action, and age every slot by an epoch. Call it after training."""
+        for slot in self.slots:
+            rested = slot.epochs_in_stage >= (self.embargo_epochs if slot.stage is Stage.EMBARGOED else 1)
+            if slot.stage is Stage.BLENDING and slot.at_target:
+                slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
+            elif slot.stage is Stage.PRUNED and rested:
+                slot.move_to(Stage.EMBARGOED)
+            elif slot.stage is Stage.EMBARGOED and rested:
+                slot.move_to(Stage.RESETTING)
+            elif slot.stage is Stage.RESETTING and rested:
+                slot.move_to(Stage.DORMANT)
+            slot.epochs_in_stage += 1
+            slot.age_epochs += slot.active
+            if self.automatic_advance and self._may_advance(slot):
+                self._advance(slot)
+
+    def prune_live(self) -> None:
+        """Prune every seed that is not fossilized, at once (after a panic of the governor)."""
+        for slot in self.slots:
+            if slot.active and slot.stage is not Stage.FOSSILIZED:
+                slot.move_to(Stage.PRUNED)
+
+
+class LegalOps(NamedTuple):
+    """The ops and blueprints that are legal for one slot."""
+
+    germinate: bool
+    set_alpha_target: bool
+    prune: bool
+    fossilize: bool
+    advance: bool
+    affordable: tuple[bool, ...]  # by blueprint, without NOOP
+    blends: tuple[bool, ...]
+    alpha_target: float
+
+
+@lru_cache(maxsize=4096)
+def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
+    """Build the masks of these slots. They are read-only and cached, since the same situations recur."""
+    num_blueprints = 1 + len(legal[0].affordable)
+    sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
+    blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
+    slot_mask = np.zeros((len(Op), len(legal)), dtype=np.bool_)
+    rest: NDArray[np.bool_] = np.zeros((len(Op), len(legal), int(sections[-1])), dtype=np.bool_)
+    for s, ops in enumerate(legal):
+        slot_mask[Op.GERMINATE, s] = ops.germinate
+        slot_mask[Op.SET_ALPHA_TARGET, s] = ops.set_alpha_target
+        slot_mask[Op.PRUNE, s] = ops.prune
+        slot_mask[Op.FOSSILIZE, s] = ops.fossilize
+        slot_mask[Op.ADVANCE, s] = ops.advance
+        rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
+        rest[Op.GERMINATE, s, blend] = ops.blends
+        rest[Op.GERMINATE, s, target] = True
+        rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
+        rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
+    op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
+    op[Op.WAIT] = True
+    rest = np.logical_and(rest, slot_mask[..., None])
+    for mask in (op, slot_mask, rest):
+        mask.flags.writeable = False
+    return ActionMasks(op, slot_mask, rest)

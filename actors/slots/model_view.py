@@ -1,0 +1,101 @@
+"""What the features of an observation are computed from, and the scales that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import copysign, isnan, log1p, log2
+from typing import NamedTuple
+
+from actors.slots.slot_shape import SlotKind
+from actors.slots.stage import Slot
+from actors.types.actions import Op
+
+HISTORY = 4  # epochs of loss and accuracy, including the last one
+
+
+class TrainingState(NamedTuple):
+    """How far the training of a model is, without its slots."""
+
+    epoch: int
+    horizon_epochs: int
+    chance_loss: float  # loss of the uniform guess, nats
+    num_classes: int | None  # None if the task has no classes
+    val_losses: Sequence[float]  # nats, newest last, at least one
+    accuracies: Sequence[float | None]  # points, as many; None if unknown
+    train_losses: Sequence[float | None]  # nats, mean over an epoch, newest last; None if unknown
+    train_rows: int | None  # None if unknown
+    time_hidden: bool = False
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """Everything that features are computed from: a model and its slots after an epoch."""
+
+    training: TrainingState
+    last_op: Op
+    last_success: bool
+    host_params: int
+    budget_params: float
+    rent_weight: float  # points per doubling of the parameters
+    slot_params: Sequence[int]  # parameters that the seed of each slot adds
+    slot_kinds: Sequence[SlotKind]
+    cost_ranges: Sequence[tuple[float, float] | None]  # of legal seeds, in doublings; None if none is legal
+    slots: Sequence[Slot]
+
+    @cached_property
+    def added_params(self) -> int:
+        """Parameters that all seeds add."""
+        return sum(self.slot_params)
+
+
+class BaseFeature(NamedTuple):
+    """A feature of the whole model."""
+
+    name: str
+    size: int
+    low: float
+    high: float
+    meaning: str
+    value: Callable[[ModelView], Sequence[float]]
+
+
+class SlotFeature(NamedTuple):
+    """A feature of one slot."""
+
+    name: str
+    size: int
+    low: float
+    high: float
+    meaning: str
+    value: Callable[[ModelView, int], Sequence[float]]
+
+
+def symlog(x: float) -> float:
+    return copysign(log1p(abs(x)), x)
+
+
+def clip(x: float, bound: float = 5.0) -> float:
+    return bound if isnan(x) else min(max(x, -bound), bound)
+
+
+def log2_scaled(x: float, scale: float) -> float:
+    """Return log2(x) / scale, between -1 and 1; -1 for x = 0."""
+    return clip(log2(x) / scale, 1.0) if x > 0 else -1.0
+
+
+@cache
+def one_hot(index: int, size: int) -> tuple[float, ...]:
+    return tuple(float(i == index) for i in range(size))
+
+
+def known(x: float | None, scale: Callable[[float], float]) -> list[float]:
+    """Return (known, value): (0, 0) for an unknown value, (1, 0) for a measured 0."""
+    return [0.0, 0.0] if x is None else [1.0, clip(scale(x))]
+
+
+def history(values: Sequence[float | None]) -> list[float | None]:
+    """Return the last `HISTORY` values, newest first; None where there are fewer."""
+    newest_first = list(values[: -HISTORY - 1 : -1])
+    return newest_first + [None] * (HISTORY - len(newest_first))

@@ -1,0 +1,66 @@
+"""The process whose call compiles the kernels computes the same bits as those that find them compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.kernels.cache import cache_dir
+
+EPISODE = """
+import hashlib, sys
+import numpy as np
+import torch
+from actors.config import EnvConfig
+from actors.kernels.hosts.epoch import train_epoch
+from actors.kernels.hosts.evaluate import evaluate
+from actors.env.seed_fleet import SeedTrainingFleet
+
+config = EnvConfig(tasks=("rings",), host_width=4, device="cpu", backend="numba", horizon_epochs=6)
+fleet = SeedTrainingFleet(config, 1, 0, getattr(torch, sys.argv[1]))
+fleet.reset([1])
+for _ in range(6):
+    fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), np.int64))
+compiled = [kernel.compiled[sys.argv[1]] for kernel in (train_epoch, evaluate)]
+compiled_here = sum(sum(kernel.stats.cache_misses.values()) for kernel in compiled)
+print(compiled_here, hashlib.sha256(fleet.networks.networks[0].params.tobytes()).hexdigest())
+"""
+
+
+def _start(cache: Path, precision: str = "float32", **environ: str) -> subprocess.Popen[str]:
+    """Play an episode in a fresh process, which prints how many kernels it compiled, and a hash of the parameters."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), **environ}
+    command = [sys.executable, "-c", EPISODE, precision]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def _printed(process: subprocess.Popen[str]) -> str:
+    printed, _ = process.communicate()
+    assert process.returncode == 0
+    return printed.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_process_that_finds_no_compiled_kernels_computes_the_same_bits(tmp_path: Path) -> None:
+    first, second = (_printed(_start(tmp_path, PYTHONHASHSEED=seed)) for seed in ("7", "8"))
+    assert first.startswith("0 ")
+    assert first == second
+    # Numba's index has no lock, so a process that compiles the other precision must not write to the same one.
+    indices = {index.relative_to(tmp_path).parts[2] for index in tmp_path.rglob("*.nbi")}
+    assert indices == {"float32"}
+
+
+def test_other_processors_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache_dir.cache_clear()
+    ours = cache_dir("hosts")
+    monkeypatch.setenv("NUMBA_CPU_NAME", "nehalem")
+    cache_dir.cache_clear()
+    other = cache_dir("hosts")
+    cache_dir.cache_clear()
+    assert ours != other

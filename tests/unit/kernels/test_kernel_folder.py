@@ -1,0 +1,53 @@
+"""The folder of compiled kernels where the user's cache cannot be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from actors.errors import UserError
+from actors.kernels import cache
+from actors.kernels.cache import kernel_folder
+
+SOURCES = Path(cache.__file__).parent
+
+
+@pytest.fixture
+def image_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Compiled by another user, and read-only from now on; the temporary folder is `tmp_path / "temporary"`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "image"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    folder = kernel_folder("policy", SOURCES)
+    (folder / "float32").mkdir()
+    (folder / "float32" / "step.nbi").write_text("code")
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).startswith(str(tmp_path / "image")))
+    return folder
+
+
+def test_kernels_that_another_user_compiled_are_copied(image_cache: Path, tmp_path: Path) -> None:
+    folder = kernel_folder("policy", SOURCES)
+    assert folder.parent == tmp_path / "temporary" / f"tamiyo-{os.getuid()}"
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    assert (folder / "float32" / "step.nbi").read_text() == "code"
+    (folder / "float32" / "mine").touch()
+    assert kernel_folder("policy", SOURCES) == folder
+    assert (folder / "float32" / "mine").exists()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_folder_that_another_user_made_is_refused(
+    image_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(UserError, match="tamiyo-12345 belongs to another user: set XDG_CACHE_HOME"):
+        kernel_folder("policy", SOURCES)
+
+
+def test_no_folder_at_all_is_one_line(image_cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "temporary").rmdir()
+    with pytest.raises(UserError, match="no folder for compiled kernels"):
+        kernel_folder("policy", SOURCES)
