@@ -9,7 +9,7 @@ summed in the same order in every tile, so its result does not depend on the oth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 
 from actors.kernels.cache import has_feature
 from actors.kernels.decorators import inner
-from actors.kernels.policy.net import Matrix
+
+
+class Matrix(NamedTuple):
+    """A packed matrix: offsets of weights and biases, number of inputs, and padded number of outputs."""
+
+    weight: int
+    bias: int
+    depth: int
+    width: int
+
 
 LANES, VECTORS = (16, 4) if has_feature("avx512f") else (8, 2)
 """Numbers per vector, and vectors per panel: 6 rows of a panel fill 24 of AVX-512's 32 registers, or 12 of 16."""

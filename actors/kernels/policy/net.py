@@ -8,6 +8,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner
+from actors.kernels.matmul import Matrix
 
 Array = NDArray[Any]
 
@@ -49,15 +50,6 @@ class Net(NamedTuple):
     core_shift: int
     context: int  # [ops, (1 + rest) * head]
     pointer: int  # [head], then the bias
-
-
-class Matrix(NamedTuple):
-    """A packed matrix: offsets of weights and biases, number of inputs, and padded number of outputs."""
-
-    weight: int
-    bias: int
-    depth: int
-    width: int
 
 
 _first: Any = to_fixed_tuple

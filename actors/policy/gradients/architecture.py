@@ -65,7 +65,7 @@ def sizes(network: SequenceNetwork) -> NetShape:
 
 
 def parameters_in_order(network: SequenceNetwork) -> ParameterList:
-    """Return the parameters in the order of `actors.kernels.policy.gradients.sizes`, None for those that are lacking."""
+    """Return the parameters in the order of `actors.kernels.policy.gradients.sizes`, None for absent ones."""
     encoder, heads = network.encoder, network.heads
     slotted, slots = isinstance(encoder, SlotEncoder), network.spaces.slots > 0
     core = network.core
