@@ -1,34 +1,28 @@
 """What growing gains on every task family: a seed in the stream and a column, in small, medium and large hosts.
 
-    python -m benchmarks.growth_pays [--quick] [--kind KIND] [--missing] [--tasks NAME ...] [--json FILE]
+    python -m benchmarks.growth_pays [--quick] [--tasks NAME ...] [--json FILE]
 
-A run over all families, over those of one `--kind` of host or over those that are `--missing` writes
-`actors/env/tasks/measured.json`, which `tamiyo tasks` shows. A quick run or a run of named tasks does not. Families
-that are read from files (CIFAR-10) are left out.
+Writes `actors/env/tasks/measured.json`, which `tamiyo tasks` shows, unless the run is a quick one; the measurements of
+other families stay. Families that are read from files (CIFAR-10) are left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families, find_family
-from actors.env.tasks.measured import MEASURED, PRICE, WIDTHS, Gain, Grown, Measurement, measurements
+from actors.env.tasks.measured import MEASURED, PRICE, WIDTHS, Gain, Grown, Measurement
 from actors.rollout.wave import Provenance, run_wave
 from actors.rules.names import parse_rule
 from actors.rules.schedule import Schedule, Scheduled
-from benchmarks.form import machine
+from benchmarks.form import Target, parser, publish
 from deploy.evaluation.play import gain_and_rent
 from deploy.report.statistics import paired_interval
 
@@ -94,35 +88,35 @@ def _gain(grown: NDArray[np.float64], never: NDArray[np.float64]) -> Gain:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth_pays", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three families and two seeds: a few seconds")
-    parser.add_argument("--kind", choices=tuple(WIDTHS), help="only families of this kind of host")
-    parser.add_argument("--missing", action="store_true", help="only families without a measurement")
-    parser.add_argument("--tasks", nargs="+", help="only these families")
-    parser.add_argument("--seeds", type=int, default=6, help="episodes per family, width and rule")
-    parser.add_argument("--json", type=Path, help="also write the result to this file")
-    args = parser.parse_args()
+    known = parser("growth_pays", __doc__.splitlines()[0])
+    known.add_argument("--tasks", nargs="+", help="only these families")
+    known.add_argument("--seeds", type=int, default=6, help="episodes per family, width and rule")
+    args = known.parse_args()
     settings = Settings(2, 6) if args.quick else Settings(args.seeds)
-    known = {family.name: family for family in families(kind=args.kind) if family.factory is not None}
-    if args.missing:
-        known = {name: family for name, family in known.items() if name not in measurements()}
-    names = args.tasks or (["spirals", "digits", "xor"] if args.quick else list(known))
-    rows = {}
-    started = time.perf_counter()
-    for name in names:
-        rows[name] = [measure(name, width, settings) for width in WIDTHS[find_family(name).kind]]
-        if not args.quick and not args.tasks:
-            _store({name: rows[name]}, settings)
-    table = Table("task", "split", "width", "never", "seed", "its J", "column", "its J", "x doublings")
-    for name, found in rows.items():
-        for m in found:
-            gains = (gain.text() for grown in (m.seed, m.column) for gain in (grown.free, grown.priced))
-            doublings = f"{m.seed.rent:.1f}, {m.column.rent:.1f}"
-            table.add_row(name, find_family(name).split, str(m.width), f"{m.never:.1f}", *gains, doublings)
-    Console(width=150).print(table)
-    print(f"{len(rows)} tasks, {settings.seeds} seeds, {time.perf_counter() - started:.0f} s")
-    if args.json is not None:
-        args.json.write_text(json.dumps(_report(rows, settings), indent=1) + "\n")
+    every = [family.name for family in families() if family.factory is not None]
+    found = {}
+    for name in args.tasks or (["spirals", "digits", "xor"] if args.quick else every):
+        found[name] = [measure(name, width, settings) for width in WIDTHS[find_family(name).kind]]
+        if not args.quick:
+            _store({name: found[name]}, settings)
+    rows = [{"task": name, "width": m.width, "never": m.never} | _flat(m) for name, own in found.items() for m in own]
+    pays = sum(own[0].column.priced.verdict == "pays" for own in found.values())
+    spared = sum(own[-1].column.priced.verdict != "pays" for own in found.values())
+    targets = [
+        Target(f"families where a column pays in a small host at price {PRICE:g}", pays, 10),
+        Target(f"families where it does not pay in a large host at price {PRICE:g}", spared, 10),
+    ]
+    publish(rows, targets, args.json)
+
+
+def _flat(m: Measurement) -> dict[str, object]:
+    """Return the gains of accuracy and of J, and the rent, of each way of growing."""
+    ways = {"seed": m.seed, "column": m.column}
+    return {
+        f"{way} {what}": value
+        for way, grown in ways.items()
+        for what, value in (("gain", grown.free.mean), ("J", grown.priced.text()), ("rent", grown.rent))
+    }
 
 
 def _store(rows: Mapping[str, list[Measurement]], settings: Settings) -> None:
@@ -132,20 +126,6 @@ def _store(rows: Mapping[str, list[Measurement]], settings: Settings) -> None:
     if old["settings"] == content["settings"]:
         content["families"] = old["families"] | content["families"]
     MEASURED.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def _report(rows: Mapping[str, list[Measurement]], settings: Settings) -> dict[str, object]:
-    pays = sum(found[0].column.priced.verdict == "pays" for found in rows.values())
-    spared = sum(found[-1].column.priced.verdict != "pays" for found in rows.values())
-    targets = [
-        {"name": name, "value": value, "goal": goal, "met": value >= goal}
-        for name, value, goal in (
-            (f"families where a column pays in a small host at price {PRICE:g}", pays, 10),
-            (f"families where it does not pay in a large host at price {PRICE:g}", spared, 10),
-        )
-    ]
-    table = [{"task": name} | asdict(m) for name, found in rows.items() for m in found]
-    return {"targets": targets, "machine": machine(), "settings": settings.described(), "rows": table}
 
 
 if __name__ == "__main__":

@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from actors.env.tasks import find_family
 from benchmarks.form import Target, parser, publish
 from benchmarks.gate.analysis import PRICES, Cells, best_of_cell, best_single, fit_gain, gate, over_never
 from benchmarks.gate.cells import RULES, Cell, Played, is_played, play, width_classes
 from deploy.config.schema import PRESETS
-from deploy.evaluation.suite import members, protocol
+from deploy.evaluation.suite import protocol, reported
 from deploy.report.progress import clock
 
 POINTS, SHARE = 2.0, 0.5
@@ -84,8 +83,7 @@ def _cells(suite: str, args: argparse.Namespace) -> list[Cell]:
     config = protocol(PRESETS["research"].env, rent_weight=1.0)
     if args.quick:
         config = replace(config, horizon_epochs=10, inner_steps=4)
-    names = [m.family for m in members(suite) if m.headline and find_family(m.family).kind == args.kind]
-    names = [name for name in names if args.families is None or name in args.families]
+    names = [n for n in reported(suite, kind=args.kind) if args.families is None or n in args.families]
     return [
         Cell(name, widths, args.seeds, config)
         for name in names

@@ -36,7 +36,6 @@ evaluate:
   report RUN_DIR        write report.html and its figures into a run folder
   rollout [CHECKPOINT]  play one episode of a policy or a rule and print its timeline
   evaluate              compare policies with rules on held-out tasks
-  study FILE            run a list of trainings and evaluations, skipping finished ones
   tasks [NAME ...]      list the task families, and whether growing pays on them
 
 use a policy:
@@ -261,20 +260,6 @@ def _evaluate(args: list[str]) -> int:
     return evaluate(EvaluateOptions(**given))
 
 
-def _study(args: list[str]) -> int:
-    from deploy.commands.evaluation_flags import study_flags
-
-    options = study_flags(args)
-    from deploy.evaluation.study import read_study, run_study
-
-    if options.tables:
-        from deploy.evaluation.tables import write_tables
-
-        print(f"{options.tables}: {write_tables(read_study(options.file), options.tables)} updated")
-        return 0
-    return run_study(options.file, options.only, options.list)
-
-
 def _export(args: list[str]) -> int:
     parser = CommandParser("export", "Export a policy as a torch.export program or an ONNX model.")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint file or run folder")
@@ -377,7 +362,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": _report,
     "rollout": _rollout,
     "evaluate": _evaluate,
-    "study": _study,
     "export": _export,
     "grow": _grow,
     "serve": _serve,

@@ -52,24 +52,10 @@ def missing(wanted: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
 
 
 def install(names: list[str], wanted: Mapping[str, str], wheels: Path | None) -> str:
-    """Install packages, from the folder `wheels` alone if it is given. Return what went wrong, or "".
-
-    From a folder, what is there is worth having though something else is not; a registry is asked once.
-    """
-    if wheels is None:
-        return _pip(names, wanted, ("--retries", "0", "--timeout", "10"))
-    source = ("--no-index", "--find-links", str(wheels.resolve()))
-    there = {normalized(wheel.name.split("-")[0]) for wheel in wheels.glob("*.whl")}
-    absent = [name for name in names if normalized(name) not in there]
-    present = [name for name in names if normalized(name) in there]
-    said = [f"{wheels} has no wheel of {', '.join(absent)}"] if absent else []
-    if present and _pip(present, wanted, source):
-        said += filter(None, [_pip([name], wanted, source) for name in present])
-    return "; ".join(said)
-
-
-def _pip(names: list[str], wanted: Mapping[str, str], source: tuple[str, ...]) -> str:
-    """Install all of these packages or none. Return pip's error, or ""."""
+    """Install all of these packages or none, from the folder `wheels` if it is given. Return pip's error, or ""."""
+    source = ["--retries", "0", "--timeout", "10"]
+    if wheels is not None:
+        source = ["--no-index", "--find-links", str(wheels.resolve())]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--no-compile", "--upgrade", "--target", str(packages_dir()), *source]
     command += [f"{name}>={wanted[name]}" for name in names]

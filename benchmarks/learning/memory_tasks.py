@@ -88,13 +88,7 @@ def masked_cart_pole() -> gymnasium.Env[Obs, Any]:
     return Keep(gymnasium.make("CartPole-v1", max_episode_steps=-1), [0, 2])
 
 
-def masked_pendulum() -> gymnasium.Env[Obs, Any]:
-    """Cosine and sine of the angle only."""
-    return Keep(gymnasium.make("Pendulum-v1", max_episode_steps=-1), [0, 1])
-
-
 _FAST: dict[str, Any] = {"disable_env_checker": True, "order_enforce": False}
 register("bench/Cue-v0", entry_point=Cue, **_FAST)
 register("bench/MemoryChain-v0", entry_point=MemoryChain, **_FAST)
 register("bench/MaskedCartPole-v1", entry_point=masked_cart_pole, max_episode_steps=500, **_FAST)
-register("bench/MaskedPendulum-v1", entry_point=masked_pendulum, max_episode_steps=200, **_FAST)

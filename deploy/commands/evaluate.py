@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from actors.config import EnvConfig
@@ -20,18 +18,26 @@ from deploy.config.schema import PRESETS
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
 from deploy.evaluation.cells import CELLS, CellStore, Job, run_cells
-from deploy.evaluation.page import terminal, write_page
+from deploy.evaluation.page import tables_of, write_page
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import BLIND, POLICY, Lineup, Player, always_played, of_policies, policy_player, same
-from deploy.evaluation.players import rule_player as _rule_player
+from deploy.evaluation.players import (
+    BLIND,
+    POLICY,
+    Lineup,
+    Player,
+    always_played,
+    of_policies,
+    policy_player,
+    rule_player,
+    same,
+)
 from deploy.evaluation.results import Results, with_sweeps
 from deploy.launch import kernels
-from deploy.report.progress import clock
 
 RESULTS = Path("results/sweep")
-QUICK = {"families": 2, "seeds": 2, "horizon_epochs": 8, "inner_steps": 4}
+QUICK_FAMILIES, QUICK_SEEDS, QUICK = 2, 2, {"horizon_epochs": 8, "inner_steps": 4}
 ENV = PRESETS["research"].env
-"""The environment of the study, in which a checkpoint outside a run folder plays."""
+"""The environment in which a checkpoint outside a run folder plays."""
 MAY_DIFFER = ("slots", "column_slots", "hidden_features")
 """Settings of the environment in which a policy of `--also` may differ from the others."""
 
@@ -54,58 +60,112 @@ class EvaluateOptions:
     rules: Path = tuning.RULES_FILE
     tune: bool = False
     quick: bool = False
-    horizon_epochs: int | None = None
-    inner_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.players:
+            parse_rule(name)
+        for name, least in (("seeds", 2), ("jobs", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} is {getattr(self, name)}: it must be at least {least}")
+        if self.tune and self.suite != "train":
+            raise UserError("--tune plays training families: add --suite train")
+        if self.tune and self.rules == tuning.RULES_FILE:
+            raise UserError("--tune needs --rules FILE, the file to write the chosen rules to")
 
 
 def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
     """Evaluate policies and write the results page. Raises `UserError` for impossible options."""
     console = console or Console(highlight=False)
-    _check(options)
-    config, policies = _policies(options)
-    config = _shortened(config, options)
-    families = suites.reported(options.suite, options.families)
-    if options.quick:
-        options, families = replace(options, seeds=QUICK["seeds"]), families[: QUICK["families"]]
-    store = CellStore(options.cells or options.out / CELLS)
+    evaluation = Evaluation(options, console)
     if options.tune:
-        return _tune(options, config, families, store, console)
-    lines = always_played(tuning.read_rules(options.rules))
-    lines += [same(name, _rule_player(name)) for name in options.players]
-    if options.kept or not policies:
-        policies += [p for p in _kept(store, config, families, options, console) if p not in _bare(policies)]
-    lines += of_policies(policies)
-    started = time.perf_counter()
-    rows = _play(lines, config, families, options, store, console)
-    results = Results(with_sweeps(rows))
-    options.out.mkdir(parents=True, exist_ok=True)
-    seconds = time.perf_counter() - started
-    page = write_page(results, options.out, _facts(results, seconds), _settings_text(options, config, lines))
+        evaluation.tune()
+        return 0
+    results = Results(with_sweeps(evaluation.play(evaluation.lines())))
+    page = write_page(results, options.out)
     console.width = max(console.width, 150)
-    for table in terminal(results):
-        console.print(table)
-        console.print()
-    for sentence in results.sentences:
-        console.print(sentence)
+    for table in tables_of(results):
+        console.print(table.rich(), "")
     console.print(str(page))
     return 0
 
 
-def _check(options: EvaluateOptions) -> None:
-    for name in options.players:
-        parse_rule(name)
-    for name, least in (("seeds", 2), ("jobs", 1)):
-        if getattr(options, name) < least:
-            raise UserError(f"--{name} is {getattr(options, name)}: it must be at least {least}")
-    if options.tune and options.suite != "train":
-        raise UserError("--tune plays training families: add --suite train")
-    if options.tune and options.rules == tuning.RULES_FILE:
-        raise UserError("--tune needs --rules FILE, the file to write the chosen rules to")
+class Evaluation:
+    """Who plays what: the policies that are named, the environment that they share, and the families."""
+
+    def __init__(self, options: EvaluateOptions, console: Console) -> None:
+        self.options, self.console = options, console
+        self.config, self.policies = _policies(options)
+        self.families, self.seeds = suites.reported(options.suite, options.families), options.seeds
+        if options.quick:
+            self.config = replace(self.config, **QUICK)  # type: ignore[arg-type]
+            self.families, self.seeds = self.families[:QUICK_FAMILIES], QUICK_SEEDS
+        self.store = CellStore(options.cells or options.out / CELLS)
+
+    def lines(self) -> list[Lineup]:
+        """Return the rows of the table."""
+        lines = always_played(tuning.read_rules(self.options.rules))
+        lines += [same(name, rule_player(name)) for name in self.options.players]
+        policies = list(self.policies)
+        if self.options.kept or not policies:
+            known = [replace(player, checkpoint="") for player in policies]
+            policies += [player for player in self._kept() if player not in known]
+        return lines + of_policies(policies)
+
+    def _kept(self) -> list[Player]:
+        """Return the policies all of whose cells are kept; say which others there are."""
+        found = []
+        for player in self.store.policies():
+            jobs = [self._job(player, f, w) for f in self.families for w in suites.PRICES]
+            missing = sum(self.store.read(job) is None for job in jobs)
+            if missing:
+                self.console.print(
+                    f"{player.name} is left out: {missing} of {len(jobs)} cells are missing", style="dim"
+                )
+            else:
+                found.append(player)
+        return found
+
+    def _job(self, player: Player, family: str, price: float) -> Job:
+        settings: dict[str, Any] = {"rent_weight": price, **dict(player.env)}
+        config = replace(suites.on_family(self.config, family), **settings)
+        return Job(player, config, suites.run_seed(self.options.suite), self.seeds)
+
+    def play(self, lines: Sequence[Lineup]) -> dict[str, dict[float, list[dict[str, list[Row]]]]]:
+        """Play all missing cells. Returns the rows by line, price, policy and family."""
+        jobs = {
+            (player, w, f): self._job(player, f, w)
+            for f in self.families
+            for line in lines
+            for w, players in line.players.items()
+            for player in players
+        }
+        for part in (kernels.ENVIRONMENTS, kernels.POLICY):
+            kernels.compile_part(part)
+        found = run_cells(jobs.values(), self.store, self.options.jobs, self._log)
+
+        def rows(player: Player, price: float) -> dict[str, list[Row]]:
+            return {f: found[player, jobs[player, price, f].cell] for f in self.families}
+
+        return {line.name: {w: [rows(p, w) for p in players] for w, players in line.players.items()} for line in lines}
+
+    def _log(self, text: str) -> None:
+        self.console.print(text, style="dim", soft_wrap=True)
+
+    def tune(self) -> None:
+        """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
+        candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
+        rows = self.play([same(rule, rule_player(rule)) for rule in candidates])
+        found: dict[str, Mapping[float, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
+        for line, rules in tuning.CANDIDATES.items():
+            own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
+            found[line] = tuning.choose(own, suites.PRICES)
+        tuning.write_rules(found, self.options.rules)
+        self.console.print(str(self.options.rules))
 
 
 def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
-    """Return the environment of the evaluation and the policies that are named: that of their runs, or the study's for
-    checkpoints outside a run folder, such as the policy in the package.
+    """Return the environment of the evaluation and the policies that are named: that of their runs, or that of preset
+    `research` for checkpoints outside a run folder, such as the policy in the package.
 
     Raises `UserError` if the policies were trained in different environments.
     """
@@ -130,107 +190,3 @@ def _also(text: str) -> tuple[str, Path]:
     if not equals or not name or "/" in name:
         raise UserError(f"--also {text}: write NAME=PATH, a row of the table and a policy")
     return name, Path(path)
-
-
-def _shortened(config: EnvConfig, options: EvaluateOptions) -> EnvConfig:
-    names = ("horizon_epochs", "inner_steps")
-    chosen: dict[str, Any] = {
-        name: getattr(options, name) or (QUICK[name] if options.quick else None) for name in names
-    }
-    return replace(config, **{name: value for name, value in chosen.items() if value is not None})
-
-
-def _bare(players: Iterable[Player]) -> list[Player]:
-    """The players as their cells know them."""
-    return [replace(player, checkpoint="") for player in players]
-
-
-def _kept(
-    store: CellStore, config: EnvConfig, families: Sequence[str], options: EvaluateOptions, console: Console
-) -> list[Player]:
-    """Return the policies all of whose cells are kept; say which others there are."""
-    found = []
-    for player in store.policies():
-        jobs = [_job(player, config, f, w, options) for f in families for w in suites.PRICES]
-        missing = sum(store.read(job) is None for job in jobs)
-        if missing:
-            console.print(f"{player.name} is left out: {missing} of {len(jobs)} cells are missing", style="dim")
-        else:
-            found.append(player)
-    return found
-
-
-def _job(player: Player, config: EnvConfig, family: str, price: float, options: EvaluateOptions) -> Job:
-    settings: dict[str, Any] = {"rent_weight": price, **dict(player.env)}
-    own = replace(suites.on_family(config, family), **settings)
-    return Job(player, own, suites.run_seed(options.suite), options.seeds)
-
-
-def _play(
-    lines: Sequence[Lineup],
-    config: EnvConfig,
-    families: Sequence[str],
-    options: EvaluateOptions,
-    store: CellStore,
-    console: Console,
-) -> dict[str, dict[float, list[dict[str, list[Row]]]]]:
-    """Play all missing cells. Returns the rows by line, price, policy and family."""
-    jobs = {
-        (player, w, f): _job(player, config, f, w, options)
-        for f in families
-        for line in lines
-        for w, players in line.players.items()
-        for player in players
-    }
-    for part in (kernels.ENVIRONMENTS, kernels.POLICY):
-        kernels.compile_part(part)
-    found = run_cells(jobs.values(), store, options.jobs, lambda text: console.print(text, style="dim", soft_wrap=True))
-
-    def rows(player: Player, price: float) -> dict[str, list[Row]]:
-        return {f: found[player, jobs[player, price, f].cell] for f in families}
-
-    return {line.name: {w: [rows(p, w) for p in players] for w, players in line.players.items()} for line in lines}
-
-
-def _tune(
-    options: EvaluateOptions, config: EnvConfig, families: Sequence[str], store: CellStore, console: Console
-) -> int:
-    """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
-    candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
-    lines = [same(rule, _rule_player(rule)) for rule in candidates]
-    rows = _play(lines, config, families, options, store, console)
-    found: dict[str, Mapping[float, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
-    for line, rules in tuning.CANDIDATES.items():
-        own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
-        found[line] = tuning.choose(own, suites.PRICES)
-    tuning.write_rules(found, options.rules)
-    console.print(str(options.rules))
-    return 0
-
-
-def _facts(results: Results, seconds: float) -> list[tuple[str, str]]:
-    policies = results.rows.get(POLICY)
-    prices = results.prices
-    seeds = len(next(iter(results.rows.values()))[prices[0]][0][results.families[0]])
-    return [
-        ("policies", str(len(policies[prices[0]]) if policies else 0)),
-        ("families", str(len(results.families))),
-        ("paired episodes", str(seeds)),
-        ("prices", ", ".join(f"{w:g}" for w in prices)),
-        ("time", clock(seconds)),
-    ]
-
-
-def _settings_text(options: EvaluateOptions, config: EnvConfig, lines: Sequence[Lineup]) -> str:
-    env = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
-    shared = ("tasks", "rent_weight")
-    players = {line.name: {f"{w:g}": [p.name for p in own] for w, own in line.players.items()} for line in lines}
-    return yaml.safe_dump(
-        {
-            "suite": options.suite,
-            "run_seed": suites.run_seed(options.suite),
-            "players": players,
-            "env": {k: v for k, v in env.items() if k not in shared},
-        },
-        sort_keys=False,
-    )

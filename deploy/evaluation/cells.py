@@ -13,13 +13,13 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from actors.config import EnvConfig
 from actors.errors import UserError
@@ -27,12 +27,17 @@ from actors.process_environment import NO_GPU
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player
 from deploy.evaluation.suite import first_seed
+from deploy.report.progress import clock
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 CELLS = "cells"
 """Folder of an evaluation's cells."""
 DIGITS = {"gain": 3, "rent": 4, "accuracy": 3, "test_accuracy": 3}
 SIGNIFICANT = 5  # digits of FLOPs
 NOT_PLAYED_IN = ("data_dir", "download", "device", "backend")  # settings that change no episode
+RETIRED = {"compile": False}
+"""Settings that are gone, with the value that cells were played with."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Job:
 
     def fingerprint(self) -> str:
         """Of all that an episode depends on. Further seeds do not change it."""
-        config = {k: v for k, v in asdict(self.config).items() if k not in NOT_PLAYED_IN}
+        config = RETIRED | {k: v for k, v in asdict(self.config).items() if k not in NOT_PLAYED_IN}
         if not self.player.sees_price:
             del config["rent_weight"]
         if not config["hidden_features"]:  # as in cells that are older than this setting
@@ -101,16 +106,9 @@ class CellStore:
 
     def policies(self) -> list[Player]:
         """Return the policies of which cells are kept, sorted by name."""
-        found = [Player(**self._file(path.name.removesuffix(".json.gz"))["player"]) for path in self._paths()]
+        names = sorted(path.name.removesuffix(".json.gz") for path in self.folder.glob("*.json.gz"))
+        found = [Player(**self._file(name)["player"]) for name in names]
         return [replace(p, env=tuple((k, _hashable(v)) for k, v in p.env)) for p in found if p.sha256]
-
-    def seconds(self) -> float:
-        """Return what all kept cells took, each in one process."""
-        contents = [self._file(path.name.removesuffix(".json.gz")) for path in self._paths()]
-        return float(sum(cell["seconds"] for content in contents for cell in content["cells"].values()))
-
-    def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("*.json.gz"))
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.json.gz"
@@ -147,16 +145,49 @@ def _columns(rows: list[Row]) -> dict[str, list[Any]]:
 
 def _rows(columns: Mapping[str, list[Any]]) -> list[Row]:
     rows = [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
-    return [
-        replace(row, panic=bool(row.panic), finite=bool(row.finite), curve=tuple(row.curve)) for row in rows
-    ]  # JSON has no tuples
+    return [replace(row, panic=bool(row.panic), finite=bool(row.finite), curve=tuple(row.curve)) for row in rows]
+
+
+def run_cells(
+    jobs: Iterable[Job], store: CellStore, processes: int, log: Callable[[str], None]
+) -> dict[tuple[Player, str], list[Row]]:
+    """Return the rows by player and cell; missing cells are played and kept. `log` gets a line for each of them."""
+    wanted = {(job.player, job.cell): shared(job) for job in jobs}
+    found = {key: rows for key, job in wanted.items() if (rows := store.read(job)) is not None}
+    missing = [job for key, job in wanted.items() if key not in found]
+    missing.sort(key=lambda job: -job.player.scale)  # the slowest first
+    for job, (rows, seconds), progress in finished(play_job, missing, processes):
+        store.write(job, rows, seconds)
+        log(f"{progress}  {job.player.name}  {job.cell}")
+    return found | {(job.player, job.cell): store.read(job) or [] for job in missing}
+
+
+def finished(
+    work: Callable[[Task], Result], tasks: Sequence[Task], processes: int
+) -> Iterator[tuple[Task, Result, str]]:
+    """Do all tasks, in this process if it is the only one. Yields each task that is done, its result, and the progress:
+    the time, how many are done, and an estimate of the time left."""
+    started = time.perf_counter()
+    for done, (task, result) in enumerate(_results(work, tasks, min(processes, len(tasks))), 1):
+        passed = time.perf_counter() - started
+        left = clock(passed / done * (len(tasks) - done))
+        yield task, result, f"{clock(passed)}  {done}/{len(tasks)}, about {left} left"
+
+
+def _results(work: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[tuple[Task, Result]]:
+    if processes <= 1:
+        yield from ((task, work(task)) for task in tasks)
+        return
+    with workers(processes) as pool:
+        under_way = {pool.submit(work, task): task for task in tasks}
+        yield from ((under_way[future], future.result()) for future in as_completed(under_way))
 
 
 @contextmanager
-def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+def workers(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of new processes with one thread each, which see no GPU."""
     os.environ["OMP_NUM_THREADS"] = "1"  # they inherit it
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_use_one_core)
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_use_one_core)
     try:
         yield pool
     finally:
@@ -168,46 +199,3 @@ def _use_one_core() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-def run_cells(
-    jobs: Iterable[Job], store: CellStore, processes: int, log: Callable[[str], None]
-) -> dict[tuple[Player, str], list[Row]]:
-    """Return the rows by player and cell; missing cells are played and kept. `log` gets a line for each of them."""
-    wanted = {(job.player, job.cell): shared(job) for job in jobs}
-    found = {key: rows for key, job in wanted.items() if (rows := store.read(job)) is not None}
-    missing = [job for key, job in wanted.items() if key not in found]
-    if not missing:
-        return found
-    missing.sort(key=lambda job: -job.player.scale)  # the slowest first
-    progress = Progress(missing, len(found), processes)
-    with workers(min(processes, len(missing))) as pool:
-        under_way = {pool.submit(play_job, job): job for job in missing}
-        for future in as_completed(under_way):
-            job, (rows, seconds) = under_way[future], future.result()
-            store.write(job, rows, seconds)
-            log(progress.step(job, seconds))
-    return found | {(job.player, job.cell): store.read(job) or [] for job in missing}
-
-
-class Progress:
-    """What is done, and an estimate of the time left: cells of one player are expected to take equally long."""
-
-    def __init__(self, jobs: list[Job], known: int, processes: int) -> None:
-        self.left, self.known, self.total, self.processes = list(jobs), known, known + len(jobs), processes
-        self.started = time.perf_counter()
-        self.seconds: dict[Player, list[float]] = {}
-
-    def step(self, job: Job, seconds: float) -> str:
-        """Count a cell; return a line for the terminal."""
-        from deploy.report.progress import clock
-
-        self.left.remove(job)
-        self.seconds.setdefault(job.player, []).append(seconds)
-        passed, done = clock(time.perf_counter() - self.started), self.total - len(self.left)
-        return f"{passed}  {done}/{self.total}, about {clock(self._rest())} left  {job.player.name}  {job.cell}"
-
-    def _rest(self) -> float:
-        means = {player: sum(s) / len(s) for player, s in self.seconds.items()}
-        overall = sum(means.values()) / len(means)
-        return sum(means.get(job.player, overall) for job in self.left) / self.processes

@@ -1,136 +1,50 @@
-"""The output of an evaluation: an HTML page, figures as PNG, tables as JSON, and tables for the terminal."""
+"""The output of an evaluation: tables for the terminal, and a Markdown page with its figures and the tables as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import matplotlib
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-from matplotlib.figure import Figure
-from rich.table import Table
-
-from actors.env.rendering.palette import STYLE
-from deploy.evaluation import pictures
+from deploy.evaluation.pictures import write_figures
 from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, FIXED, GAP, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Results
+from deploy.evaluation.results import EQUAL, SWEEP, Results, plain
 from deploy.evaluation.targets import targets
-from deploy.report.page import as_svg
-from deploy.report.statistics import Interval
-
-
-class EvaluationFigure(NamedTuple):
-    """A figure of the page with its title and caption."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[Results], Figure | None]
-
-
-FIGURES = (
-    EvaluationFigure(
-        "sweep",
-        "One run against a sweep",
-        "J over never growing, the mean over four prices, against the training FLOPs of one run. Bars are 95% "
-        "intervals. The shaded corner is the target: at most one point behind the full sweep, for at most a third of "
-        "its FLOPs.",
-        pictures.against_sweep,
-    ),
-    EvaluationFigure(
-        "front",
-        "Accuracy and size",
-        "Validation accuracy at the end against the doublings of the parameters, means over families and episodes. "
-        "Lines connect a player at different prices (the numbers, in points per doubling), and hosts that were built "
-        "wider.",
-        pictures.front,
-    ),
-    EvaluationFigure(
-        "families",
-        "By family",
-        "J of the policy minus J of the best single schedule on the same episodes, the mean over four prices. Bars are "
-        "95% intervals over policies and episodes.",
-        pictures.by_family,
-    ),
-    EvaluationFigure(
-        "growth",
-        "Growth by price and width",
-        "Doublings of the parameters at the end, for hosts of four classes of widths. The full sweep knows the "
-        "result of every width; the policy decides during its only run.",
-        pictures.growth,
-    ),
-)
+from deploy.evaluation.text_table import TextTable, span
 
 SHOWN = (POLICY, BLIND, CHOOSER, BEST, FIXED, GAP, BUILT.format(2), EQUAL, SWEEP)
-"""Rows of the table that the tables by family and by width show."""
+"""Players in the table of families."""
+NOTES = """\
+J is the gain in validation accuracy over the untrained host, in points, minus the price times the rent, which is how
+often the parameters have doubled, averaged over the horizon. Intervals (95%) are over policies, families and episodes.
+Test rows are read once, at the end of an episode. FLOPs are those of training, relative to never growing (geometric
+mean).
+"""
 
 
-def write_page(results: Results, folder: Path, facts: list[tuple[str, str]], settings: str) -> Path:
-    """Write `index.html`, the figures and `results.json`. Returns the page."""
-    drawn = []
-    with matplotlib.rc_context(STYLE):
-        for picture in FIGURES:
-            figure = picture.draw(results)
-            if figure is not None:
-                figure.savefig(folder / f"{picture.name}.png", facecolor="white")
-                drawn.append({"picture": picture, "svg": Markup(as_svg(figure, picture.name))})
-    (folder / "results.json").write_text(json.dumps(as_dict(results), indent=1) + "\n")
-    home = Path(__file__).parents[1]
-    environment = Environment(
-        loader=FileSystemLoader(home), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    page = environment.get_template("evaluation/page.html.j2").render(
-        name=folder.resolve().name,
-        headline=results.sentences,
-        facts=facts,
-        drawn=drawn,
-        prices=results.prices,
-        lines=results.lines,
-        families=results.family_lines,
-        widths=results.width_lines,
-        shown=[name for name in SHOWN if name in results.rows],
-        targets=targets(results),
-        settings=settings,
-        span=span,
-    )
-    path = folder / "index.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+def write_page(results: Results, folder: Path) -> Path:
+    """Write `results.md`, its figures and `results.json`. Returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = [f"![{f.title}]({f.name}.png)\n\n*{f.caption}*\n" for f in write_figures(results, folder)]
+    tables = [table.markdown() for table in (*tables_of(results), families_table(results))]
+    data = {"targets": plain(targets(results)), **results.as_dict()}
+    (folder / "results.json").write_text(json.dumps(data, indent=1) + "\n")
+    page = folder / "results.md"
+    page.write_text("\n".join(["# Results\n", NOTES, *tables, *figures]), encoding="utf-8")
+    return page
 
 
-def as_dict(results: Results) -> dict[str, Any]:
-    """Return all tables as plain data."""
-
-    def plain(lines: Sequence[NamedTuple]) -> list[dict[str, Any]]:
-        return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in x._asdict().items()} for x in lines]
-
-    return {
-        "headline": results.sentences,
-        "prices": results.prices,
-        "targets": plain(targets(results)),
-        "lines": plain(results.lines),
-        "families": plain(results.family_lines),
-        "widths": plain(results.width_lines),
-    }
+def tables_of(results: Results) -> list[TextTable]:
+    """Return the table of players, and that of the targets if a policy was played."""
+    found = targets(results)
+    rows = [(t.name, t.measured, t.goal, "met" if t.met else "missed") for t in found]
+    return [players_table(results)] + ([TextTable("Targets", ("target", "measured", "goal", ""), rows)] if rows else [])
 
 
-def span(i: Interval | None, digits: int = 2) -> str:
-    """Return a mean and its interval as text."""
-    return "" if i is None else f"{i.mean:+.{digits}f} [{i.low:.{digits}f}, {i.high:.{digits}f}]"
-
-
-def terminal(results: Results) -> tuple[Table, Table]:
-    """Return the table of players and the table of targets."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("player", no_wrap=True)
+def players_table(results: Results) -> TextTable:
     prices = [f"at {w:g}" for w in results.prices]
-    for name in ("n", "J over never", *prices, "policy's over it", "P(better)", "test", "doublings", "FLOPs"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for line in results.lines:
-        table.add_row(
+    head = ("player", "n", "J over never", *prices, "policy's over it", "P(better)", "test", "doublings", "FLOPs")
+    rows = [
+        (
             line.name,
             str(line.policies),
             span(line.over_never),
@@ -141,9 +55,20 @@ def terminal(results: Results) -> tuple[Table, Table]:
             f"{line.doublings:.2f}",
             f"x{line.training_flops:.2f}",
         )
-    table_of_targets = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("target", "measured", "goal", ""):
-        table_of_targets.add_column(name, no_wrap=True)
-    for t in targets(results):
-        table_of_targets.add_row(t.name, t.measured, t.goal, f"[{'green' if t.met else 'red'}]{t.verdict}[/]")
-    return table, table_of_targets
+        for line in results.lines
+    ]
+    return TextTable("Players", head, rows)
+
+
+def families_table(results: Results) -> TextTable:
+    shown = [name for name in SHOWN if name in results.rows]
+    rows = [
+        (
+            line.family,
+            *(f"{line.over_never[name]:+.2f}" for name in shown),
+            span(line.policy_over_best),
+            "" if line.bare is None else f"{100 * line.bare:.0f}%",
+        )
+        for line in results.family_lines
+    ]
+    return TextTable("J over never growing by family", ("family", *shown, "policy over best", "ends bare"), rows)

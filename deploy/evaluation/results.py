@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.evaluation import statistics as st
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, NEVER, POLICY, SCALES
+from deploy.evaluation.players import BEST, BUILT, NEVER, POLICY, SCALES
 from deploy.evaluation.sweep import equal_compute, sweep
 from deploy.report.statistics import Interval
 
@@ -51,51 +51,24 @@ class FamilyLine(NamedTuple):
     bare: float | None  # share of the policy's episodes at the end of which nothing was added
 
 
-class WidthLine(NamedTuple):
-    """Hosts of one class of widths."""
-
-    widths: str
-    episodes: int
-    over_never: dict[str, float]  # by line
-    doublings: dict[float, float]  # of the policy at the end, by price
-    sweep_doublings: dict[float, float]
-
-
 def with_sweeps(rows: Rows) -> Rows:
     """Return `rows` with the lines that follow from them: the sweep, and one of equal compute for each policy."""
-    if not all(name in rows for name in WIDTHS_OF_SWEEP):
-        return rows
-    found = dict(rows)
-    prices = list(rows[NEVER])
+    prices, families = list(rows[NEVER]), list(next(iter(rows[NEVER].values()))[0])
 
     def built(price: float, family: str) -> list[tuple[Row, ...]]:
         return list(zip(*(rows[name][price][0][family] for name in WIDTHS_OF_SWEEP), strict=True))
 
-    families = list(rows[NEVER][prices[0]][0])
-    found[SWEEP] = {w: [{f: [sweep(own, w) for own in built(w, f)] for f in families}] for w in prices}
-    if POLICY in rows:
-        found[EQUAL] = {
-            w: [
-                {
-                    f: [
-                        equal_compute(own, w, row.training_flops)
-                        for own, row in zip(built(w, f), policy[f], strict=True)
-                    ]
-                    for f in families
-                }
-                for policy in rows[POLICY][w]
-            ]
-            for w in prices
+    def equal(policy: Mapping[str, Sequence[Row]], price: float) -> dict[str, list[Row]]:
+        pairs = {f: zip(built(price, f), policy[f], strict=True) for f in families}
+        return {
+            f: [equal_compute(widths, price, row.training_flops) for widths, row in own] for f, own in pairs.items()
         }
+
+    found = dict(rows)
+    found[SWEEP] = {w: [{f: [sweep(widths, w) for widths in built(w, f)] for f in families}] for w in prices}
+    if POLICY in rows:
+        found[EQUAL] = {w: [equal(policy, w) for policy in rows[POLICY][w]] for w in prices}
     return found
-
-
-def width_class(width: int) -> tuple[int, int]:
-    """Return the octave of a host's width: 2 to 4, 5 to 8, 9 to 16, and so on."""
-    low, high = 2, 4
-    while width > high:
-        low, high = high + 1, 2 * high
-    return low, high
 
 
 @dataclass(frozen=True)
@@ -107,11 +80,11 @@ class Results:
 
     @property
     def prices(self) -> list[float]:
-        return list(next(iter(self.rows.values())))
+        return list(self.rows[NEVER])
 
     @cached_property
     def families(self) -> list[str]:
-        return list(next(iter(self.rows.values()))[self.prices[0]][0])
+        return list(self.rows[NEVER][self.prices[0]][0])
 
     def values(
         self, line: str, value: Callable[[Row, float], float], price: float, families: Sequence[str] | None = None
@@ -132,13 +105,8 @@ class Results:
         a, b = self.mean_values(line, objective, families), self.mean_values(other, objective, families)
         return st.differences(a, b, same_policies=EQUAL in (line, other) and len(a) == len(b))
 
-    def interval(self, x: Array, statistic: st.Statistic = st.mean) -> Interval:
-        return st.interval(x, statistic, resamples=self.resamples)
-
-    def chance(self, differences: Array) -> Interval:
-        """Return the probability of improvement."""
-        found = self.interval(st.wins(differences))
-        return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
+    def interval(self, x: Array) -> Interval:
+        return st.interval(x, resamples=self.resamples)
 
     def flops_ratio(self, line: str, other: str, geometric: bool = False) -> Array:
         """Return the training FLOPs of `line` relative to those of `other` in the same episode, `[P, 1, F, S]`, mean
@@ -152,24 +120,24 @@ class Results:
 
     def _line(self, name: str) -> Line:
         over = self.against(POLICY, name) if POLICY in self.rows and name != POLICY else None
+        better = None if over is None else self.interval(st.wins(over))
         test = self.mean_values(name, lambda row, _: row.test_accuracy)
-        ratio = self.flops_ratio(name, NEVER, geometric=True)
         return Line(
             name,
             len(self.rows[name][self.prices[0]]),
             None if name == NEVER else self.interval(self.against(name, NEVER)),
             None if over is None else self.interval(over),
-            None if over is None else self.chance(over),
+            better and Interval(better.mean, max(0.0, better.low), min(1.0, better.high)),
             {w: float(self.over_never(name, w).mean()) for w in self.prices},
             float(self.mean_values(name, lambda row, _: row.accuracy).mean()),
             float(test.mean()) if np.isfinite(test).all() else None,
             float(self.mean_values(name, doublings).mean()),
-            float(np.exp(np.log(ratio).mean())),
+            float(np.exp(np.log(self.flops_ratio(name, NEVER, geometric=True)).mean())),
         )
 
-    def over_never(self, line: str, price: float, families: Sequence[str] | None = None) -> Array:
+    def over_never(self, line: str, price: float) -> Array:
         """Return J over never growing at one price, `[P, F, S]`."""
-        return self.values(line, objective, price, families) - self.values(NEVER, objective, price, families)
+        return self.values(line, objective, price) - self.values(NEVER, objective, price)
 
     @cached_property
     def family_lines(self) -> list[FamilyLine]:
@@ -180,56 +148,16 @@ class Results:
         if POLICY not in self.rows:
             return FamilyLine(family, gains, None, None)
         over = self.interval(self.against(POLICY, BEST, [family])) if BEST in self.rows else None
-        bare = float(self.mean_values(POLICY, lambda row, _: row.bare, [family]).mean())
-        return FamilyLine(family, gains, over, bare)
+        return FamilyLine(family, gains, over, float(self.mean_values(POLICY, bare, [family]).mean()))
 
-    @cached_property
-    def width_lines(self) -> list[WidthLine]:
-        drawn = self.values(NEVER, lambda row, _: row.host_width, self.prices[0])[0].astype(int)  # [F, S]
-        classes = np.array([[width_class(w)[1] for w in own] for own in drawn])
-        found = []
-        for high in sorted(set(classes.ravel().tolist())):
-            low, inside = width_class(high)[0], classes == high
-
-            def mean(x: Array, inside: NDArray[np.bool_] = inside) -> float:
-                return float(x[:, inside].mean())
-
-            def grown(line: str, mean: Callable[[Array], float] = mean) -> dict[float, float]:
-                if line not in self.rows:
-                    return {}
-                return {w: mean(self.values(line, doublings, w)) for w in self.prices}
-
-            gains = {
-                n: mean(np.mean([self.over_never(n, w) for w in self.prices], axis=0)) for n in self.rows if n != NEVER
-            }
-            found.append(WidthLine(f"{low} to {high}", int(inside.sum()), gains, grown(POLICY), grown(SWEEP)))
-        return found
-
-    @cached_property
-    def sentences(self) -> list[str]:
-        """The headline: sentences that summarize the main comparisons."""
-        if POLICY not in self.rows:
-            return ["Rules only: no policy was evaluated."]
-        shape = self.values(POLICY, objective, self.prices[0]).shape
-        of = (f"{n} {what if n > 1 else one}" for n, what, one in zip(shape, _PLURALS, _SINGULARS, strict=True))
-        scope = ", ".join(of)
-        found = []
-        for other, name in SENTENCES:
-            if other in self.rows:
-                found.append(_sentence(name, self.interval(self.against(POLICY, other)), scope))
-                scope = ""
-        return found
+    def as_dict(self) -> dict[str, Any]:
+        """Return the tables as plain data."""
+        return {"prices": self.prices, "lines": plain(self.lines), "families": plain(self.family_lines)}
 
 
-_PLURALS, _SINGULARS = ("policies", "families", "paired episodes"), ("policy", "family", "paired episode")
-SENTENCES = (
-    (SWEEP, "the full sweep"),
-    (BEST, "the best single schedule of each price"),
-    (CHOOSER, "the chooser"),
-    (EQUAL, "the equal-compute sweep"),
-    (NEVER, "never growing"),
-    (BLIND, "the blind policy"),
-)
+def plain(lines: Sequence[NamedTuple]) -> list[dict[str, Any]]:
+    """Return lines of a table as plain data."""
+    return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in x._asdict().items()} for x in lines]
 
 
 def objective(row: Row, price: float) -> float:
@@ -242,16 +170,11 @@ def doublings(row: Row, price: float) -> float:
     return row.doublings
 
 
+def bare(row: Row, price: float) -> float:
+    """Return 1 if nothing was added."""
+    return float(row.bare)
+
+
 def flops(row: Row, price: float) -> float:
     """Return the training FLOPs."""
     return row.training_flops
-
-
-def _sentence(name: str, i: Interval, scope: str) -> str:
-    low, high = (-i.high, -i.low) if i.high < 0 else (i.low, i.high)
-    within = f"[{low:.2f}, {high:.2f}] (95%{', ' + scope if scope else ''})"
-    if i.low > 0:
-        return f"The policy beats {name} by {i.mean:.2f} points {within}."
-    if i.high < 0:
-        return f"The policy is {-i.mean:.2f} points behind {name} {within}."
-    return f"The policy and {name} do not differ significantly: {i.mean:+.2f} points {within}."

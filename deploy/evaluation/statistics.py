@@ -11,7 +11,7 @@ wide, never too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from scipy import stats
 from deploy.report.statistics import Interval
 
 Array = NDArray[np.float64]
-Statistic = Callable[[Array], Array]
 RESAMPLES = 2000
 ROWS_AT_ONCE = 500_000
 
@@ -40,13 +39,6 @@ def wins(difference: Array) -> Array:
 def mean(x: Array) -> Array:
     """`[R]` of `[R, P, Q, F, S]`."""
     return np.asarray(x.mean((1, 2, 3, 4)))
-
-
-def iqm(x: Array) -> Array:
-    """`[R]`: the mean of the middle half of each `[P, Q, F, S]` (Agarwal et al., 2021)."""
-    ordered = np.sort(x.reshape(len(x), -1), axis=1)
-    cut = ordered.shape[1] // 4
-    return np.asarray(ordered[:, cut : ordered.shape[1] - cut].mean(1))
 
 
 class Spread(NamedTuple):
@@ -81,19 +73,11 @@ def resampled(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[tup
         )
 
 
-def interval(
-    x: Array, statistic: Statistic = mean, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """`statistic` of `x [P, Q, F, S]` with its hierarchical bootstrap interval."""
+def interval(x: Array, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """The mean of `x [P, Q, F, S]` with its hierarchical bootstrap interval."""
     _check(x)
-    parts = [(statistic(y), mean(y)) for y in (x[index] for index in resampled(x.shape, resamples, seed))]
-    drawn, means = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _calibrated(float(statistic(x[None])[0]), drawn, means, x, level)
-
-
-def one_sided(x: Array, level: float = 0.95) -> float:
-    """The lower bound of the mean that holds with probability `level`."""
-    return interval(x, level=2 * level - 1).low
+    drawn = np.concatenate([mean(x[index]) for index in resampled(x.shape, resamples, seed)])
+    return _calibrated(float(x.mean()), drawn, drawn, x, level)
 
 
 def share(gained: Array, gap: Array, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:
@@ -110,11 +94,6 @@ def share(gained: Array, gap: Array, level: float = 0.95, resamples: int = RESAM
     if sound.mean() < 0.95:
         return None  # the gap itself is not certain: its share means nothing
     return _calibrated(float(gained.mean() / gap.mean()), above[sound] / below[sound], above, gained, level)
-
-
-def profile(x: Array, thresholds: Array) -> Array:
-    """`[T]`: the share of rows of `x` above each threshold (Dolan & More, 2002; Agarwal et al., 2021)."""
-    return np.asarray((x.reshape(-1)[None] > thresholds[:, None]).mean(1))
 
 
 def _calibrated(estimate: float, drawn: Array, means: Array, x: Array, level: float) -> Interval:

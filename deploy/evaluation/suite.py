@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from actors.config import EnvConfig
 from actors.env.tasks import families, find_family
 from actors.env.tasks.families.mlbench import PROBLEMS
 from actors.errors import UserError
-from deploy.config.schema import RESEARCH_TASKS
 
 REPORTING, TUNING = 20_270_115, 20_260_303
 """Run seeds. All randomness of an episode is keyed by them, so that what is chosen by one is reported by another. The
@@ -21,6 +20,21 @@ PRICES = (0.5, 1.0, 2.0, 4.0)
 
 EPISODE_SEEDS = 16
 """Paired episodes of each family."""
+
+LEAST_ROWS = 200
+"""Training rows of a family that is reported unless it is named: with fewer, one row of validation is worth points."""
+
+TRIVIAL = ("cuboids", "shapes", "simplex", "smiley")
+"""Families of mlbench that hosts of three units already solve."""
+
+MLBENCH = tuple(PROBLEMS)
+"""Families that others listed."""
+
+HELDOUT = (
+    "checkerboard", "decision_tree", "friedman", "parity", "majority", "xor", "wave_forms", "gratings", "diabetes",
+    *(name for name in MLBENCH if name not in TRIVIAL),
+)  # fmt: skip
+SUITES = ("heldout", "mlbench", "train")
 
 
 def run_seed(suite: str) -> int:
@@ -37,61 +51,23 @@ def first_seed(name: str) -> int:
     return 1000 * (zlib.crc32(name.encode()) % 1_000_000)
 
 
-@dataclass(frozen=True)
-class Member:
-    """One family of a suite."""
-
-    family: str
-    headline: bool = True
-    """Whether it counts in headlines; not where fewer than 200 training rows make one of validation worth points."""
+def members(suite: str) -> tuple[str, ...]:
+    """Return the families of one of `SUITES`."""
+    if suite == "train":
+        return tuple(family.name for family in families("train") if family.factory is not None)
+    return HELDOUT if suite == "heldout" else MLBENCH
 
 
-TRIVIAL = ("cuboids", "shapes", "simplex", "smiley")
-"""Families of mlbench that hosts of three units already solve."""
-
-MLBENCH = tuple(Member(name) for name in PROBLEMS)
-"""Families that others listed."""
-
-HELDOUT = (
-    Member("checkerboard"),
-    Member("decision_tree"),
-    Member("friedman"),
-    Member("parity"),
-    Member("majority"),
-    Member("xor"),
-    Member("wave_forms"),
-    Member("gratings"),
-    Member("diabetes", headline=False),
-    *(member for member in MLBENCH if member.family not in TRIVIAL),
-)
-SUITES = ("heldout", "mlbench", "train")
-
-
-def members(suite: str, only: Sequence[str] = ()) -> tuple[Member, ...]:
-    """Of one of `SUITES`, or those that are named. Raises `UserError` for a family that is not in it."""
-    if suite in ("heldout", "mlbench"):
-        known = HELDOUT if suite == "heldout" else MLBENCH
-    else:
-        known = tuple(Member(f.name, headline=f.sizes.train >= 200) for f in families("train") if f.factory is not None)
-    if not only:
-        return known
-    by_name = {m.family: m for m in known}
+def reported(suite: str, only: Sequence[str] = (), kind: str = "vector") -> tuple[str, ...]:
+    """Return the families that an evaluation reports: those that are named, else all of the suite with enough rows and
+    MLPs as hosts, since convolutional hosts take fifty times as long on a CPU. Raises `UserError` for a family that is
+    not in the suite."""
+    known = members(suite)
     for name in only:
-        if name not in by_name:
-            raise UserError(f"{name!r} is not in the suite {suite}: choose from {', '.join(by_name)}")
-    return tuple(by_name[name] for name in only)
-
-
-def reported(suite: str, only: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the families that an evaluation reports: those that are named, else all of the suite that count and have
-    MLPs as hosts, since convolutional hosts take fifty times as long on a CPU."""
-    found = members(suite, only)
-    return tuple(m.family for m in found if only or (m.headline and find_family(m.family).kind == "vector"))
-
-
-def tuning_families() -> tuple[str, ...]:
-    """Those that the policies of the study train on."""
-    return RESEARCH_TASKS
+        if name not in known:
+            raise UserError(f"{name!r} is not in the suite {suite}: choose from {', '.join(known)}")
+    counted = [f for f in map(find_family, known) if f.sizes.train >= LEAST_ROWS and f.kind == kind]
+    return tuple(only) or tuple(family.name for family in counted)
 
 
 def protocol(config: EnvConfig, rent_weight: float = 1.0) -> EnvConfig:

@@ -26,7 +26,7 @@ def learning_curve(run: RunFolder) -> Figure | None:
         return None
     x, window = run.series("update"), max(3, len(run.metrics) // 6)
     figure, ax = _figure(3.6)
-    mean, low, high = _rolling_rewards(run, window) if run.per_step else _rolling(run, x, window)
+    mean, low, high = _rolling_rewards(run, window) if run.per_step else run.episodes.rolling_returns(x, window)
     if not np.isfinite(mean).any():
         return None
     labels: list[tuple[float, str, str]] = []
@@ -160,18 +160,6 @@ def _interval(values: list[float]) -> Interval:
 
 def _return_label(run: RunFolder) -> str:
     return "return (points)" if run.unit else "return of whole episodes"
-
-
-def _rolling(run: RunFolder, x: Floats, window: int) -> Floats:
-    """Stratified means `[3, updates]` with their bands over the whole episodes of the last `window` updates; NaN where
-    there are none."""
-    updates, returns, tasks = (
-        np.array([row[k] for row in run.whole_episodes]) for k in ("update", "return", "task_id")
-    )
-    starts = np.searchsorted(updates, x[np.maximum(np.arange(len(x)) - window + 1, 0)])
-    stops = np.searchsorted(updates, x, side="right")
-    parts = [slice(a, b) for a, b in zip(starts, stops, strict=True)]
-    return np.array([stratified_mean(returns[p], tasks[p]) if p.start < p.stop else [np.nan] * 3 for p in parts]).T
 
 
 def _rolling_rewards(run: RunFolder, window: int) -> Floats:

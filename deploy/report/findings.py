@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from math import log2
 from typing import NamedTuple
 
 import numpy as np
 
-from deploy.report.run_folder import Row, RunFolder
+from deploy.report.episodes import Ended
+from deploy.report.run_folder import RunFolder
 
-LAST = 5  # the last fifth of a run's episodes counts
 FEWEST = 10  # episodes of each kind that a sentence needs
 
 
@@ -29,39 +28,35 @@ class Habit(NamedTuple):
 
 def findings(run: RunFolder) -> list[str]:
     """Return sentences about the last fifth of a run's episodes; none for Gymnasium environments and short runs."""
-    rows = [row for row in run.episodes if "host_width" in row and "rent_weight" in row]
-    rows = rows[-(len(rows) // LAST) :] if len(rows) >= LAST else []
-    found = []
+    rows, found = run.episodes.last_fifth, []
     if (halves := _halves(rows, "host_width")) is not None:
         (narrow, ample), (first, last) = map(_habit, halves), (_span(half, "host_width") for half in halves)
         found.append(f"On narrow hosts ({first} units or channels) {narrow.text}; on ample ones ({last}) {ample.text}.")
         found.append(f"That earned {narrow.gained:+.1f} points on narrow hosts and {ample.gained:+.1f} on ample ones.")
-    if (halves := _halves(rows, "rent_weight")) is not None:
-        (low, high), (first, last) = map(_habit, halves), (_span(half, "rent_weight") for half in halves)
+    if (halves := _halves(rows, "price")) is not None:
+        (low, high), (first, last) = map(_habit, halves), (_span(half, "price") for half in halves)
         found.append(
             f"Where a doubling of the parameters costs {first} points {low.text}; where it costs {last}, {high.text}."
         )
     return found
 
 
-def _halves(rows: list[Row], name: str) -> tuple[list[Row], list[Row]] | None:
+def _halves(rows: list[Ended], name: str) -> tuple[list[Ended], list[Ended]] | None:
     """Split at the median of a figure; None if it does not vary or too few episodes are on one side."""
     if not rows:
         return None
-    middle = float(np.median([row[name] for row in rows]))
-    low = [row for row in rows if row[name] <= middle]
-    high = [row for row in rows if row[name] > middle]
+    middle = float(np.median([getattr(row, name) for row in rows]))
+    low = [row for row in rows if getattr(row, name) <= middle]
+    high = [row for row in rows if getattr(row, name) > middle]
     return (low, high) if min(len(low), len(high)) >= FEWEST else None
 
 
-def _habit(rows: list[Row]) -> Habit:
-    grown = [float(row["growth_ratio"]) for row in rows]
-    doublings = np.mean([log2(1.0 + ratio) for ratio in grown])
-    return Habit(
-        float(np.mean(np.array(grown) > 0)), float(2.0**doublings), float(np.mean([r["return"] for r in rows]))
-    )
+def _habit(rows: list[Ended]) -> Habit:
+    grown = np.array([row.growth_ratio for row in rows])
+    gained = float(np.mean([row.objective for row in rows]))
+    return Habit(float((grown > 0).mean()), float(2.0 ** np.log2(1.0 + grown).mean()), gained)
 
 
-def _span(rows: list[Row], name: str) -> str:
-    low, high = (f"{f(row[name] for row in rows):.3g}" for f in (min, max))
+def _span(rows: list[Ended], name: str) -> str:
+    low, high = (f"{f(getattr(row, name) for row in rows):.3g}" for f in (min, max))
     return low if low == high else f"{low} to {high}"

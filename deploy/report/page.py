@@ -84,7 +84,7 @@ FIGURES = (
 )
 
 
-class Comparison(NamedTuple):
+class BaselineDifference(NamedTuple):
     """A paired comparison of the learned policy with a baseline."""
 
     against: str
@@ -161,7 +161,7 @@ def _headline(run: RunFolder) -> list[str]:
     )
 
 
-def _sentence(c: Comparison, unit: str) -> str:
+def _sentence(c: BaselineDifference, unit: str) -> str:
     mean, low, high = c.interval
     unit = f" {unit}" if unit else ""
     low, high = (-high, -low) if c.verdict == "worse" else (low, high)
@@ -174,12 +174,13 @@ def _sentence(c: Comparison, unit: str) -> str:
     return f"Learned does not beat {c.against}: {number(mean, scale)}{unit} {bounds}, an interval that includes zero."
 
 
-def _comparisons(run: RunFolder) -> list[Comparison]:
+def _comparisons(run: RunFolder) -> list[BaselineDifference]:
     r = run.references
     if r is None or len(r.learned) < 2:
         return []
     return [
-        Comparison(name, paired_interval(r.learned, values), len(r.learned)) for name, values in r.baselines.items()
+        BaselineDifference(name, paired_interval(r.learned, values), len(r.learned))
+        for name, values in r.baselines.items()
     ]
 
 
@@ -189,11 +190,11 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
     last = run.metrics[-1]
     elapsed = float(last.get("elapsed_s", 0.0))
     facts = [("updates", f"{last['update']:,}"), ("time", clock(elapsed))]
-    if run.episodes:
-        facts.append(("episodes", f"{len(run.episodes):,}"))
-        facts.append(("steps", f"{sum(int(e['steps']) for e in run.episodes):,}"))
+    if run.episodes.count:
+        facts.append(("episodes", f"{run.episodes.count:,}"))
+        facts.append(("steps", f"{run.episodes.steps:,}"))
         if elapsed > 0:
-            facts.append(("episodes / s", f"{len(run.episodes) / elapsed:.1f}"))
+            facts.append(("episodes / s", f"{run.episodes.count / elapsed:.1f}"))
     for name, title in (("return_mean", "last mean return"), ("reward_mean", "last mean reward per step")):
         known = [row[name] for row in run.metrics if row.get(name) is not None]
         if known and run.per_step == (name == "reward_mean"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from actors.errors import UserError
-from actors.types.episode import EndReason
+from deploy.report.episodes import EpisodeSummary, summarize
 
 Row = dict[str, Any]
 
@@ -64,7 +64,7 @@ class RunFolder:
     path: Path
     settings: str  # text of config.yaml
     metrics: list[Row]  # one per update
-    episodes: list[Row]  # one per episode trained on
+    episodes: EpisodeSummary  # that were trained on
     references: References | None
     why_no_references: str
     timeline: RecordedEpisode | None
@@ -93,15 +93,10 @@ class RunFolder:
         """Unit of returns: points of validation accuracy for seed hosts, unknown (empty) otherwise."""
         return "" if self.gym_id else "points"
 
-    @cached_property
-    def whole_episodes(self) -> list[Row]:
-        """The rows of `episodes` that are not segments; a segment has the return up to its end."""
-        return [row for row in self.episodes if row.get("end_reason") != EndReason.CUT]
-
     @property
     def per_step(self) -> bool:
         """Whether no episode of the run ended, so that it has mean rewards of a step but no returns."""
-        return not self.whole_episodes
+        return not self.episodes.whole
 
     def series(self, name: str) -> NDArray[np.float64]:
         """The values of a metric by update `[updates]`; NaN if an update did not report it."""
@@ -123,16 +118,18 @@ def read_run(path: Path) -> RunFolder:
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
     try:
+        metrics = list(_lines(path / "metrics.jsonl"))
+        last_update = int(metrics[-1]["update"]) if metrics else 0
         return RunFolder(
             path=path,
             settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
-            metrics=_lines(path / "metrics.jsonl"),
-            episodes=_lines(path / "episodes.jsonl"),
+            metrics=metrics,
+            episodes=summarize(_lines(path / "episodes.jsonl"), last_update),
             references=_build(References, references) if references and references.get("learned") else None,
             why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
             timeline=_build(RecordedEpisode, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
         )
-    except (KeyError, TypeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"the run folder {path} is damaged ({error!r})") from error
 
 
@@ -150,19 +147,20 @@ def _object(path: Path) -> Row | None:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
-def _lines(path: Path) -> list[Row]:
-    """Read a JSONL file; an incomplete last line, left by a killed run, is ignored."""
+def _lines(path: Path) -> Iterator[Row]:
+    """Yield the rows of a JSONL file; an incomplete last line, left by a killed run, is ignored."""
     if not path.is_file():
-        return []
-    rows: list[Row] = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"expected an object, not {line[:40]}")
-            rows.append(row)
-        except (ValueError, RecursionError) as error:
-            if number < len(lines):
-                raise UserError(f"{path}, line {number} is damaged: {error}") from error
-    return rows
+        return
+    damage: Exception | None = None
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if damage is not None:
+                raise UserError(f"{path}, line {number - 1} is damaged: {damage}") from damage
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"expected an object, not {line[:40].rstrip()}")
+            except (ValueError, RecursionError) as error:
+                damage = error
+            else:
+                yield row

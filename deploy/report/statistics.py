@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
@@ -58,9 +60,17 @@ def stratified_mean(values: ArrayLike, strata: ArrayLike) -> Interval:
 
     Unlike the plain mean, it does not depend on how many episodes of each task a batch happens to contain.
     """
-    x, names = np.asarray(values, dtype=np.float64), np.asarray(strata)
-    groups = [x[names == name] for name in np.unique(names)]
-    mean = float(np.mean([g.mean() for g in groups]))
-    spread = sum(g.var(ddof=1) / g.size for g in groups if g.size > 1)
-    error = 1.96 * float(np.sqrt(spread)) / len(groups)
-    return Interval(mean, mean - error, mean + error)
+    x, (_, index) = np.asarray(values, dtype=np.float64), np.unique(np.asarray(strata), return_inverse=True)
+    counts, sums, squares = (np.bincount(index, x**k).astype(np.float64) for k in range(3))
+    return Interval(*map(float, stratified_moments(counts, sums, squares)))
+
+
+def stratified_moments(counts: Floats, sums: Floats, squares: Floats) -> Floats:
+    """The same by the number of values of each stratum, their sum and their sum of squares, each `[strata, ...]`.
+    Returns mean, low and high `[3, ...]`; NaN where no stratum has values."""
+    present = counts > 0
+    strata = np.where(present.any(0), present.sum(0), np.nan)
+    means = sums / np.maximum(counts, 1)
+    spread = np.maximum(squares - counts * means**2, 0.0) / np.maximum(counts - 1, 1) / np.maximum(counts, 1)
+    mean, error = means.sum(0) / strata, 1.96 * np.sqrt(spread.sum(0)) / strata
+    return np.stack([mean, mean - error, mean + error])

@@ -17,6 +17,7 @@ import numpy as np
 
 from deploy.evaluation.models.play import ModelRun
 from deploy.evaluation.models.scripts import ModelScript
+from deploy.evaluation.text_table import TextTable
 
 NEVER, SWEEP = "never", "sweep"
 BUILT = {"built x2": 2, "built x4": 4}
@@ -116,6 +117,39 @@ class ModelResults:
             elsewhere = float(own[~won].mean()) if not won.all() else None
             found.append(Share(name, float(own.mean()), of_sweep, elsewhere, float(own.min())))
         return found
+
+    def tables(self) -> list[TextTable]:
+        """Return the table of all models, and that of the players over all of them."""
+        by_key = {(line.model, line.width, line.player): line for line in self.lines}
+
+        def shown(script: ModelScript, width: int, name: str) -> str:
+            line = by_key[script.name, width, name]
+            return f"{line.test_accuracy:.1f}" + ("" if name == NEVER else f" ({line.over_never:+.1f})")
+
+        models = [
+            (script.label, str(width), *(shown(script, width, name) for name in self.names))
+            for script in self.scripts
+            for width in self.widths[script.name]
+        ]
+        shares = [
+            (
+                share.player,
+                f"{share.over_never:+.2f}",
+                "" if share.of_sweep is None else f"{100 * share.of_sweep:.0f}%",
+                "" if share.elsewhere is None else f"{share.elsewhere:+.2f}",
+                f"{share.worst:+.2f}",
+            )
+            for share in self.shares
+        ]
+        title = f"Test accuracy in percent, and J over never growing at {self.price:g} points per doubling"
+        head = (
+            "player",
+            "J over never",
+            f"share of the sweep where it wins {WON:g}",
+            "J over never elsewhere",
+            "worst",
+        )
+        return [TextTable(title, ("model", "width", *self.names), models), TextTable("All models", head, shares)]
 
     def as_dict(self) -> dict[str, Any]:
         return {

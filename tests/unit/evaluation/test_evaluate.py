@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from deploy.cli import main
-from deploy.commands import evaluate
+from deploy.commands.evaluate import EvaluateOptions, Evaluation
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
-from deploy.evaluation import cells, tune
-from deploy.evaluation import page as page_of
+from deploy.evaluation import tune
 from deploy.evaluation.players import FIXED
-from deploy.evaluation.results import Results
 from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint, save_policy
 
 ENV = replace(PRESETS["research"].env, horizon_epochs=(2, 3), inner_steps=2)
-FLAGS = ["--families", "xor", "majority", "--seeds", "2", "--jobs", "1"]
-
-
-@pytest.fixture(autouse=True)
-def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process takes seconds to start."""
-
-    @contextmanager
-    def workers(jobs: int) -> Iterator[ThreadPoolExecutor]:
-        with ThreadPoolExecutor(jobs) as pool:
-            yield pool
-
-    monkeypatch.setattr(cells, "workers", workers)
 
 
 def _policy(folder: Path, env: EnvConfig = ENV, seed: int = 0, blind: bool = False) -> Path:
@@ -66,63 +48,61 @@ def test_a_kept_policy_equals_the_checkpoint(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(kept.state_dict().values(), own.state_dict().values(), strict=True))
 
 
-def test_evaluate_end_to_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Policies are played once. Later, tables are made from what was kept, and a policy is added to it."""
     runs = [_policy(tmp_path / f"run-{n}", seed=n) for n in range(2)]
     blind = _policy(tmp_path / "blind", seed=2, blind=True)
     bare = _policy(tmp_path / "bare", replace(ENV, column_slots=0), seed=3)
     out = tmp_path / "out"
-    first = ["evaluate", "--checkpoint", str(runs[0]), "--blind", str(blind), "--also", f"no columns={bare}", *FLAGS]
-    short = ["--horizon", "3", "--inner-steps", "2", "--out", str(out)]
-    monkeypatch.setattr(evaluate, "Results", partial(Results, resamples=50))
-    assert main([*first, "--player", "gap", *short]) == 0
-    monkeypatch.setattr(page_of, "FIGURES", ())  # once is enough
-    page = (out / "index.html").read_text()
-    assert page.count("<svg") == 4
-    assert "http" not in page
-    assert (out / "sweep.png").stat().st_size > 5000
+    flags = ["--player", "gap", "--families", "xor", "majority", "--quick", "--jobs", "1", "--out", str(out)]
+    first = ["evaluate", "--checkpoint", str(runs[0]), "--blind", str(blind), "--also", f"no columns={bare}"]
+    assert main([*first, *flags]) == 0
+    page = (out / "results.md").read_text()
+    for figure in ("sweep", "front", "families"):
+        assert f"]({figure}.png)" in page
+        assert (out / f"{figure}.png").stat().st_size > 5000
     told = _told(out)
     names = {"never grow", "built wider x8", "best single schedule", "gap rule", "gap", "policy", "blind", "no columns"}
     assert names | {"full sweep", "equal-compute sweep"} <= set(told)
+    assert all(f"| {name} | " in page for name in told)
     shown = capsys.readouterr().out
-    assert "points over the full sweep" in shown
+    assert "points over full sweep" in shown
     assert "left  policy-" in shown
     played = {path.name: path.read_bytes() for path in (out / "cells").iterdir()}
     assert sum(map(len, played.values())) < 20_000
 
-    shutil.rmtree(runs[0])
-    shutil.rmtree(blind)
-    shutil.rmtree(bare)
-    second = ["evaluate", "--kept", "--checkpoint", str(runs[1]), *FLAGS, *short]
-    assert main(second) == 0
+    for folder in (runs[0], blind, bare):
+        shutil.rmtree(folder)
+    assert main(["evaluate", "--kept", "--checkpoint", str(runs[1]), *flags]) == 0
     added = _told(out)
     assert added["policy"]["policies"] == 2
     same = ("over_never", "by_price", "accuracy", "test_accuracy", "doublings", "training_flops")
     assert {key: added["blind"][key] for key in same} == {key: told["blind"][key] for key in same}
     now = {path.name: path.read_bytes() for path in (out / "cells").iterdir()}
     assert {name: now[name] for name in played} == played  # nothing was played again
-    shutil.rmtree(runs[1])
-    assert main(["evaluate", "--player", "gap", *FLAGS, *short]) == 0
-    assert _told(out)["policy"] == added["policy"]
-    capsys.readouterr()
-    assert main(["evaluate", *FLAGS, *short, "--seeds", "3"]) == 0  # of which only two are kept
-    assert "is left out: 8 of 8 cells are missing" in capsys.readouterr().out
-    assert "policy" not in _told(out)
+
+
+def test_policies_of_which_cells_are_missing_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--quick", "--jobs", "1", "--out", str(tmp_path / "out")]
+    run = _policy(tmp_path / "run", replace(PRESETS["research"].env, horizon_epochs=2))
+    assert main(["evaluate", "--checkpoint", str(run), "--families", "xor", *flags]) == 0
+    assert main(["evaluate", "--families", "xor", "majority", *flags]) == 0
+    assert "is left out: 4 of 8 cells are missing" in capsys.readouterr().out
+    assert "policy" not in _told(tmp_path / "out")
+    assert "Targets" not in (tmp_path / "out" / "results.md").read_text()
 
 
 def test_an_ablation_alone_does_not_decide_on_the_environment(tmp_path: Path) -> None:
     research = PRESETS["research"].env
     bare = _policy(tmp_path / "bare", replace(research, column_slots=0))
-    config, players = evaluate._policies(evaluate.EvaluateOptions(also=(f"no columns={bare}",)))
-    assert config.column_slots == research.column_slots > 0
-    assert dict(players[0].env)["column_slots"] == 0
+    asked = Evaluation(EvaluateOptions(also=(f"no columns={bare}",)), Console())
+    assert asked.config.column_slots == research.column_slots > 0
+    assert dict(asked.policies[0].env)["column_slots"] == 0
 
 
 def test_policies_of_other_environments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = _policy(tmp_path / "a"), _policy(tmp_path / "b", replace(ENV, inner_steps=4))
-    assert main(["evaluate", "--checkpoint", str(one), str(other), *FLAGS, "--out", str(tmp_path)]) == 2
+    assert main(["evaluate", "--checkpoint", str(one), str(other), "--out", str(tmp_path)]) == 2
     assert "was trained with another env.inner_steps than the first policy" in capsys.readouterr().err
 
 
@@ -159,6 +139,6 @@ def test_tuning_chooses_rules_on_training_families(tmp_path: Path, monkeypatch: 
 
 
 def test_the_policy_in_the_package_plays_in_the_environment_of_the_study() -> None:
-    config, players = evaluate._policies(evaluate.EvaluateOptions(checkpoints=(Path("trained"),)))
-    assert (config.horizon_epochs, config.inner_steps) == ((15, 40), (8, 32))
-    assert [player.env for player in players] == [()]
+    asked = Evaluation(EvaluateOptions(checkpoints=(Path("trained"),)), Console())
+    assert (asked.config.horizon_epochs, asked.config.inner_steps) == ((15, 40), (8, 32))
+    assert [player.env for player in asked.policies] == [()]

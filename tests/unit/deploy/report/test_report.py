@@ -7,6 +7,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from actors.types.actions import Op
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
 from deploy.report import charts
+from deploy.report.episodes import BINS, MOST, summarize
 from deploy.report.findings import findings
 from deploy.report.numbers import number
 from deploy.report.page import FIGURES, headline, write_report
@@ -176,6 +178,25 @@ def curve(run: RunFolder) -> list[float]:
     assert figure is not None
     y = np.array(figure.axes[0].lines[-1].get_ydata(), dtype=np.float64)
     return y[np.isfinite(y)].tolist()
+
+
+def test_memory_does_not_grow_with_the_run_and_long_runs_keep_their_curve() -> None:
+    """The returns of 12,000 updates rise to 12."""
+
+    def rows(updates: int) -> Iterator[dict[str, Any]]:
+        for update in range(1, updates + 1):
+            common = {"update": update, "steps": 25, "host_width": 4.0, "rent_weight": 1.0, "growth_ratio": 0.0}
+            yield common | {"task_id": "wine", "return": update / 1000}
+
+    run = summarize(rows(12_000), 12_000)
+    assert (run.count, run.whole, run.steps) == (12_000, 12_000, 300_000)
+    assert len(run.last_fifth) == 2_400
+    assert len(run.newest) == MOST
+    assert max(map(len, run.moments.values())) == BINS
+    x = np.arange(1.0, 12_001.0)
+    mean, low, high = run.rolling_returns(x, 2_000)
+    assert mean[-1] == pytest.approx(11.0, abs=0.05)  # of the last 2,000 updates
+    assert low[-1] < mean[-1] < high[-1]
 
 
 @pytest.mark.parametrize("ends", [False, True])

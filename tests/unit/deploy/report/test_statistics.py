@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deploy.report.statistics import mean_interval, paired_interval, stratified_mean
+from deploy.report.statistics import mean_interval, paired_interval, stratified_mean, stratified_moments
 
 
 def test_mean_and_order() -> None:
@@ -62,3 +62,13 @@ def test_a_stratified_mean_does_not_depend_on_the_mix_of_strata() -> None:
     assert few.mean == pytest.approx(46.0)
     assert many.mean == pytest.approx(46.0)
     assert few.low < few.mean < few.high
+
+
+def test_moments_give_the_mean_of_each_column() -> None:
+    rng = np.random.default_rng(3)
+    values, tasks = rng.normal(50, 9, (40, 2)), rng.integers(0, 3, 40)
+    moments = [np.stack([(values[tasks == t] ** k).sum(0) for t in range(4)]) for k in range(3)]  # task 3 has none
+    found = stratified_moments(*moments)
+    for column in range(2):
+        assert found[:, column] == pytest.approx(tuple(stratified_mean(values[:, column], tasks)))
+    assert np.isnan(stratified_moments(*np.zeros((3, 2, 1)))).all()

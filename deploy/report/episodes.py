@@ -1,0 +1,76 @@
+"""What the report needs of a run's episodes, gathered row by row: its memory does not grow with the run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.types.episode import EndReason
+from deploy.report.statistics import stratified_moments
+
+Floats = NDArray[np.float64]
+BINS = 600  # of updates, for the learning curve
+LAST, MOST = 5, 10_000  # the last fifth of the episodes is kept, at most so many
+
+
+class Ended(NamedTuple):
+    """An episode of a seed host."""
+
+    host_width: float
+    price: float
+    growth_ratio: float
+    objective: float  # J
+
+
+@dataclass
+class EpisodeSummary:
+    """Counts of all episodes, moments of the returns of whole ones, and the last ones of seed hosts."""
+
+    updates_per_bin: int
+    count: int = 0
+    steps: int = 0
+    whole: int = 0  # that are not segments; a segment has the return up to its end
+    moments: dict[str, Floats] = field(default_factory=dict)
+    """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
+    hosts: int = 0  # episodes of seed hosts
+    newest: deque[Ended] = field(default_factory=lambda: deque(maxlen=MOST))
+
+    @property
+    def last_fifth(self) -> list[Ended]:
+        """The last fifth of the episodes of seed hosts."""
+        return list(self.newest)[max(0, len(self.newest) - self.hosts // LAST) :]
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count an episode."""
+        self.count += 1
+        self.steps += int(row["steps"])
+        value = float(row["return"])
+        if row.get("end_reason") != EndReason.CUT:
+            self.whole += 1
+            at = min(int(row["update"]) // self.updates_per_bin, BINS - 1)
+            self.moments.setdefault(row["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
+        if "host_width" in row and "rent_weight" in row:
+            self.hosts += 1
+            self.newest.append(Ended(row["host_width"], row["rent_weight"], row["growth_ratio"], value))
+
+    def rolling_returns(self, updates: Floats, window: int) -> Floats:
+        """Return the stratified mean and its band over the whole episodes of the last `window` updates,
+        `[3, updates]`; NaN where there are none."""
+        by_task = np.stack(list(self.moments.values()))  # [tasks, BINS, 3]
+        until = np.concatenate([np.zeros((len(by_task), 1, 3)), by_task.cumsum(1)], 1)
+        bins = (updates // self.updates_per_bin).astype(np.int64).clip(0, BINS - 1)
+        first = bins[np.maximum(np.arange(len(bins)) - window + 1, 0)]
+        return stratified_moments(*np.moveaxis(until[:, bins + 1] - until[:, first], -1, 0))
+
+
+def summarize(rows: Iterable[Mapping[str, Any]], last_update: int) -> EpisodeSummary:
+    """Gather the rows of a run with so many updates."""
+    found = EpisodeSummary(updates_per_bin=1 + last_update // BINS)
+    for row in rows:
+        found.add(row)
+    return found
