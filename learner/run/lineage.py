@@ -75,12 +75,6 @@ class LineageFolder:
                     raise  # otherwise its learner has removed it after writing a newer one
         return None
 
-    def lines_of(self, generation: int) -> Path:
-        """Return the folder with the lines of a generation's lineage; older versions of Tamiyo kept them in the run
-        folder."""
-        folder = self.folder_of(generation)
-        return folder if folder.is_dir() else self.run_dir
-
     def opened(self, generation: int) -> tuple[int, LedgerMemory | None]:
         """Return the first version of this generation, -1 if it never opened, and the store's ledger at that time."""
         try:
@@ -118,7 +112,7 @@ class Lineage(LineageFolder):
         """Claim the next generation, whichever learner holds the current one, then load the newest checkpoint."""
         number = 0
         while True:
-            number = 1 + max(number, self.latest(), self._store.current_generation(), self._unnamed())
+            number = 1 + max(number, self.latest(), self._store.current_generation())
             try:
                 self._claim(number)
                 break
@@ -130,7 +124,7 @@ class Lineage(LineageFolder):
         path, checkpoint = found
         oldest = min(map(key_of, list_checkpoints(self.checkpoints)), default=key_of(path)).generation
         self.ancestors = (*(a for a in checkpoint.ancestors if a.generation >= oldest), key_of(path))
-        self.lines_from = self.lines_of(checkpoint.progress.generation)
+        self.lines_from = self.folder_of(checkpoint.progress.generation)
         return self.as_opened(checkpoint)
 
     def advance(self, update: int) -> None:
@@ -181,15 +175,6 @@ class Lineage(LineageFolder):
         self.make(number)
         self.generation, self.ancestors = number, ancestors
         self._store.claim_generation(number)
-
-    def _unnamed(self) -> int:
-        """Return the generation of the newest checkpoint if its name contains none, as in older versions of Tamiyo."""
-        found = list_checkpoints(self.checkpoints)
-        if not found or key_of(found[-1]).generation:
-            return 0
-        with suppress(UserError):  # the error is raised when it is loaded
-            return load_checkpoint(found[-1]).progress.generation
-        return 0
 
 
 def start_from(path: Path) -> None:
