@@ -95,7 +95,7 @@ class RedisTransport:
     """All three sides of the transport; see `actors.transport.base`. One per process, safe to share between threads."""
 
     def __init__(self, queue: RedisServer, weights: RedisServer, config: QueueConfig) -> None:
-        self._queue, self._config = queue, config
+        self.queue, self._config = queue, config
         self._weights, self._reports = RedisWeights(weights, config), RedisReports(queue)
         self._generation = 0
         self._turn = 0  # the ledger's `turn` after this consumer's last call
@@ -106,18 +106,18 @@ class RedisTransport:
         self._eviction_checked = False
 
     def close(self) -> None:
-        self._queue.close()
+        self.queue.close()
         self._weights.close()
 
     def require_noeviction(self) -> None:
         """Raise `UserError` if a server would evict keys; warn if it might, or if its policy cannot be read."""
         if not self._eviction_checked:
-            for server in {self._queue, self._weights.server}:
+            for server in {self.queue, self._weights.server}:
                 server.require_noeviction()
             self._eviction_checked = True
 
     def new_incarnation(self, actor: str) -> NewIncarnation:
-        number, is_first = self._queue.call("new_incarnation", actor)
+        number, is_first = self.queue.call("new_incarnation", actor)
         return NewIncarnation(int(number), bool(is_first))
 
     @property
@@ -130,11 +130,11 @@ class RedisTransport:
 
     @property
     def connections(self) -> int:
-        return self._queue.connections
+        return self.queue.connections
 
     def wait_for_room(self, timeout_s: float) -> None:
         block_ms = max(1, int(1000 * min(timeout_s, BLOCK_S)))
-        self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("room"), self._room)
+        self.queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.queue.key("room"), self._room)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self.put_all([(header, payload)])[0]
@@ -150,14 +150,14 @@ class RedisTransport:
     ) -> None:
         t = totals
         counts = (t.produced, t.accepted, t.dropped_backpressure, t.refused_fenced, t.unsent)
-        self._queue.call("report", actor, incarnation, *counts, _encode_health(health), store)
+        self.queue.call("report", actor, incarnation, *counts, _encode_health(health), store)
 
     def current_generation(self) -> int:
-        return int(self._queue.read("HGET", self._queue.key("generations"), "current") or 0)
+        return int(self.queue.read("HGET", self.queue.key("generations"), "current") or 0)
 
     def claim_generation(self, number: int) -> None:
-        self._queue.call("claim", _token(), number)
-        if self._weights.server is not self._queue:
+        self.queue.call("claim", _token(), number)
+        if self._weights.server is not self.queue:
             self._weights.fence(number)
 
     def open_generation(
@@ -176,10 +176,10 @@ class RedisTransport:
             arguments = (_token(), restored_version, consumer, floor.number, floor.next_version, new_store, claimed)
             c = self._config
             limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
-            reply = self._queue.call("open", *arguments, *limits, *known)
+            reply = self.queue.call("open", *arguments, *limits, *known)
             number, version, self._turn, store = map(int, reply)
             self._generation = number
-            if self._weights.server is not self._queue:
+            if self._weights.server is not self.queue:
                 version = max(version, 1 + self._weights.fence(number))
             return Generation(number, version, store, self._turn)
 
@@ -192,13 +192,13 @@ class RedisTransport:
                 return self._deliveries(entries)
             # XREAD waits without consuming: the next `take` checks the generation
             block_ms = max(1, int(1000 * min(remaining_s, BLOCK_S)))
-            self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("episodes"), last)
+            self.queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.queue.key("episodes"), last)
 
     def resize(self, max_episodes: int) -> None:
         self._consume("resize", max(max_episodes, self._config.max_episodes))
 
     def pending(self) -> list[Delivery]:
-        return self._deliveries(self._queue.call("pending", self._generation))
+        return self._deliveries(self.queue.call("pending", self._generation))
 
     def begin_attempt(self, entry_id: str) -> int:
         return int(self._consume("begin_attempt", entry_id)[0])
@@ -219,25 +219,25 @@ class RedisTransport:
         return bool(self._consume("dead_letter", entry_id, reason)[0])
 
     def waiting(self, count: int) -> list[Delivery]:
-        entries = self._queue.read("XRANGE", self._queue.key("episodes"), "-", "+", "COUNT", count)
+        entries = self.queue.read("XRANGE", self.queue.key("episodes"), "-", "+", "COUNT", count)
         refs = [(entry_id, to_dict(found).get(b"ref", b"")) for entry_id, found in entries]
         return self._deliveries([part for entry_id, ref in refs if is_ref(ref) for part in (entry_id, ref)])
 
     def dead_letters(self) -> list[DeadLetter]:
-        entries = self._queue.read("XRANGE", self._queue.key("dead"), "-", "+")
+        entries = self.queue.read("XRANGE", self.queue.key("dead"), "-", "+")
         letters = [found for dead_id, flat in entries if (found := decode_dead_letter(dead_id, to_dict(flat)))]
         self._reports.warn_about_unreadable("dead letters", len(entries) - len(letters))
         payloads = self._payloads([letter.header for letter in letters])
         return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
 
     def requeue(self, dead_id: str) -> PutStatus:
-        status = self._queue.call("requeue", _token(), dead_id)[0].decode()
+        status = self.queue.call("requeue", _token(), dead_id)[0].decode()
         if status == "MISSING":
             raise KeyError(f"no dead letter {dead_id} with a payload")
         return PutStatus(status)
 
     def report_learner(self, health: Mapping[str, float]) -> None:
-        self._queue.read("HSET", self._queue.key("health"), "learner", _encode_health(health))
+        self.queue.read("HSET", self.queue.key("health"), "learner", _encode_health(health))
 
     def health(self) -> Health:
         return self._reports.health()
@@ -247,8 +247,8 @@ class RedisTransport:
 
     def publish(self, weights: WeightSet) -> None:
         self._weights.publish(weights)
-        if self._weights.server is not self._queue:
-            self._queue.call("announce", weights.generation, weights.version)
+        if self._weights.server is not self.queue:
+            self.queue.call("announce", weights.generation, weights.version)
 
     def head(self) -> int:
         return self._weights.head()
@@ -270,12 +270,12 @@ class RedisTransport:
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str) -> list[str]:
         """Put episodes, or import a single one. Returns their statuses."""
         verb = ["import", original_id] if original_id else ["put"]
-        start = self._queue.key("payload:")
+        start = self.queue.key("payload:")
         values = {start + h.episode_id: data for h, data in episodes if self._is_sent(len(data))}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         try:
             expiry_ms = int(1000 * self._config.payload_ttl_s)
-            head, store, room, *statuses = self._queue.store(values, expiry_ms, *verb, *refs)
+            head, store, room, *statuses = self.queue.store(values, expiry_ms, *verb, *refs)
         except OutOfMemory:
             return ["BUSY"]
         self._head, self._memory, self._room = int(head), int(store), room.decode() or self._room
@@ -285,7 +285,7 @@ class RedisTransport:
         """Whether the queue takes a payload of this size. Its limits are those of its learner, which may differ."""
         if size <= self._config.max_episode_bytes:
             return True
-        limit = self._queue.read("HGET", self._queue.key("generations"), "max_episode_bytes")
+        limit = self.queue.read("HGET", self.queue.key("generations"), "max_episode_bytes")
         return size <= int(limit or 0)
 
     def _reply(self, status: PutStatus) -> PutReply:
@@ -293,7 +293,7 @@ class RedisTransport:
 
     def _consume(self, verb: str, *args: Argument) -> Any:
         with self._consuming:
-            reply = self._queue.call(verb, _token(), self._generation, self._turn, *args)
+            reply = self.queue.call(verb, _token(), self._generation, self._turn, *args)
             self._turn += 1
             return reply
 
@@ -313,8 +313,8 @@ class RedisTransport:
         ]
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
-        start = self._queue.key("payload:")
-        return self._queue.values([start + h.episode_id for h in headers])
+        start = self.queue.key("payload:")
+        return self.queue.values([start + h.episode_id for h in headers])
 
 
 def _token() -> str:

@@ -19,10 +19,10 @@ from actors.serving.client.session import Answer
 from actors.serving.noise import step_noise
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.conftest import Connect
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
 from tests.support.serving.training_sessions import RawSession
+from tests.support.stores import Store
 
 pytestmark = pytest.mark.integration
 SESSIONS, LENGTH = 12, 6
@@ -132,7 +132,7 @@ def test_one_of_several_tokens_pins_only_its_share_of_the_versions(tmp_path: Pat
         assert patient.step(*step_inputs(0, 0)).policy_version == 1
 
 
-def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Connect) -> None:
+def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Store) -> None:
     learner, reader = open_transport(), open_transport()
     generation = learner.open_generation(-1, "learner")
     with serving(reader, loaded=False) as running:
