@@ -12,7 +12,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -33,33 +32,12 @@ from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
 from tests.support.queueing import DUPLICATE, OK, put, report
+from tests.support.stores import running
 
 pytestmark = pytest.mark.integration
 
 ACL = Path(__file__).parents[4] / "deploy" / "redis" / "users.acl"
 ROLES = ("actor", "learner", "reader", "monitor")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def running(binary: Path, folder: Path, *options: str) -> Iterator[None]:
-    """Start a server with these options, and wait for its socket."""
-    command = [str(binary), "--dir", str(folder), "--save", "", "--unixsocket", str(folder / "socket"), *options]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 10
-            while not (folder / "socket").exists():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            yield
-        finally:
-            process.kill()
 
 
 def users(folder: Path) -> Path:
@@ -75,16 +53,14 @@ def users(folder: Path) -> Path:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisTransport]]:
     """`guarded(role, namespace)` connects as that user to a server that uses `users.acl`."""
     folder = tmp_path_factory.mktemp("acl")
-    port = free_port()
-    options = ("--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users(folder)))
 
     def connect_as(role: str, namespace: str) -> RedisTransport:
         (folder / role).write_text(f"secret of {role}\n")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(folder / role))
-            return connect(f"redis://{role}@127.0.0.1:{port}/0", None, namespace)
+            return connect(f"unix://{role}@{folder}/socket", None, namespace)
 
-    with running(find_server(), folder, *options):
+    with running(folder, "--port", "0", "--aclfile", users(folder)):
         yield connect_as
 
 
@@ -118,7 +94,7 @@ def test_an_actor_can_only_put_report_and_fetch(
     assert weights is not None
     taken = learner.take(9, 0)
     assert [d.payload for d in taken] == [b"payload"] * 2
-    key, raw = actor._queue.key, actor._queue.client
+    key, raw = actor.queue.key, actor.queue.client
     refused(
         lambda: actor.open_generation(-1, "me"),
         lambda: actor.take(1, 0),
@@ -157,7 +133,7 @@ def test_a_learner_can_train_but_not_administer_the_server(
     assert [d.entry_id for d in learner.pending()] == [third]
     learner.report_learner({"update": 1})
     learner.ledger().check()
-    raw = learner._queue.client
+    raw = learner.queue.client
     refused(
         lambda: raw.flushall(),
         lambda: raw.config_set("maxmemory", 1),
@@ -183,14 +159,14 @@ def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
             lambda t=user: put(t, 5),  # type: ignore[misc]
             lambda t=user: t.take(1, 0),  # type: ignore[misc]
             lambda t=user: t.publish(make_weights(1)),  # type: ignore[misc]
-            lambda t=user: t._queue.client.delete(t._queue.key("ledger")),  # type: ignore[misc]
+            lambda t=user: t.queue.client.delete(t.queue.key("ledger")),  # type: ignore[misc]
         )
 
 
 def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> None:
     acl = users(tmp_path)
     acl.write_text(acl.read_text().replace("{*}", "{mine}"))
-    with running(find_server(), tmp_path, "--port", "0", "--aclfile", str(acl)):
+    with running(tmp_path, "--port", "0", "--aclfile", acl):
 
         def open_as(role: str, run: str) -> RedisTransport:
             return connect(f"unix://{role}:secret of {role}@{tmp_path}/socket", None, run)
@@ -211,7 +187,7 @@ def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> No
 def test_an_actor_without_a_learner_reports_that_none_is_running(tmp_path: Path) -> None:
     """The actor may not load the functions, which the learner has not loaded yet."""
     acting = ActingConfig(actors=ActorsConfig(fetch_timeout_s=0.5))
-    with running(find_server(), tmp_path, "--port", "0", "--aclfile", str(users(tmp_path))):
+    with running(tmp_path, "--port", "0", "--aclfile", users(tmp_path)):
         url = f"unix://actor:secret of actor@{tmp_path}/socket"
         with pytest.raises(UserError, match="is a learner running"):
             RolloutWorker(WorkerSettings(acting, 0, "run", 0, url, "run"))
@@ -277,7 +253,7 @@ def behind_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Itera
                 threading.Thread(target=pump, args=pair, daemon=True).start()
 
     options = ("--port", "0", "--requirepass", "secret")
-    with running(find_server(), folder, *options), socket.create_server(("127.0.0.1", port)) as listener:
+    with running(folder, *options), socket.create_server(("127.0.0.1", port)) as listener:
         threading.Thread(target=serve, daemon=True).start()
         yield
 
@@ -287,7 +263,7 @@ def with_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterato
     cert, key = map(str, certificate)
     options = ("--port", "0", "--tls-port", str(port), "--tls-cert-file", cert, "--tls-key-file", key)
     more = ("--tls-ca-cert-file", cert, "--tls-auth-clients", "no", "--requirepass", "secret", "--bind", "127.0.0.1")
-    with running(Path(shutil.which("redis-server") or ""), folder, *options, *more):
+    with running(folder, *options, *more, binary=Path(shutil.which("redis-server") or "")):
         yield
 
 
@@ -298,10 +274,11 @@ def test_rediss_verifies_the_servers_certificate(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    free_port: int,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "secret")
-    port = free_port()
+    port = free_port
     url = f"rediss://127.0.0.1:{port}/0"
     with ExitStack() as stack:
         stack.enter_context(server(tmp_path, certificate, port))
