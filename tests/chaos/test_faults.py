@@ -149,6 +149,7 @@ def test_invalid_episodes_become_dead_letters_with_a_reason(run: ChaosRun) -> No
             while (status := queue.put(header, payload).status) is PutStatus.BUSY:
                 time.sleep(0.05)
             assert status is PutStatus.OK
+            assert queue.put(header, b"again").status is PutStatus.DUPLICATE
         run.wait_for(lambda: run.ledger().dead_lettered == before.dead_lettered + len(payloads))
         reasons = {letter.header.sequence: letter.reason for letter in queue.dead_letters()}
     assert "NaN" in reasons[2]

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.transport.base import EpisodeHeader, PutStatus
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.chaos.harness import ChaosRun, chaos_run
 from tests.support.launching import command_line, rows
@@ -66,21 +65,6 @@ def test_a_learner_killed_while_writing_a_checkpoint_resumes_from_the_previous_o
         if torn:  # it died before the file was renamed
             return
     pytest.fail("no kill hit the writing of a checkpoint")
-
-
-def test_corrupt_episodes_are_set_aside_and_duplicates_count_once(run: ChaosRun) -> None:
-    before = run.ledger()
-    with run.queue() as queue:
-        for sequence, payload in ((1, b"not an episode"), (1, b"again"), (3, b"\x00" * 1000), (2, b"late")):
-            header = EpisodeHeader(f"chaos/stranger/1/{sequence}", "stranger", 1, sequence, 1, 0, 0)
-            first = (sequence, payload) in ((1, b"not an episode"), (3, b"\x00" * 1000))
-            status = queue.put(header, payload).status
-            assert (status is PutStatus.DUPLICATE) == (not first)
-    run.wait_for_updates(6)
-    after = run.identities()
-    row = after.actors["stranger", 1]
-    assert row.produced == row.accepted + row.refused_fenced == 2
-    assert after.dead_lettered - before.dead_lettered == row.accepted
 
 
 def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:

@@ -1,4 +1,4 @@
-"""`queue.max_episode_bytes` applies alike to puts, to the learner's intake and to reading dead letters, which are shown."""
+"""`queue.max_episode_bytes` applies alike to puts, to the learner's intake and to dead letters that are shown."""
 
 from __future__ import annotations
 

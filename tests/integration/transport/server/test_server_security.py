@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import ipaddress
 import logging
 import os
 import shutil
@@ -19,10 +17,6 @@ from typing import Any
 
 import pytest
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from actors.config import ActingConfig, ActorsConfig
 from actors.errors import UserError
@@ -32,6 +26,7 @@ from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
 from tests.support.queueing import DUPLICATE, OK, put, report
+from tests.support.serving.certificates import Authority
 from tests.support.stores import running
 
 pytestmark = pytest.mark.integration
@@ -200,35 +195,17 @@ def test_the_server_refuses_the_shipped_file_with_its_placeholders(tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tamiyo test")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "key.pem").write_bytes(key.private_bytes(*private))
-    return folder / "cert.pem", folder / "key.pem"
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """An authority's certificate, one that it signed for 127.0.0.1, and the key of that."""
+    authority = Authority(tmp_path_factory.mktemp("tls"))
+    return authority.certificate, *authority.issue("server")
 
 
 @contextmanager
-def behind_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterator[None]:
+def behind_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) -> Iterator[None]:
     """A server without TLS behind a proxy that terminates TLS, for servers that were built without it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
+    context.load_cert_chain(*certificate[1:])
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
         try:
@@ -259,10 +236,10 @@ def behind_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Itera
 
 
 @contextmanager
-def with_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterator[None]:
-    cert, key = map(str, certificate)
+def with_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) -> Iterator[None]:
+    ca, cert, key = map(str, certificate)
     options = ("--port", "0", "--tls-port", str(port), "--tls-cert-file", cert, "--tls-key-file", key)
-    more = ("--tls-ca-cert-file", cert, "--tls-auth-clients", "no", "--requirepass", "secret", "--bind", "127.0.0.1")
+    more = ("--tls-ca-cert-file", ca, "--tls-auth-clients", "no", "--requirepass", "secret", "--bind", "127.0.0.1")
     with running(folder, *options, *more, binary=Path(shutil.which("redis-server") or "")):
         yield
 
@@ -270,7 +247,7 @@ def with_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterato
 @pytest.mark.parametrize("server", [behind_tls, *([with_tls] if shutil.which("redis-server") else [])])
 def test_rediss_verifies_the_servers_certificate(
     server: Callable[..., Any],
-    certificate: tuple[Path, Path],
+    certificate: tuple[Path, Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
