@@ -131,9 +131,7 @@ class Lineage(LineageFolder):
         """Claim the next generation for the learner that holds the current one and has made `update`. Raises `Fenced`
         if another learner claimed it."""
         self.check()
-        current = self._store.current_generation()
-        if current > self.generation:
-            raise Fenced(f"generation {self.generation} is closed: generation {current} is open")
+        self._require_newest(self._store.current_generation())
         before = self.generation
         try:
             self._claim(before + 1, (*self.ancestors, CheckpointKey(before, update)))
@@ -142,18 +140,18 @@ class Lineage(LineageFolder):
 
     def check(self) -> None:
         """Raise `Fenced` if a later generation has written to the folder."""
-        latest = self.latest()
-        if latest > self.generation:
-            raise Fenced(f"generation {self.generation} is closed: generation {latest} is open")
+        self._require_newest(self.latest())
 
     def fence(self) -> None:
         """Raise `Fenced` if the store or the folder knows a later generation. If the store is unreachable, the file may
         be written: that is harmless, see `learner.run.checkpoint`."""
         with suppress(Unreachable):
-            current = self._store.current_generation()
-            if current > self.generation:
-                raise Fenced(f"generation {self.generation} is closed: generation {current} is open")
+            self._require_newest(self._store.current_generation())
         self.check()
+
+    def _require_newest(self, latest: int) -> None:
+        if latest > self.generation:
+            raise Fenced(f"generation {self.generation} is closed: generation {latest} is open")
 
     def began(self, version: int, memory: LedgerMemory) -> None:
         """Record that the claimed generation is open and begins with `version`; remove the folders of earlier ones."""
