@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -34,18 +34,28 @@ VERSION_RUN_BYTES = 20  # largest size of one run of versions, including tags
 SPARE_BYTES = 32 * 1024  # for ids, shapes and MAX_TELEMETRY values with names of 100 characters
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
-_FLOAT, _INT, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
-_STORED: dict[np.dtype[Any], dict[wire.Dtype, np.dtype[Any]]] = {
-    _FLOAT: {wire.DTYPE_FLOAT32: np.dtype("<f4")},
-    _INT: {
+
+class _Kind(NamedTuple):
+    """A type of arrays, and the types in which it is stored: integers in the smallest that holds them, booleans as
+    bits."""
+
+    dtype: np.dtype[Any]
+    stored: dict[wire.Dtype, np.dtype[Any]]
+
+
+_FLOAT = _Kind(np.dtype(np.float32), {wire.DTYPE_FLOAT32: np.dtype("<f4")})
+_INT = _Kind(
+    np.dtype(np.int64),
+    {
         wire.DTYPE_INT8: np.dtype("<i1"),
         wire.DTYPE_INT16: np.dtype("<i2"),
         wire.DTYPE_INT32: np.dtype("<i4"),
         wire.DTYPE_INT64: np.dtype("<i8"),
     },
-    _BOOL: {wire.DTYPE_BITS: np.dtype(np.uint8)},
-}
-"""The forms in which arrays are stored, by their type; integers in the smallest that holds them, booleans as bits."""
+)
+_BOOL = _Kind(np.dtype(np.bool_), {wire.DTYPE_BITS: np.dtype(np.uint8)})
+_LIMITS = {form: (np.iinfo(n).min, np.iinfo(n).max) for form, n in _INT.stored.items()}
+
 _END_REASONS: dict[EndReason, wire.EndReason] = {
     EndReason.HORIZON: wire.END_REASON_HORIZON,
     EndReason.GOVERNOR: wire.END_REASON_GOVERNOR,
@@ -53,7 +63,7 @@ _END_REASONS: dict[EndReason, wire.EndReason] = {
     EndReason.CUT: wire.END_REASON_CUT,
 }
 _END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items()}
-_ARRAYS: dict[str, tuple[np.dtype[Any], int]] = {
+_ARRAYS = {
     "obs": (_FLOAT, 2),
     "blueprint_indices": (_INT, 2),
     "actions": (_INT, 2),
@@ -66,7 +76,7 @@ _ARRAYS: dict[str, tuple[np.dtype[Any], int]] = {
     "final_blueprint_indices": (_INT, 1),
     "final_masks": (_BOOL, 1),
 }
-"""Type and rank of an episode's arrays."""
+"""Kind and rank of an episode's arrays."""
 _STATE = ("h", "c", "cells", "usage")
 _IDENTITY = {
     "version": int,
@@ -112,8 +122,8 @@ def encode_episode(episode: Episode) -> bytes:
             setattr(message, name, getattr(episode, name))
         except ValueError as error:
             raise InvalidEpisode(f"episode {episode.episode_id}: {name}: {error}") from error
-    for name, (dtype, rank) in _ARRAYS.items():
-        getattr(message, name).CopyFrom(_pack(name, getattr(episode, name), dtype, rank))
+    for name, (kind, rank) in _ARRAYS.items():
+        getattr(message, name).CopyFrom(_pack(name, getattr(episode, name), kind, rank))
     if episode.burn_in is not None:
         message.burn_in.obs.CopyFrom(_pack("burn_in.obs", episode.burn_in.obs, _FLOAT, 2))
         indices = _pack("burn_in.blueprint_indices", episode.burn_in.blueprint_indices, _INT, 2)
@@ -207,7 +217,7 @@ def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_s
 
 def _int_bytes(choices: int) -> int:
     """Return the packed size of an index that is below `choices`, or -1."""
-    return next(n.itemsize for n in _STORED[_INT].values() if choices - 1 <= np.iinfo(n).max)
+    return next(n.itemsize for n in _INT.stored.values() if choices - 1 <= np.iinfo(n).max)
 
 
 def has_more_fields(body: bytes, limit: int) -> bool:
@@ -265,16 +275,15 @@ def _versions(message: wire.Episode, steps: int) -> NDArray[np.int64]:  # [T]
     return np.repeat(np.array([r.version for r in runs], dtype=np.int64), lengths)
 
 
-def _pack(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: int) -> wire.Array:
-    _require_array(name, array, dtype, rank)
-    if dtype == _BOOL:
+def _pack(name: str, array: NDArray[Any], kind: _Kind, rank: int) -> wire.Array:
+    _require_array(name, array, kind.dtype, rank)
+    if kind is _BOOL:
         return wire.Array(dtype=wire.DTYPE_BITS, shape=array.shape, data=np.packbits(array.ravel()).tobytes())
-    forms = _STORED[dtype]
-    if dtype == _INT:
+    form = wire.DTYPE_FLOAT32
+    if kind is _INT:
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
-        forms = {d: n for d, n in forms.items() if np.iinfo(n).min <= low and high <= np.iinfo(n).max}
-    form, stored = next(iter(forms.items()))
-    return wire.Array(dtype=form, shape=array.shape, data=array.astype(stored, copy=False).tobytes())
+        form = next(f for f, (lowest, highest) in _LIMITS.items() if lowest <= low and high <= highest)
+    return wire.Array(dtype=form, shape=array.shape, data=array.astype(kind.stored[form], copy=False).tobytes())
 
 
 def pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
@@ -289,15 +298,15 @@ def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: i
         raise InvalidEpisode(f"{name} has shape {array.shape}, the limit of a dimension is {MAX_DIMENSION}")
 
 
-def _unpack(name: str, array: wire.Array, dtype: np.dtype[Any], rank: int) -> NDArray[Any]:
-    if array.dtype not in _STORED[dtype]:
-        raise InvalidEpisode(f"{name}: stored as {array.dtype}, which is no form of {dtype}")
-    stored = _STORED[dtype][array.dtype]
-    shape = _shape(name, array, rank, item_bits=1 if dtype == _BOOL else 8 * stored.itemsize)
+def _unpack(name: str, array: wire.Array, kind: _Kind, rank: int) -> NDArray[Any]:
+    stored = kind.stored.get(array.dtype)
+    if stored is None:
+        raise InvalidEpisode(f"{name}: stored as {array.dtype}, which is no form of {kind.dtype}")
+    shape = _shape(name, array, rank, item_bits=1 if kind is _BOOL else 8 * stored.itemsize)
     found = np.frombuffer(array.data, dtype=stored)
-    if dtype == _BOOL:
+    if kind is _BOOL:
         return np.unpackbits(found, count=math.prod(shape)).view(np.bool_).reshape(shape)
-    return found.reshape(shape).astype(dtype)
+    return found.reshape(shape).astype(kind.dtype)
 
 
 def unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
