@@ -75,6 +75,12 @@ class LineageFolder:
                     raise  # otherwise its learner has removed it after writing a newer one
         return None
 
+    def lines_of(self, generation: int) -> Path:
+        """Return the folder with the lines of a generation. If a later one has removed it, that is the run folder, which
+        links to copies of them."""
+        folder = self.folder_of(generation)
+        return folder if folder.is_dir() else self.run_dir
+
     def opened(self, generation: int) -> tuple[int, LedgerMemory | None]:
         """Return the first version of this generation, -1 if it never opened, and the store's ledger at that time."""
         try:
@@ -124,7 +130,7 @@ class Lineage(LineageFolder):
         path, checkpoint = found
         oldest = min(map(key_of, list_checkpoints(self.checkpoints)), default=key_of(path)).generation
         self.ancestors = (*(a for a in checkpoint.ancestors if a.generation >= oldest), key_of(path))
-        self.lines_from = self.folder_of(checkpoint.progress.generation)
+        self.lines_from = self.lines_of(checkpoint.progress.generation)
         return self.as_opened(checkpoint)
 
     def advance(self, update: int) -> None:
@@ -187,11 +193,7 @@ def start_from(path: Path) -> None:
             run.make(number)
             break
     progress, key = checkpoint.progress, key_of(path)
-    lines = run.folder_of(progress.generation)
-    if not lines.is_dir():  # an ancestor's: later generations have copies of its lines
-        others = [n for n in run.claimed() if n != number]
-        lines = run.folder_of(max(others)) if others else run.run_dir
-    copy_lines(lines, run.folder_of(number), progress.update)
+    copy_lines(run.lines_of(progress.generation), run.folder_of(number), progress.update)
     write_checkpoint(
         run.checkpoints,
         replace(
