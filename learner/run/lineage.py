@@ -76,8 +76,8 @@ class LineageFolder:
         return None
 
     def lines_of(self, generation: int) -> Path:
-        """Return the folder with the lines of a generation. If a later one has removed it, that is the run folder, which
-        links to copies of them."""
+        """Return the folder with the lines of a generation. If a later one has removed it, that is the run folder,
+        which links to copies of them."""
         folder = self.folder_of(generation)
         return folder if folder.is_dir() else self.run_dir
 
