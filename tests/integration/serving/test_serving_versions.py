@@ -159,9 +159,9 @@ def test_if_the_store_lost_the_newest_weights_those_in_memory_are_served(
     with serving(connect(embedded_redis.url, None, namespace), poll_s=0.02) as running:
         with PolicyClient(running.address) as client, client.open(SPACES) as session:
             session.step(*step_inputs(0, 0))
-            key = learner._weights.key
+            key = learner.queue.key
             newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
-            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
+            learner.queue.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
             time.sleep(0.2)
             assert session.step(*step_inputs(0, 1)).policy_version == 1
         publish(3)
