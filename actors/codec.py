@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -34,12 +34,28 @@ VERSION_RUN_BYTES = 20  # largest size of one run of versions, including tags
 SPARE_BYTES = 32 * 1024  # for ids, shapes and MAX_TELEMETRY values with names of 100 characters
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
-_INTEGERS: dict[wire.Dtype, np.dtype[Any]] = {
-    wire.DTYPE_INT8: np.dtype("<i1"),
-    wire.DTYPE_INT16: np.dtype("<i2"),
-    wire.DTYPE_INT32: np.dtype("<i4"),
-    wire.DTYPE_INT64: np.dtype("<i8"),
-}
+
+class _Kind(NamedTuple):
+    """A type of arrays, and the types in which it is stored: integers in the smallest that holds them, booleans as
+    bits."""
+
+    dtype: np.dtype[Any]
+    stored: dict[wire.Dtype, np.dtype[Any]]
+
+
+_FLOAT = _Kind(np.dtype(np.float32), {wire.DTYPE_FLOAT32: np.dtype("<f4")})
+_INT = _Kind(
+    np.dtype(np.int64),
+    {
+        wire.DTYPE_INT8: np.dtype("<i1"),
+        wire.DTYPE_INT16: np.dtype("<i2"),
+        wire.DTYPE_INT32: np.dtype("<i4"),
+        wire.DTYPE_INT64: np.dtype("<i8"),
+    },
+)
+_BOOL = _Kind(np.dtype(np.bool_), {wire.DTYPE_BITS: np.dtype(np.uint8)})
+_LIMITS = {form: (np.iinfo(n).min, np.iinfo(n).max) for form, n in _INT.stored.items()}
+
 _END_REASONS: dict[EndReason, wire.EndReason] = {
     EndReason.HORIZON: wire.END_REASON_HORIZON,
     EndReason.GOVERNOR: wire.END_REASON_GOVERNOR,
@@ -47,9 +63,20 @@ _END_REASONS: dict[EndReason, wire.EndReason] = {
     EndReason.CUT: wire.END_REASON_CUT,
 }
 _END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items()}
-_FLOATS = {"obs": 2, "log_probs": 2, "values": 1, "baseline_values": 1, "rewards": 1, "final_obs": 1}
-_INTS = {"blueprint_indices": 2, "actions": 2, "final_blueprint_indices": 1}
-_BOOLS = {"masks": 2, "final_masks": 1}
+_ARRAYS = {
+    "obs": (_FLOAT, 2),
+    "blueprint_indices": (_INT, 2),
+    "actions": (_INT, 2),
+    "log_probs": (_FLOAT, 2),
+    "masks": (_BOOL, 2),
+    "values": (_FLOAT, 1),
+    "baseline_values": (_FLOAT, 1),
+    "rewards": (_FLOAT, 1),
+    "final_obs": (_FLOAT, 1),
+    "final_blueprint_indices": (_INT, 1),
+    "final_masks": (_BOOL, 1),
+}
+"""Kind and rank of an episode's arrays."""
 _STATE = ("h", "c", "cells", "usage")
 _IDENTITY = {
     "version": int,
@@ -95,15 +122,12 @@ def encode_episode(episode: Episode) -> bytes:
             setattr(message, name, getattr(episode, name))
         except ValueError as error:
             raise InvalidEpisode(f"episode {episode.episode_id}: {name}: {error}") from error
-    for name, rank in _FLOATS.items():
-        getattr(message, name).CopyFrom(_pack_floats(name, getattr(episode, name), rank))
-    for name in _INTS:
-        getattr(message, name).CopyFrom(_pack_ints(name, getattr(episode, name)))
-    for name in _BOOLS:
-        getattr(message, name).CopyFrom(_pack_bools(name, getattr(episode, name)))
+    for name, (kind, rank) in _ARRAYS.items():
+        getattr(message, name).CopyFrom(_pack(name, getattr(episode, name), kind, rank))
     if episode.burn_in is not None:
-        message.burn_in.obs.CopyFrom(_pack_floats("obs", episode.burn_in.obs, 2))
-        message.burn_in.blueprint_indices.CopyFrom(_pack_ints("blueprint_indices", episode.burn_in.blueprint_indices))
+        message.burn_in.obs.CopyFrom(_pack("burn_in.obs", episode.burn_in.obs, _FLOAT, 2))
+        indices = _pack("burn_in.blueprint_indices", episode.burn_in.blueprint_indices, _INT, 2)
+        message.burn_in.blueprint_indices.CopyFrom(indices)
         message.burn_in.version = episode.burn_in.version
     body = message.SerializeToString(deterministic=True)
     return wire.EpisodeEnvelope(
@@ -125,12 +149,8 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
         raise InvalidEpisode(f"episode {message.episode_id}: spaces {message.spaces_hash}, expected {spaces_hash}")
     if message.end_reason not in _END_REASONS_OF_WIRE:
         raise InvalidEpisode(f"episode {message.episode_id}: unknown end reason {message.end_reason}")
-    floats = {name: _unpack_floats(name, getattr(message, name), rank) for name, rank in _FLOATS.items()}
-    ints = {name: _unpack_ints(name, getattr(message, name), rank) for name, rank in _INTS.items()}
-    bools = {name: _unpack_bools(name, getattr(message, name), rank) for name, rank in _BOOLS.items()}
-    steps = floats["rewards"].shape[0]
     # The type checker cannot match a dict of arrays to the individually typed arguments.
-    arrays = cast(dict[str, Any], floats | ints | bools)
+    arrays: dict[str, Any] = {name: _unpack(name, getattr(message, name), *form) for name, form in _ARRAYS.items()}
     episode = Episode(
         episode_id=message.episode_id,
         env_id=message.env_id,
@@ -138,7 +158,7 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
         seed=message.seed,
         spaces_hash=message.spaces_hash,
         generation=message.generation,
-        policy_version=_versions(message, steps),
+        policy_version=_versions(message, len(arrays["rewards"])),
         end_reason=_END_REASONS_OF_WIRE[message.end_reason],
         terminated=message.terminated,
         truncated=message.truncated,
@@ -156,8 +176,8 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
 
 def _burn_in(message: wire.BurnIn) -> BurnIn:
     return BurnIn(
-        _unpack_floats("burn_in.obs", message.obs, 2),
-        _unpack_ints("burn_in.blueprint_indices", message.blueprint_indices, 2),
+        _unpack("burn_in.obs", message.obs, _FLOAT, 2),
+        _unpack("burn_in.blueprint_indices", message.blueprint_indices, _INT, 2),
         message.version,
     )
 
@@ -197,7 +217,7 @@ def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_s
 
 def _int_bytes(choices: int) -> int:
     """Return the packed size of an index that is below `choices`, or -1."""
-    return next(n.itemsize for n in _INTEGERS.values() if choices - 1 <= np.iinfo(n).max)
+    return next(n.itemsize for n in _INT.stored.values() if choices - 1 <= np.iinfo(n).max)
 
 
 def has_more_fields(body: bytes, limit: int) -> bool:
@@ -255,26 +275,20 @@ def _versions(message: wire.Episode, steps: int) -> NDArray[np.int64]:  # [T]
     return np.repeat(np.array([r.version for r in runs], dtype=np.int64), lengths)
 
 
-def _pack_floats(name: str, array: NDArray[np.float32], rank: int) -> wire.Array:
-    _require_array(name, array, np.dtype(np.float32), rank)
-    return wire.Array(dtype=wire.DTYPE_FLOAT32, shape=array.shape, data=array.astype("<f4", copy=False).tobytes())
-
-
-def _pack_ints(name: str, array: NDArray[np.int64]) -> wire.Array:
-    _require_array(name, array, np.dtype(np.int64), _INTS[name])
-    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
-    dtype = next(d for d, n in _INTEGERS.items() if np.iinfo(n).min <= low and high <= np.iinfo(n).max)
-    return wire.Array(dtype=dtype, shape=array.shape, data=array.astype(_INTEGERS[dtype]).tobytes())
-
-
-def _pack_bools(name: str, array: NDArray[np.bool_]) -> wire.Array:
-    _require_array(name, array, np.dtype(np.bool_), _BOOLS[name])
-    return wire.Array(dtype=wire.DTYPE_BITS, shape=array.shape, data=np.packbits(array.ravel()).tobytes())
+def _pack(name: str, array: NDArray[Any], kind: _Kind, rank: int) -> wire.Array:
+    _require_array(name, array, kind.dtype, rank)
+    if kind is _BOOL:
+        return wire.Array(dtype=wire.DTYPE_BITS, shape=array.shape, data=np.packbits(array.ravel()).tobytes())
+    form = wire.DTYPE_FLOAT32
+    if kind is _INT:
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        form = next(f for f, (lowest, highest) in _LIMITS.items() if lowest <= low and high <= highest)
+    return wire.Array(dtype=form, shape=array.shape, data=array.astype(kind.stored[form], copy=False).tobytes())
 
 
 def pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
     """Convert a recurrent state to its message; `name` is for errors. Raises `InvalidEpisode`."""
-    return wire.RecurrentState(**{f: _pack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
+    return wire.RecurrentState(**{f: _pack(f"{name}.{f}", getattr(state, f), _FLOAT, 3) for f in _STATE})
 
 
 def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: int) -> None:
@@ -284,32 +298,20 @@ def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: i
         raise InvalidEpisode(f"{name} has shape {array.shape}, the limit of a dimension is {MAX_DIMENSION}")
 
 
-def _unpack_floats(name: str, array: wire.Array, rank: int) -> NDArray[np.float32]:
-    if array.dtype != wire.DTYPE_FLOAT32:
-        raise InvalidEpisode(f"{name}: dtype {array.dtype}, expected float32")
-    shape = _shape(name, array, rank, item_bits=32)
-    return np.frombuffer(array.data, dtype="<f4").reshape(shape).astype(np.float32)
-
-
-def _unpack_ints(name: str, array: wire.Array, rank: int) -> NDArray[np.int64]:
-    if array.dtype not in _INTEGERS:
-        raise InvalidEpisode(f"{name}: dtype {array.dtype}, expected an integer type")
-    dtype = _INTEGERS[array.dtype]
-    shape = _shape(name, array, rank, item_bits=8 * dtype.itemsize)
-    return np.frombuffer(array.data, dtype=dtype).reshape(shape).astype(np.int64)
-
-
-def _unpack_bools(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
-    if array.dtype != wire.DTYPE_BITS:
-        raise InvalidEpisode(f"{name}: dtype {array.dtype}, expected packed booleans")
-    shape = _shape(name, array, rank, item_bits=1)
-    bits = np.unpackbits(np.frombuffer(array.data, dtype=np.uint8), count=math.prod(shape))
-    return bits.view(np.bool_).reshape(shape)
+def _unpack(name: str, array: wire.Array, kind: _Kind, rank: int) -> NDArray[Any]:
+    stored = kind.stored.get(array.dtype)
+    if stored is None:
+        raise InvalidEpisode(f"{name}: stored as {array.dtype}, which is no form of {kind.dtype}")
+    shape = _shape(name, array, rank, item_bits=1 if kind is _BOOL else 8 * stored.itemsize)
+    found = np.frombuffer(array.data, dtype=stored)
+    if kind is _BOOL:
+        return np.unpackbits(found, count=math.prod(shape)).view(np.bool_).reshape(shape)
+    return found.reshape(shape).astype(kind.dtype)
 
 
 def unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
     """Invert `pack_state`. Raises `InvalidEpisode`."""
-    return RecurrentState(**{f: _unpack_floats(f"{name}.{f}", getattr(state, f), 3) for f in _STATE})
+    return RecurrentState(**{f: _unpack(f"{name}.{f}", getattr(state, f), _FLOAT, 3) for f in _STATE})
 
 
 def _shape(name: str, array: wire.Array, rank: int, item_bits: int) -> tuple[int, ...]:

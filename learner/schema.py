@@ -26,13 +26,13 @@ class EpisodeSchema:
     def check(self, episode: Episode) -> None:
         """Raise `InvalidEpisode` if an episode does not match the spaces, chose an action that its own masks forbid, or
         contains log-probs or recurrent states that the policy could not have stored."""
-        self._check_spaces(episode)
-        self._check_states(episode)
+        if fault := self._fault_of_steps(episode) or self._fault_of_states(episode):
+            raise InvalidEpisode(f"episode {episode.episode_id}: {fault}")
 
-    def _check_spaces(self, episode: Episode) -> None:
-        name, spaces, spec = f"episode {episode.episode_id}", self.spaces, self.spaces.action
+    def _fault_of_steps(self, episode: Episode) -> str:
+        spaces, spec = self.spaces, self.spaces.action
         if episode.spaces_hash != spaces.hash:
-            raise InvalidEpisode(f"{name}: its spaces are {episode.spaces_hash}, but the learner's are {spaces.hash}")
+            return f"its spaces are {episode.spaces_hash}, but the learner's are {spaces.hash}"
         widths = {
             "obs": spaces.obs_size,
             "blueprint_indices": spaces.slots,
@@ -42,32 +42,28 @@ class EpisodeSchema:
         for field, width in widths.items():
             found = getattr(episode, field).shape[1]
             if found != width:
-                raise InvalidEpisode(f"{name}: {field} has width {found}, expected {width}")
+                return f"{field} has width {found}, expected {width}"
         carried = [] if episode.burn_in is None else [episode.burn_in.blueprint_indices]
         for indices in (episode.blueprint_indices, *carried):
             if (indices < -1).any() or (indices >= spaces.num_blueprints).any():
-                raise InvalidEpisode(f"{name}: a blueprint index is out of range")
+                return "a blueprint index is out of range"
         if (episode.actions >= np.array(spec.limits)).any():
-            raise InvalidEpisode(f"{name}: an action is out of range")
+            return "an action is out of range"
         choices = np.where([h.continuous for h in spec.heads], 0, episode.actions)
-        chosen = episode.masks[np.arange(len(episode))[:, None], choices + np.array(spec.offsets)]
-        if not chosen.all():
-            raise InvalidEpisode(f"{name}: a chosen action is masked")
+        if not episode.masks[np.arange(len(episode))[:, None], choices + np.array(spec.offsets)].all():
+            return "a chosen action is masked"
         if (episode.log_probs[:, [not h.continuous for h in spec.heads]] < MIN_LOG_PROB).any():
-            raise InvalidEpisode(f"{name}: a log-prob is below {MIN_LOG_PROB:g}: no policy makes such a choice")
+            return f"a log-prob is below {MIN_LOG_PROB:g}: no policy makes such a choice"
+        return ""
 
-    def _check_states(self, episode: Episode) -> None:
-        name = f"episode {episode.episode_id}"
+    def _fault_of_states(self, episode: Episode) -> str:
         if episode.state_stride != self.state_stride:
-            raise InvalidEpisode(
-                f"{name}: its states are {episode.state_stride} steps apart, the learner expects {self.state_stride}"
-            )
+            return f"its states are {episode.state_stride} steps apart, the learner expects {self.state_stride}"
         for field in ("initial_state", "states"):
             arrays = getattr(episode, field).arrays
             for part, array, (n, width) in zip(StateSizes._fields, arrays, self.state_sizes, strict=True):
                 if array.shape[::2] != (n, width) or (field == "initial_state" and array.shape[1] != 1):
-                    raise InvalidEpisode(
-                        f"{name}: {field}.{part} has shape {list(array.shape)}, expected {n} states of width {width}"
-                    )
+                    return f"{field}.{part} has shape {list(array.shape)}, expected {n} states of width {width}"
                 if (abs(array) > LARGEST_STATE).any():
-                    raise InvalidEpisode(f"{name}: {field}.{part} has numbers beyond {LARGEST_STATE:g}")
+                    return f"{field}.{part} has numbers beyond {LARGEST_STATE:g}"
+        return ""

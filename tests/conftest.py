@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,15 +21,14 @@ import hypothesis
 import pytest
 import structlog
 
-from actors.config import QueueConfig
 from actors.kernels.cache import is_compiled
 from actors.transport.base import Transport
-from actors.transport.memory import MemoryStore, MemoryTransport
 from deploy.launch.kernels import ENVIRONMENTS, PACKAGES
 from tests.support.examples import EXPLORE, exploring
 
 if TYPE_CHECKING:
     from deploy.launch.embedded_redis import EmbeddedRedis
+    from tests.support.stores import Store
 
 NAMESPACES = itertools.count()
 
@@ -101,8 +100,6 @@ def is_property_test(item: pytest.Item) -> bool:
 
 
 COMPILE = "from actors.kernels.compile import compile_once; compile_once({!r}, {!r}, {!r})"
-Connect = Callable[..., Transport]
-"""`open_transport(**QueueConfig fields)` opens another handle on the test's own store."""
 
 
 @pytest.fixture(scope="session")
@@ -145,40 +142,43 @@ def other_servers() -> dict[str, Path]:
 OTHERS = other_servers()
 
 
+SERVERS = ("valkey", "valkey-scripts", *OTHERS)
+"""The server backends of the transport: Valkey with functions and with scripts, and other servers."""
+
+
 @pytest.fixture(scope="session")
 def server_urls(embedded_redis: EmbeddedRedis) -> Iterator[dict[str, str]]:
     """URLs of all servers by the name of the transport's backend."""
-    from tests.support.other_server import OtherServer
+    from tests.support.stores import OtherServer
 
     with ExitStack() as stack:
         others = {name: stack.enter_context(OtherServer(binary)).url for name, binary in OTHERS.items()}
         yield {"valkey": embedded_redis.url, "valkey-scripts": embedded_redis.url} | others
 
 
-@pytest.fixture(params=["memory", "valkey", "valkey-scripts", *OTHERS])
-def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[Connect]:
-    """Open handles on every backend: in memory, Valkey with functions and with scripts, and other servers."""
-    opened: list[Transport] = []
-    store = MemoryStore()
-    url = "" if request.param == "memory" else request.getfixturevalue("server_urls")[request.param]
+def opened(backend: str, request: pytest.FixtureRequest, namespace: str) -> Iterator[Store]:
+    from tests.support.stores import Store
 
-    def open_one(**fields: float) -> Transport:
-        config = QueueConfig(**fields)  # type: ignore[arg-type]
-        if request.param == "memory":
-            opened.append(MemoryTransport(config, store))
-        else:
-            from actors.transport.redis import connect
+    url = "" if backend == "memory" else request.getfixturevalue("server_urls")[backend]
+    store = Store(url, namespace, scripts=backend.endswith("scripts"))
+    yield store
+    store.close()
 
-            opened.append(connect(url, config, namespace, scripts=request.param.endswith("scripts")))
-        return opened[-1]
 
-    yield open_one
-    for transport in opened:
-        transport.close()
+@pytest.fixture(params=SERVERS)
+def redis_store(request: pytest.FixtureRequest, namespace: str) -> Iterator[Store]:
+    """The test's own store on every kind of server."""
+    yield from opened(request.param, request, namespace)
+
+
+@pytest.fixture(params=["memory", *SERVERS])
+def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[Store]:
+    """The test's own store on every backend; called with fields of `QueueConfig`, it opens another handle."""
+    yield from opened(request.param, request, namespace)
 
 
 @pytest.fixture
-def transport(open_transport: Connect) -> Transport:
+def transport(open_transport: Store) -> Transport:
     """One handle with the default limits."""
     return open_transport()
 

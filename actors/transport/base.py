@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from actors.transport.health import Health
-from actors.transport.ledger import MAX_INTEGER, ActorLedger, Ledger, LedgerMemory
+from actors.transport.ledger import EPISODE_ID, MAX_INTEGER, ActorLedger, Ledger, LedgerMemory
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
@@ -89,17 +89,14 @@ class EpisodeHeader:
             raise InvalidEpisode(
                 f"episode id {self.episode_id!r} is not run/{self.actor}/{self.incarnation}/{self.sequence}"
             )
-        if not is_name(run) or not is_name(self.actor):
-            name = self.actor if is_name(run) else run
-            raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is not a valid name; use {NAME_RULE}")
+        for name in (run, self.actor):
+            if not is_name(name):
+                raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is not a valid name; use {NAME_RULE}")
         if not (0 <= self.incarnation <= MAX_INTEGER and 0 <= self.sequence <= MAX_INTEGER):
             raise InvalidEpisode(
                 f"episode id {self.episode_id!r}: incarnation and sequence must be integers from 0 to 2^53 - 1"
             )
-        if (
-            max(self.generation, self.oldest_version, self.newest_version) > MAX_INTEGER
-            or min(self.generation, self.oldest_version, self.newest_version) < -MAX_INTEGER
-        ):
+        if max(map(abs, (self.generation, self.oldest_version, self.newest_version))) > MAX_INTEGER:
             raise InvalidEpisode(
                 f"episode {self.episode_id!r}: generation and versions must not exceed 2^53 - 1 in magnitude"
             )
@@ -108,11 +105,11 @@ class EpisodeHeader:
     def from_episode(cls, episode: Episode) -> EpisodeHeader:
         """Read the header from an episode. Raises `InvalidEpisode` unless its id is run/actor/incarnation/sequence,
         with integers for the last two."""
-        parts = episode.episode_id.split("/")
-        if len(parts) != 4 or not all(parts) or not all(p.isascii() and p.isdigit() for p in parts[2:]):
+        if not EPISODE_ID.fullmatch(episode.episode_id):
             raise InvalidEpisode(f"episode id {episode.episode_id!r} is not run/actor/incarnation/sequence")
-        oldest, newest = episode.oldest_version, int(episode.policy_version.max())
-        return cls(episode.episode_id, parts[1], int(parts[2]), int(parts[3]), episode.generation, oldest, newest)
+        _, actor, incarnation, sequence = episode.episode_id.split("/")
+        versions = episode.oldest_version, int(episode.policy_version.max())
+        return cls(episode.episode_id, actor, int(incarnation), int(sequence), episode.generation, *versions)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from math import isfinite
 
-from actors.transport.ledger import MAX_INTEGER, ActorLedger
 from actors.types.names import is_name
-
-DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -30,25 +26,7 @@ class Health:
     unreadable: int = 0  # rows that could not be parsed and were skipped
 
 
-def report_fault(actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float]) -> str:
-    """Return why a report is invalid, by the rules of `report` in `lua/producer.lua`; empty if it is valid."""
-    counts = (incarnation, *astuple(totals))
-    if not is_name(actor):
-        return f"invalid actor name: {actor!r}"
-    if any(type(n) is not int or not 0 <= n <= MAX_INTEGER for n in counts):
-        return f"invalid counts: {counts}"
-    if not all(isinstance(v, int | float) and isfinite(v) for v in health.values()):
-        return f"health figures must be finite numbers: {health}"
-    return ""
-
-
-def is_in_far_future(incarnation: int, latest: int) -> bool:
-    """Whether an incarnation's number, a Unix time in ms, is new and over a day ahead of the clock. It is then invalid:
-    later incarnations need larger numbers."""
-    return incarnation > max(latest, time.time_ns() // 1_000_000 + DAY_MS)
-
-
-def read_figures(row: bytes) -> dict[str, float] | None:
+def _read_figures(row: bytes) -> dict[str, float] | None:
     """Parse one row of the store's `health` hash; None if it is invalid."""
     try:
         figures = json.loads(row)
@@ -64,7 +42,7 @@ def read_rows(table: Mapping[bytes, bytes]) -> tuple[dict[str, float], dict[tupl
     actors: dict[tuple[str, int], dict[str, float]] = {}
     unreadable = 0
     for key, row in table.items():
-        reporter, figures = key.decode(errors="replace"), read_figures(row)
+        reporter, figures = key.decode(errors="replace"), _read_figures(row)
         actor, _, number = reporter.rpartition("/")
         is_actor = is_name(actor) and number.isascii() and number.isdigit()
         if figures is None or not (reporter == "learner" or is_actor):

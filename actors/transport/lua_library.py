@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from importlib.resources import files
 
-from actors.transport.ledger import MAX_FIELDS, Ledger
+from actors.transport.ledger import Ledger
 
 KEYS = {
     "new_incarnation": "ledger health retired",
@@ -39,7 +39,7 @@ def _naming(verb: str) -> str:
 
 _SETTLED = ", ".join(f"'{term}'" for term in Ledger.SETTLED)
 _LUA = (
-    f"local SETTLED, MAX_FIELDS = {{{_SETTLED}}}, {MAX_FIELDS}\n"
+    f"local SETTLED = {{{_SETTLED}}}\n"
     + "".join(
         files("actors.transport").joinpath("lua", f"{name}.lua").read_text("utf-8")
         for name in ("store", "incarnations", "producer", "consumer", "weights")

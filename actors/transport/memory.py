@@ -1,5 +1,8 @@
-"""`MemoryTransport`: the transport inside one process, for single-process runs and for tests. It has the same methods
-and the same ledger as the one on Redis."""
+"""`MemoryTransport`: the transport inside one process, for `tamiyo train --in-process` and for tests.
+
+It has the methods of the one on Redis and the same ledger, except that each incarnation of an actor keeps a row of its
+own, and that it does not check what its own process reports.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,10 @@ from actors.transport.base import (
     PutStatus,
     StoreReset,
 )
-from actors.transport.health import Health, report_fault
+from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.memory_store import MemoryStore as MemoryStore
 from actors.transport.memory_store import new_store_id
-from actors.types.names import is_name
 from actors.types.weights import WeightSet
 
 
@@ -50,8 +52,6 @@ class MemoryTransport:
 
     def new_incarnation(self, actor: str) -> NewIncarnation:
         s = self._store
-        if not is_name(actor):
-            raise Malformed(f"invalid actor name: {actor!r}")
         with s.changed:
             latest = s.latest.get(actor)
             number = max(time.time_ns() // 1_000_000, 1 + (latest or 0))
@@ -75,7 +75,6 @@ class MemoryTransport:
         s = self._store
         with s.changed:
             key = (header.actor, header.incarnation)
-            s.restore_row(*key)
             if key in s.actors and header.sequence < s.actors[key].next_sequence:
                 return self._reply(PutStatus.DUPLICATE)
             if s.limits is None:
@@ -122,8 +121,6 @@ class MemoryTransport:
         self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float], store: int = 0
     ) -> None:
         s, key = self._store, (actor, incarnation)
-        if fault := report_fault(actor, incarnation, totals, health):
-            raise Malformed(fault)
         with s.changed:
             s.register(*key)
             known = s.actors[key]
@@ -175,8 +172,6 @@ class MemoryTransport:
                 next_version = max(next_version, floor.next_version)
             if memory is not None and lost:
                 s.reset(memory)
-            for actor in s.latest:
-                s.retire_rows(actor)
             if s.counts.store == 0:
                 s.counts = replace(s.counts, store=new_store_id())
             s.count("turn")

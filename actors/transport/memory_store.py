@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from actors.codec import WeightBlob
 from actors.config import QueueConfig
-from actors.transport.base import DeadLetter, Delivery, EpisodeHeader, Malformed
-from actors.transport.health import is_in_far_future
-from actors.transport.ledger import RETIRED, ROWS_KEPT, ActorLedger, Ledger, LedgerMemory
+from actors.transport.base import DeadLetter, Delivery, EpisodeHeader
+from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 
 
 @dataclass
@@ -32,7 +31,6 @@ class MemoryStore:
     ids: int = 0  # number of entry ids assigned
     counts: Ledger = field(default_factory=Ledger)  # without the terms that `ledger` derives from the fields above
     actors: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # by (actor, incarnation)
-    retired: dict[tuple[str, int], ActorLedger] = field(default_factory=dict)  # rows that are part of a shared one
     imported: dict[str, str] = field(default_factory=dict)  # id in an episode file -> id under which it was accepted
     latest: dict[str, int] = field(default_factory=dict)  # actor -> newest incarnation
     learner_health: dict[str, float] = field(default_factory=dict)  # the learner's last report
@@ -128,14 +126,7 @@ class MemoryStore:
         self.counts = replace(self.counts, store=new_store_id())
         self.actors = dict(self.counts.actors)
         self.latest = {actor: numbers[-1] for actor, numbers in self.counts.listed().items()}
-        for table in (
-            self.queued,
-            self.pending,
-            self.attempts,
-            self.dead,
-            self.actor_health,
-            self.retired,
-        ):
+        for table in (self.queued, self.pending, self.attempts, self.dead, self.actor_health):
             table.clear()
 
     def drop_fenced(self) -> None:
@@ -150,11 +141,8 @@ class MemoryStore:
 
     def register(self, actor: str, incarnation: int) -> None:
         """Make sure that this incarnation has a row. If it is the newest, count the unsent episodes of the previous one
-        as lost. Raises `Malformed` if its number is too far in the future."""
+        as lost."""
         latest = self.latest.get(actor)
-        if is_in_far_future(incarnation, latest or 0):
-            raise Malformed(f"incarnation {incarnation} is more than a day ahead of the store's clock")
-        self.restore_row(actor, incarnation)
         self.actors.setdefault((actor, incarnation), ActorLedger())
         if latest is not None and incarnation <= latest:
             return
@@ -163,19 +151,6 @@ class MemoryStore:
             old = self.actors[actor, latest]
             self.actors[actor, latest] = replace(old, unsent=0, lost_with_actor=old.lost_with_actor + old.unsent)
             self.actor_health.pop((actor, latest), None)
-        self.retire_rows(actor)
-
-    def retire_rows(self, actor: str) -> None:
-        """Move all but the newest `ROWS_KEPT` rows of an actor to its shared row."""
-        for number in sorted(n for name, n in self.actors if name == actor and n != RETIRED)[:-ROWS_KEPT]:
-            self.retired[actor, number] = row = self.actors.pop((actor, number))
-            self.actors[actor, RETIRED] = self.actors.get((actor, RETIRED), ActorLedger()).plus(row)
-
-    def restore_row(self, actor: str, incarnation: int) -> None:
-        """Give a retired incarnation its own row again."""
-        if row := self.retired.pop((actor, incarnation), None):
-            self.actors[actor, RETIRED] = self.actors[actor, RETIRED].plus(row, -1)
-            self.actors[actor, incarnation] = row
 
     def account(self, actor: str, incarnation: int, term: str) -> None:
         """Count one episode as `term`. It was reported as unsent, was counted as lost, or was produced since the last

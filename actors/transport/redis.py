@@ -8,16 +8,13 @@ reads them after the verb has returned the references.
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights, manifest_digest, payload_hash
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.base import (
@@ -32,17 +29,16 @@ from actors.transport.base import (
     PutReply,
     PutStatus,
 )
-from actors.transport.health import Health, read_rows
-from actors.transport.ledger import MAX_FIELDS, STORED, ActorLedger, Ledger, LedgerMemory
-from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, to_dict
+from actors.transport.health import Health
+from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
+from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, is_ref, to_dict
 from actors.transport.redis_exchange import Argument
+from actors.transport.redis_reports import RedisReports
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
-from actors.transport.weight_cache import WeightCache
-from actors.transport.weight_head import SharedHead
+from actors.transport.redis_weights import RedisWeights
 from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
-log = logging.getLogger(__name__)
 PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 WEIGHTS_PASSWORD_VARIABLE = "TAMIYO_WEIGHTS_REDIS_PASSWORD"
 BLOCK_S = 2.0  # longest blocking read, far below the socket timeout
@@ -70,9 +66,9 @@ def connect(
         raise UserError(f"{namespace!r} is not a valid run name: use {NAME_RULE}")
     config = config or QueueConfig()
     queue = RedisServer(url, namespace, PASSWORD_VARIABLE, scripts)
-    if not config.weights_redis:
-        return RedisTransport(queue, queue, config)
-    weights = RedisServer(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts)
+    weights = queue
+    if config.weights_redis:
+        weights = RedisServer(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts)
     return RedisTransport(queue, weights, config)
 
 
@@ -99,7 +95,8 @@ class RedisTransport:
     """All three sides of the transport; see `actors.transport.base`. One per process, safe to share between threads."""
 
     def __init__(self, queue: RedisServer, weights: RedisServer, config: QueueConfig) -> None:
-        self._queue, self._weights, self._config = queue, weights, config
+        self.queue, self._config = queue, config
+        self._weights, self._reports = RedisWeights(weights, config), RedisReports(queue)
         self._generation = 0
         self._turn = 0  # the ledger's `turn` after this consumer's last call
         self._consuming = threading.Lock()  # serializes the calls that count as turns
@@ -107,24 +104,20 @@ class RedisTransport:
         self._memory = 0  # id of the store's memory, as of the last put
         self._room = "0-0"  # the last entry of the stream `room`, as of the last put that was refused as BUSY
         self._eviction_checked = False
-        self._cache = WeightCache(weights.namespace)
-        self._shared_head = SharedHead(self._cache, weights.address)
-        self._unreadable: dict[str, int] = {}  # part of the store -> unreadable rows when last read
 
     def close(self) -> None:
-        self._cache.clear()
-        self._queue.close()
+        self.queue.close()
         self._weights.close()
 
     def require_noeviction(self) -> None:
         """Raise `UserError` if a server would evict keys; warn if it might, or if its policy cannot be read."""
         if not self._eviction_checked:
-            for server in {self._queue, self._weights}:
+            for server in {self.queue, self._weights.server}:
                 server.require_noeviction()
             self._eviction_checked = True
 
     def new_incarnation(self, actor: str) -> NewIncarnation:
-        number, is_first = self._queue.call("new_incarnation", actor)
+        number, is_first = self.queue.call("new_incarnation", actor)
         return NewIncarnation(int(number), bool(is_first))
 
     @property
@@ -137,46 +130,35 @@ class RedisTransport:
 
     @property
     def connections(self) -> int:
-        return self._queue.connections
+        return self.queue.connections
 
     def wait_for_room(self, timeout_s: float) -> None:
         block_ms = max(1, int(1000 * min(timeout_s, BLOCK_S)))
-        self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("room"), self._room)
+        self.queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.queue.key("room"), self._room)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         return self.put_all([(header, payload)])[0]
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
-        replies: list[PutReply] = []
-        for _ in range(1 + RETRIES):
-            statuses = self._offer(episodes[len(replies) :])
-            lost = statuses[-1:] == ["MISSING"]
-            replies += [self._reply(PutStatus(status)) for status in statuses[: -1 if lost else None]]
-            if not lost:
-                return replies
-        raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
+        return self._put(episodes)
 
     def import_episode(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
-        for _ in range(1 + RETRIES):
-            status = self._offer([(header, payload)], original_id)[0]
-            if status != "MISSING":
-                return self._reply(PutStatus(status))
-        raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
+        return self._put([(header, payload)], original_id)[0]
 
     def report(
         self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float], store: int = 0
     ) -> None:
         t = totals
         counts = (t.produced, t.accepted, t.dropped_backpressure, t.refused_fenced, t.unsent)
-        self._queue.call("report", actor, incarnation, *counts, _encode_health(health), store)
+        self.queue.call("report", actor, incarnation, *counts, _encode_health(health), store)
 
     def current_generation(self) -> int:
-        return int(self._queue.read("HGET", self._queue.key("generations"), "current") or 0)
+        return int(self.queue.read("HGET", self.queue.key("generations"), "current") or 0)
 
     def claim_generation(self, number: int) -> None:
-        self._queue.call("claim", _token(), number)
-        if self._weights is not self._queue:
-            self._weights.call("fence", number)
+        self.queue.call("claim", _token(), number)
+        if self._weights.server is not self.queue:
+            self._weights.fence(number)
 
     def open_generation(
         self,
@@ -194,11 +176,11 @@ class RedisTransport:
             arguments = (_token(), restored_version, consumer, floor.number, floor.next_version, new_store, claimed)
             c = self._config
             limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
-            reply = self._queue.call("open", *arguments, *limits, *known)
+            reply = self.queue.call("open", *arguments, *limits, *known)
             number, version, self._turn, store = map(int, reply)
             self._generation = number
-            if self._weights is not self._queue:
-                version = max(version, 1 + int(self._weights.call("fence", number)[0]))
+            if self._weights.server is not self.queue:
+                version = max(version, 1 + self._weights.fence(number))
             return Generation(number, version, store, self._turn)
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
@@ -210,13 +192,13 @@ class RedisTransport:
                 return self._deliveries(entries)
             # XREAD waits without consuming: the next `take` checks the generation
             block_ms = max(1, int(1000 * min(remaining_s, BLOCK_S)))
-            self._queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self._queue.key("episodes"), last)
+            self.queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.queue.key("episodes"), last)
 
     def resize(self, max_episodes: int) -> None:
         self._consume("resize", max(max_episodes, self._config.max_episodes))
 
     def pending(self) -> list[Delivery]:
-        return self._deliveries(self._queue.call("pending", self._generation))
+        return self._deliveries(self.queue.call("pending", self._generation))
 
     def begin_attempt(self, entry_id: str) -> int:
         return int(self._consume("begin_attempt", entry_id)[0])
@@ -237,121 +219,63 @@ class RedisTransport:
         return bool(self._consume("dead_letter", entry_id, reason)[0])
 
     def waiting(self, count: int) -> list[Delivery]:
-        entries = self._queue.read("XRANGE", self._queue.key("episodes"), "-", "+", "COUNT", count)
-        flat = [part for entry_id, found in entries for part in (entry_id, to_dict(found).get(b"ref", b""))]
-        own = [part for pair in zip(flat[::2], flat[1::2], strict=True) if _is_ref(pair[1]) for part in pair]
-        return self._deliveries(own)
+        entries = self.queue.read("XRANGE", self.queue.key("episodes"), "-", "+", "COUNT", count)
+        refs = [(entry_id, to_dict(found).get(b"ref", b"")) for entry_id, found in entries]
+        return self._deliveries([part for entry_id, ref in refs if is_ref(ref) for part in (entry_id, ref)])
 
     def dead_letters(self) -> list[DeadLetter]:
-        entries = self._queue.read("XRANGE", self._queue.key("dead"), "-", "+")
+        entries = self.queue.read("XRANGE", self.queue.key("dead"), "-", "+")
         letters = [found for dead_id, flat in entries if (found := decode_dead_letter(dead_id, to_dict(flat)))]
-        self._warn_about_unreadable("dead letters", len(entries) - len(letters))
+        self._reports.warn_about_unreadable("dead letters", len(entries) - len(letters))
         payloads = self._payloads([letter.header for letter in letters])
         return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
 
     def requeue(self, dead_id: str) -> PutStatus:
-        status = self._queue.call("requeue", _token(), dead_id)[0].decode()
+        status = self.queue.call("requeue", _token(), dead_id)[0].decode()
         if status == "MISSING":
             raise KeyError(f"no dead letter {dead_id} with a payload")
         return PutStatus(status)
 
     def report_learner(self, health: Mapping[str, float]) -> None:
-        self._queue.read("HSET", self._queue.key("health"), "learner", _encode_health(health))
+        self.queue.read("HSET", self.queue.key("health"), "learner", _encode_health(health))
 
     def health(self) -> Health:
-        key = self._queue.key
-        excess = self._excess_fields("health")
-        (seconds, micros), current, head, oldest, rows = self._queue.read_together(
-            ("TIME",),
-            ("HGET", key("generations"), "current"),
-            ("HGET", key("weights"), "head"),
-            ("XRANGE", key("episodes"), "-", "+", "COUNT", 1),
-            ("HMGET", key("health"), "learner") if excess else ("HGETALL", key("health")),
-        )
-        rows = {b"learner": rows[0] or b""} if excess else to_dict(rows)
-        now_s = int(seconds) + int(micros) / 1e6
-        learner, actors, unreadable = read_rows(rows)
-        unreadable += excess
-        self._warn_about_unreadable("health", unreadable)
-        age_s = max(0.0, now_s - entry_time_ms(oldest[0][0]) / 1000) if oldest else 0.0
-        head = -1 if head is None else int(head)
-        return Health(now_s, int(current or 0), head, age_s, learner, actors, unreadable)
+        return self._reports.health()
 
     def ledger(self) -> Ledger:
-        key = self._queue.key
-        excess, totals = self._excess_fields("ledger"), sorted(STORED)
-        rows, entries, known = self._queue.read_together(
-            ("HMGET", key("ledger"), *totals) if excess else ("HGETALL", key("ledger")),
-            ("XLEN", key("episodes")),
-            ("HMGET", key("generations"), "store", "turn"),
-        )
-        fields = {k.encode(): v for k, v in zip(totals, rows, strict=True) if v} if excess else to_dict(rows)
-        store, turn = (int(n or 0) for n in known)
-        ledger = Ledger.from_fields(fields, stream_entries=int(entries), store=store, turn=turn, unreadable=excess)
-        self._warn_about_unreadable("ledger", ledger.unreadable)
-        return ledger
-
-    def _excess_fields(self, name: str) -> int:
-        """Return the number of fields in a hash if they are too many to be read, else 0. Actors may write to it."""
-        found = int(self._queue.read("HLEN", self._queue.key(name)))
-        return found if found > MAX_FIELDS else 0
+        return self._reports.ledger()
 
     def publish(self, weights: WeightSet) -> None:
-        blob = encode_weights(weights)
-        # the key holds the generation, so that a fenced learner cannot overwrite its successor's payload
-        key = self._weights.key(f"weights:{weights.generation}:{weights.version}")
-        arguments = (weights.generation, weights.version, blob.manifest, key, self._config.weights_kept)
-        expiry_ms = int(1000 * self._config.payload_ttl_s)
-        self._cache.add(payload_hash(blob.manifest), blob.payload)
-        for _ in range(1 + RETRIES):
-            head, status = self._weights.store({key: blob.payload}, expiry_ms, "publish", *arguments)
-            if status == b"OLD":
-                raise ValueError(f"weights {weights.version} are not newer than the published {int(head)}")
-            if status == b"OK":
-                break
-        else:
-            raise UserError(f"Redis repeatedly lost {key} before it was accepted: {NOEVICTION}")
-        self._shared_head.saw(weights.version, manifest_digest(blob.manifest))
-        if self._weights is not self._queue:
-            self._queue.call("announce", weights.generation, weights.version)
+        self._weights.publish(weights)
+        if self._weights.server is not self.queue:
+            self.queue.call("announce", weights.generation, weights.version)
 
     def head(self) -> int:
-        return self._read_head()[0]
+        return self._weights.head()
 
     def fetch(self, known: str = "") -> WeightSet | None:
-        version, digest = self._shared_head.recent() or self._read_head()
-        while version >= 0 and digest != known:
-            names = (f"manifest:{version}", f"payload:{version}")
-            found = self._weights.read("HMGET", self._weights.key("weights"), *names)
-            manifest, key = found[0] or b"", found[1]
-            read = partial(self._weights.read, "GET", key) if key else lambda: None
-            sha256 = payload_hash(manifest)
-            payload, checked = self._cache.payload(sha256, read) if sha256 else (read(), False)
-            if payload is not None:
-                return decode_weights(WeightBlob(manifest, payload), checked)
-            before, (version, digest) = version, self._read_head()
-            if version == before:
-                raise InvalidWeights(
-                    f"the store lost the payload of weights {version}; the learner's next version replaces it"
-                )
-        return None
+        return self._weights.fetch(known)
 
-    def _read_head(self) -> tuple[int, str]:
-        """Read the newest version and its digest; -1 and "" if there is none."""
-        head, digest = self._weights.read("HMGET", self._weights.key("weights"), "head", "digest")
-        found = (-1, "") if head is None else (int(head), (digest or b"").decode())
-        self._shared_head.saw(*found)
-        return found
+    def _put(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str = "") -> list[PutReply]:
+        """Put episodes, or import a single one, again if their payloads were lost on the way."""
+        replies: list[PutReply] = []
+        for _ in range(1 + RETRIES):
+            statuses = self._offer(episodes[len(replies) :], original_id)
+            lost = statuses[-1:] == ["MISSING"]
+            replies += [self._reply(PutStatus(status)) for status in statuses[: -1 if lost else None]]
+            if not lost:
+                return replies
+        raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
 
-    def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str = "") -> list[str]:
+    def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str) -> list[str]:
         """Put episodes, or import a single one. Returns their statuses."""
         verb = ["import", original_id] if original_id else ["put"]
-        start = self._queue.key("payload:")
+        start = self.queue.key("payload:")
         values = {start + h.episode_id: data for h, data in episodes if self._is_sent(len(data))}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         try:
             expiry_ms = int(1000 * self._config.payload_ttl_s)
-            head, store, room, *statuses = self._queue.store(values, expiry_ms, *verb, *refs)
+            head, store, room, *statuses = self.queue.store(values, expiry_ms, *verb, *refs)
         except OutOfMemory:
             return ["BUSY"]
         self._head, self._memory, self._room = int(head), int(store), room.decode() or self._room
@@ -361,7 +285,7 @@ class RedisTransport:
         """Whether the queue takes a payload of this size. Its limits are those of its learner, which may differ."""
         if size <= self._config.max_episode_bytes:
             return True
-        limit = self._queue.read("HGET", self._queue.key("generations"), "max_episode_bytes")
+        limit = self.queue.read("HGET", self.queue.key("generations"), "max_episode_bytes")
         return size <= int(limit or 0)
 
     def _reply(self, status: PutStatus) -> PutReply:
@@ -369,7 +293,7 @@ class RedisTransport:
 
     def _consume(self, verb: str, *args: Argument) -> Any:
         with self._consuming:
-            reply = self._queue.call(verb, _token(), self._generation, self._turn, *args)
+            reply = self.queue.call(verb, _token(), self._generation, self._turn, *args)
             self._turn += 1
             return reply
 
@@ -389,23 +313,8 @@ class RedisTransport:
         ]
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
-        start = self._queue.key("payload:")
-        return self._queue.values([start + h.episode_id for h in headers])
-
-    def _warn_about_unreadable(self, part: str, count: int) -> None:
-        """Log a warning whenever the number of unreadable rows has grown."""
-        if count > self._unreadable.get(part, 0):
-            log.warning("skipped %d rows of the store's %s that Tamiyo did not write", count, part)
-        self._unreadable[part] = count
-
-
-def _is_ref(ref: bytes) -> bool:
-    """Return whether an entry is an episode, as actors have write access to the stream."""
-    try:
-        decode_ref(ref)
-    except ValueError:
-        return False
-    return True
+        start = self.queue.key("payload:")
+        return self.queue.values([start + h.episode_id for h in headers])
 
 
 def _token() -> str:

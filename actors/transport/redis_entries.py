@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from actors.transport.base import DeadLetter, EpisodeHeader
@@ -22,6 +22,15 @@ def decode_ref(ref: bytes) -> tuple[EpisodeHeader, int]:
     return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions), int(head)
 
 
+def is_ref(text: bytes) -> bool:
+    """Whether a stream entry is an episode, as actors have write access to the stream."""
+    try:
+        decode_ref(text)
+    except ValueError:
+        return False
+    return True
+
+
 def decode_dead_letter(dead_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter | None:
     """Parse an entry of the stream `dead`, without its payload. Returns None for foreign entries, since actors have
     write access to this stream."""
@@ -39,8 +48,4 @@ def entry_time_ms(entry_id: bytes) -> int:
 
 def to_dict(reply: Any) -> dict[bytes, bytes]:
     """Convert a reply that is a mapping, or a flat list of alternating keys and values, depending on the client."""
-    return dict(reply) if isinstance(reply, Mapping) else dict(_pairs(reply))
-
-
-def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    return list(zip(flat[::2], flat[1::2], strict=True))
+    return dict(reply) if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))

@@ -130,7 +130,11 @@ class RedisServer:
 
     def require_noeviction(self) -> None:
         """Raise `UserError` if the server would evict keys; warn if it might, or if its policy cannot be read."""
-        policy, limit = self._eviction()
+        try:
+            memory = self.read("INFO", "memory")
+        except redis.ResponseError:  # not permitted, or the command is renamed
+            memory = {}
+        policy, limit = memory.get("maxmemory_policy", ""), int(memory.get("maxmemory", 0))
         if not policy:
             log.warning("this user is not permitted to read whether Redis evicts keys: %s", NOEVICTION)
         elif policy.startswith("allkeys") and limit:
@@ -140,20 +144,6 @@ class RedisServer:
             )
         elif policy != "noeviction":  # no limit is set, or only keys that expire are evicted, which are put again
             log.warning("Redis may evict keys when its memory is full (maxmemory-policy %s): %s", policy, NOEVICTION)
-
-    def _eviction(self) -> tuple[str, int]:
-        """Return the eviction policy, empty if it cannot be read, and the memory limit in bytes (0 = none)."""
-        for command in (("INFO", "memory"), ("CONFIG", "GET", "maxmemory*")):
-            try:
-                reply = self.read(*command)
-            except redis.ResponseError:  # not permitted, or the command is renamed
-                continue
-            if isinstance(reply, list):
-                reply = dict(zip(reply[::2], reply[1::2], strict=True))
-            settings = {_text(name).replace("-", "_"): _text(value) for name, value in reply.items()}
-            if "maxmemory_policy" in settings:
-                return settings["maxmemory_policy"], int(settings.get("maxmemory", 0))
-        return "", 0
 
     def store(self, values: dict[str, bytes], expiry_ms: int, verb: str, *args: Argument) -> Any:
         """SET large values with an expiry and call the verb that accepts or refuses them, in one round trip.
@@ -245,10 +235,6 @@ class RedisServer:
                 raise Unreachable(f"Redis cannot serve requests: {failure}") from failure
             if "already exists" not in str(failure):  # another process loaded them first
                 raise
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.Redis:

@@ -1,20 +1,27 @@
-"""`WeightCache`: payloads of weights that all processes of this user on this machine share, in the memory at /dev/shm.
+"""`WeightCache`: weights that all processes of this user on this machine share, in the memory at /dev/shm.
 
 The learner adds what it publishes. On other machines, the first process that needs a version reads it from the store
 and checks its sha256. The others read the file, whose name is that hash. So a version crosses the network once per
-machine and is hashed once. Without a usable /dev/shm, each process reads the store.
+machine and is hashed once.
+
+Actors ask for newer weights often, and a request to the server takes longer than a step of the policy. So processes
+also share the server's last answer in 24 bytes: the newest version, its digest, and the time of the answer. A process
+asks the server only if that answer is older than `FRESH_S`. Without a usable /dev/shm, each process asks the store.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import mmap
 import os
 import secrets
 import stat
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -22,15 +29,19 @@ KEPT = 2  # files per namespace: the newest version, and the one before it, whic
 MAX_SHARE = 0.1  # of the free memory there that a payload may take
 WAIT_S = 1.0  # longest wait for another process that is reading the store
 POLL_S = 0.002
+FRESH_S = 0.002
+_HEAD = struct.Struct("<q8sq")  # version, digest, CLOCK_MONOTONIC in nanoseconds, which all processes share
 
 
 class WeightCache:
-    """The cache of one namespace. `folder` is created if it is missing; it must belong to this user alone."""
+    """The cache of one namespace on the server at an address. `folder` is created if it is missing; it must belong to
+    this user alone."""
 
-    def __init__(self, namespace: str, folder: Path | None = None) -> None:
+    def __init__(self, namespace: str, address: str, folder: Path | None = None) -> None:
         self._namespace = namespace
         self._folder = folder or SHARED_MEMORY / f"tamiyo-weights-{os.getuid()}"
         self._lock_path = self._folder / f"{namespace}.lock"
+        self._head_path = self._folder / f"{namespace}.{hashlib.sha256(address.encode()).hexdigest()[:16]}.shared"
         self._used = False
 
     def payload(self, sha256: str, read_store: Callable[[], bytes | None]) -> tuple[bytes | None, bool]:
@@ -41,7 +52,6 @@ class WeightCache:
         """
         if not self._is_usable():
             return read_store(), False
-        self._used = True
         path = self._path(sha256)
         with self._turn(path):
             with suppress(OSError):
@@ -49,44 +59,63 @@ class WeightCache:
             payload = read_store()
             if payload is None or hashlib.sha256(payload).hexdigest() != sha256:
                 return payload, False
-            with suppress(OSError):  # no memory left there
-                self._write(path, payload)
+            self._write(path, payload)
             return payload, True
 
     def add(self, sha256: str, payload: bytes) -> None:
         """Keep a payload that this process has made, for the others on this machine."""
         if self._is_usable():
-            self._used = True
-            with suppress(OSError):  # no memory left there
-                self._write(self._path(sha256), payload)
+            self._write(self._path(sha256), payload)
 
-    def shared_file(self, name: str) -> Path | None:
-        """Return the path of another file of this namespace, which `clear` removes, or None if there is no usable
-        folder. `name` is 16 characters long."""
-        if not self._is_usable():
+    def recent_head(self) -> tuple[int, str] | None:
+        """Return the newest version and its digest, or None if nobody has asked the server within `FRESH_S`."""
+        if self._head is None:
             return None
-        self._used = True
-        return self._folder / f"{self._namespace}.{name}.shared"
+        version, digest, asked_ns = _HEAD.unpack_from(self._head)
+        if not 0 <= time.monotonic_ns() - asked_ns < FRESH_S * 1e9:
+            return None
+        return version, digest.hex() if version >= 0 else ""
+
+    def saw_head(self, version: int, digest: str) -> None:
+        """Share which version the server has just called the newest."""
+        if self._head is not None:
+            _HEAD.pack_into(self._head, 0, version, bytes.fromhex(digest), time.monotonic_ns())
 
     def clear(self) -> None:
         """Remove the files of this namespace if this process used them; other processes read the store again."""
         if self._used:
-            shared = self._folder.glob(f"{self._namespace}.{'?' * 16}.shared")
-            for path in (*self._files(), *shared, self._lock_path):
+            heads = self._folder.glob(f"{self._namespace}.{'?' * 16}.shared")
+            for path in (*self._files(), *heads, self._lock_path):
                 path.unlink(missing_ok=True)
+
+    @cached_property
+    def _head(self) -> mmap.mmap | None:
+        if not self._is_usable():
+            return None
+        try:
+            file = os.open(self._head_path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+            try:
+                os.ftruncate(file, _HEAD.size)
+                return mmap.mmap(file, _HEAD.size)
+            finally:
+                os.close(file)
+        except OSError:  # no memory left there
+            return None
 
     def _path(self, sha256: str) -> Path:
         return self._folder / f"{self._namespace}~{sha256}"
 
     def _is_usable(self) -> bool:
-        """Whether nobody else can write to the folder."""
+        """Whether nobody else can write to the folder, which is used from then on."""
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             status = self._folder.lstat()
         except OSError:
             return False
         private = status.st_uid == os.getuid() and not stat.S_IMODE(status.st_mode) & 0o077
-        return stat.S_ISDIR(status.st_mode) and private
+        usable = stat.S_ISDIR(status.st_mode) and private
+        self._used |= usable
+        return usable
 
     @contextmanager
     def _turn(self, path: Path) -> Iterator[None]:
@@ -108,18 +137,18 @@ class WeightCache:
                 os.close(lock)  # releases it, as the death of the process does
 
     def _write(self, path: Path, payload: bytes) -> None:
-        """Create the file at once under its name, and remove the oldest of the namespace."""
-        memory = os.statvfs(self._folder)
-        if len(payload) > MAX_SHARE * memory.f_bavail * memory.f_frsize:
-            return
+        """Create the file at once under its name if there is memory for it, and remove the oldest of the namespace."""
         partial = self._folder / f"{self._namespace}~{secrets.token_hex(8)}.partial"
         try:
+            memory = os.statvfs(self._folder)
+            if len(payload) > MAX_SHARE * memory.f_bavail * memory.f_frsize:
+                return
             with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(payload)
             partial.rename(path)
         except OSError:
             partial.unlink(missing_ok=True)
-            raise
+            return
         for old in self._files()[KEPT:]:
             old.unlink(missing_ok=True)
 

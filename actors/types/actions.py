@@ -193,9 +193,9 @@ def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "ta
         "alpha_target": tuple(str(a) for a in ALPHA_TARGETS),
         "alpha_speed": tuple("instant" if n == 0 else f"{n} epochs" for n in ALPHA_SPEEDS_EPOCHS),
     }
-    own = PROFILES[profile]
-    heads = (Head("op", tuple(op.name for op in own.ops)), *(Head(name, choices[name]) for name in own.heads))
-    relevance = tuple(tuple(h.name == "op" or h.name in RELEVANT_HEADS[op] for h in heads) for op in own.ops)
+    subset = PROFILES[profile]
+    heads = (Head("op", tuple(op.name for op in subset.ops)), *(Head(name, choices[name]) for name in subset.heads))
+    relevance = tuple(tuple(h.name == "op" or h.name in RELEVANT_HEADS[op] for h in heads) for op in subset.ops)
     return ActionSpec(heads, relevance)
 
 

@@ -12,6 +12,18 @@ from numpy.typing import NDArray
 
 MAX_TELEMETRY = 256  # telemetry values per episode
 REPORTED_TASK = "reported"  # task of episodes that are training runs of users'
+RANKS = {
+    "policy_version": 1,
+    "obs": 2,
+    "blueprint_indices": 2,
+    "actions": 2,
+    "log_probs": 2,
+    "masks": 2,
+    "values": 1,
+    "baseline_values": 1,
+    "rewards": 1,
+}
+"""Ranks of the arrays with an entry per step."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)  # scalars are transmitted as float64 but used as float32
 
 
@@ -130,72 +142,51 @@ class Episode:
 
     def validate(self) -> None:
         """Raise `InvalidEpisode` on wrong shapes, non-finite numbers, positive log-probs or negative actions."""
+        if fault := self._fault():
+            raise InvalidEpisode(f"episode {self.episode_id}: {fault}")
+
+    def _fault(self) -> str:
+        """Return why this episode is invalid; empty if it is valid."""
         steps = len(self)
         if steps < 1:
-            raise InvalidEpisode(f"episode {self.episode_id}: no steps")
+            return "no steps"
         if self.terminated == self.truncated:
-            raise InvalidEpisode(f"episode {self.episode_id}: exactly one of terminated and truncated must be true")
-        ranks = {"obs": 2, "blueprint_indices": 2, "actions": 2, "log_probs": 2, "masks": 2}
-        for name in (
-            "policy_version",
-            "obs",
-            "blueprint_indices",
-            "actions",
-            "log_probs",
-            "masks",
-            "values",
-            "baseline_values",
-            "rewards",
-        ):
+            return "exactly one of terminated and truncated must be true"
+        for name, rank in RANKS.items():
             array = getattr(self, name)
-            if array.ndim != ranks.get(name, 1) or array.shape[0] != steps:
-                raise InvalidEpisode(
-                    f"episode {self.episode_id}: {name} has shape {array.shape}, expected {steps} steps"
-                )
+            if array.ndim != rank or array.shape[0] != steps:
+                return f"{name} has shape {array.shape}, expected {steps} steps"
         if self.actions.shape != self.log_probs.shape:
-            raise InvalidEpisode(
-                f"episode {self.episode_id}: actions {self.actions.shape} and log_probs {self.log_probs.shape} differ"
-            )
-        for final, steps_of in (
-            ("final_obs", "obs"),
-            ("final_masks", "masks"),
-            ("final_blueprint_indices", "blueprint_indices"),
-        ):
-            if getattr(self, final).shape != getattr(self, steps_of).shape[1:]:
-                raise InvalidEpisode(f"episode {self.episode_id}: the shape of {final} does not match {steps_of}")
-        carried = 0 if self.burn_in is None else self._carried_steps(self.burn_in)
-        if self.state_stride < 1 or self.states.h.shape[1] != -(-(carried + steps) // self.state_stride):
-            raise InvalidEpisode(
-                f"episode {self.episode_id}: {self.states.h.shape[1]} stored states for {steps} steps after {carried} "
-                f"of burn-in, stride {self.state_stride}"
-            )
+            return f"actions {self.actions.shape} and log_probs {self.log_probs.shape} differ"
+        for name in ("obs", "masks", "blueprint_indices"):
+            if getattr(self, f"final_{name}").shape != getattr(self, name).shape[1:]:
+                return f"the shape of final_{name} does not match {name}"
+        carried = 0
+        if self.burn_in is not None:
+            if fault := self._burn_in_fault(self.burn_in):
+                return fault
+            carried = len(self.burn_in)
+        stored = self.states.h.shape[1]
+        if self.state_stride < 1 or stored != -(-(carried + steps) // self.state_stride):
+            return f"{stored} stored states for {steps} steps after {carried} of burn-in, stride {self.state_stride}"
         for name in ("obs", "log_probs", "values", "baseline_values", "rewards", "final_obs"):
             if not np.isfinite(getattr(self, name)).all():
-                raise InvalidEpisode(f"episode {self.episode_id}: {name} has NaN or Inf")
+                return f"{name} has NaN or Inf"
         for state in (self.initial_state, self.states):
             counts = {a.shape[1] for a in state.arrays}
             if state.h.shape != state.c.shape or len(counts) > 1 or not all(np.isfinite(a).all() for a in state.arrays):
-                raise InvalidEpisode(f"episode {self.episode_id}: recurrent state is malformed or not finite")
+                return "recurrent state is malformed or not finite"
         if len(self.telemetry) > MAX_TELEMETRY:
-            raise InvalidEpisode(
-                f"episode {self.episode_id}: {len(self.telemetry)} telemetry values, the limit is {MAX_TELEMETRY}"
-            )
+            return f"{len(self.telemetry)} telemetry values, the limit is {MAX_TELEMETRY}"
         if not all(abs(v) <= FLOAT32_MAX for v in (self.bootstrap_value, *self.telemetry.values())):
-            raise InvalidEpisode(
-                f"episode {self.episode_id}: bootstrap value or telemetry is not finite or exceeds float32"
-            )
+            return "bootstrap value or telemetry is not finite or exceeds float32"
         if (self.log_probs > 1e-6).any() or (self.actions < 0).any():
-            raise InvalidEpisode(f"episode {self.episode_id}: positive log-prob or negative action")
+            return "positive log-prob or negative action"
+        return ""
 
-    def _carried_steps(self, burn_in: BurnIn) -> int:
-        """Return their number. Raises `InvalidEpisode` unless they fit the episode and are finite."""
+    def _burn_in_fault(self, burn_in: BurnIn) -> str:
         for name in ("obs", "blueprint_indices"):
-            carried, own = getattr(burn_in, name), getattr(self, name)
-            if carried.ndim != 2 or carried.shape[1:] != own.shape[1:] or not 0 < len(carried) == len(burn_in):
-                raise InvalidEpisode(
-                    f"episode {self.episode_id}: burn_in.{name} has shape {carried.shape}, expected at least one step "
-                    f"of width {own.shape[1]}"
-                )
-        if not np.isfinite(burn_in.obs).all():
-            raise InvalidEpisode(f"episode {self.episode_id}: burn_in.obs has NaN or Inf")
-        return len(burn_in)
+            before, steps = getattr(burn_in, name), getattr(self, name)
+            if before.ndim != 2 or before.shape[1:] != steps.shape[1:] or not 0 < len(before) == len(burn_in):
+                return f"burn_in.{name} has shape {before.shape}, expected at least one step of width {steps.shape[1]}"
+        return "" if np.isfinite(burn_in.obs).all() else "burn_in.obs has NaN or Inf"

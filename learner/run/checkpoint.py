@@ -169,7 +169,7 @@ def _encode(checkpoint: Checkpoint) -> bytes:
 
 
 def save_policy(checkpoint: Checkpoint, path: Path) -> None:
-    """Return the weights alone, to act with: a checkpoint without the data that only the next update needs."""
+    """Write the weights alone, to act with: a checkpoint without the data that only the next update needs."""
     write_durably(path, _encode(Checkpoint(checkpoint.progress, (), checkpoint.weights, {})), replace=True)
 
 
@@ -192,7 +192,7 @@ def newest_sound(folder: Path, belongs: Callable[[CheckpointKey], bool] = lambda
         key = key_of(path)
         if key.update == 0 or not belongs(key):
             continue
-        if json.loads(_metadata(path)["progress"]).get("broken_updates", 0) == 0:
+        if json.loads(_metadata(path)["progress"])["broken_updates"] == 0:
             return path
     return None
 
@@ -212,10 +212,10 @@ def _prune(folder: Path, keep: int, generation: int, ancestors: Ancestors) -> No
         return in_lineage(key, generation, ancestors)
 
     found = list_checkpoints(folder)
-    own = [path for path in found if belongs(key_of(path))]
-    late = [path for path in found if key_of(path).generation < generation and path not in own]
+    lineage = [path for path in found if belongs(key_of(path))]
+    late = [path for path in found if key_of(path).generation < generation and path not in lineage]
     sound = newest_sound(folder, belongs)
-    for path in [*late, *own[:-keep]]:
+    for path in [*late, *lineage[:-keep]]:
         if path != sound:
             path.unlink(missing_ok=True)
     for partial in folder.glob("*.partial"):
@@ -279,7 +279,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         check_content({name: t.numpy() for name, t in tensors.items()}, metadata)
         check_format(path, metadata)
         progress = _progress(metadata["progress"])
-        own = {k.removeprefix("network."): t.numpy() for k, t in tensors.items() if k.startswith("network.")}
+        network = {k.removeprefix("network."): t.numpy() for k, t in tensors.items() if k.startswith("network.")}
         moments = {k.removeprefix("optimizer."): t for k, t in tensors.items() if k.startswith("optimizer.")}
         weights = WeightSet(
             progress.version,
@@ -287,12 +287,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
             metadata["spaces_hash"],
             metadata["architecture"],
             int(metadata["state_stride"]),
-            own,
+            network,
         )
-        known = json.loads(metadata.get("memory", "null"))
+        known = json.loads(metadata["memory"])
         memory = LedgerMemory.from_dict(known) if known else None
         consumed = episode_ids(json.loads(metadata["consumed"]))
-        ancestors = tuple(CheckpointKey(*map(int, pair)) for pair in json.loads(metadata.get("ancestors", "[]")))
+        ancestors = tuple(CheckpointKey(*map(int, pair)) for pair in json.loads(metadata["ancestors"]))
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error
     return Checkpoint(progress, consumed, weights, moments, memory, ancestors)
@@ -313,11 +313,9 @@ def restore_optimizer(
 ) -> None:
     """Restore saved moments and step counters by parameter name."""
     for name, p in network.named_parameters():
-        prefix = f"{name}."
-        own = {k.removeprefix(prefix): t for k, t in moments.items() if k.startswith(prefix)}
-        own = {k: t for k, t in own.items() if "." not in k}
-        if own:
-            optimizer.state[p] = {k: t.clone().to(p.device) for k, t in own.items()}
+        state = {k.rpartition(".")[2]: t for k, t in moments.items() if k.rpartition(".")[0] == name}
+        if state:
+            optimizer.state[p] = {k: t.clone().to(p.device) for k, t in state.items()}
 
 
 def load_policy(path: str | Path, slots: int | None = None) -> FactoredRecurrentActorCritic:

@@ -76,8 +76,8 @@ class LineageFolder:
         return None
 
     def lines_of(self, generation: int) -> Path:
-        """Return the folder with the lines of a generation's lineage; older versions of Tamiyo kept them in the run
-        folder."""
+        """Return the folder with the lines of a generation. If a later one has removed it, that is the run folder,
+        which links to copies of them."""
         folder = self.folder_of(generation)
         return folder if folder.is_dir() else self.run_dir
 
@@ -118,7 +118,7 @@ class Lineage(LineageFolder):
         """Claim the next generation, whichever learner holds the current one, then load the newest checkpoint."""
         number = 0
         while True:
-            number = 1 + max(number, self.latest(), self._store.current_generation(), self._unnamed())
+            number = 1 + max(number, self.latest(), self._store.current_generation())
             try:
                 self._claim(number)
                 break
@@ -137,9 +137,7 @@ class Lineage(LineageFolder):
         """Claim the next generation for the learner that holds the current one and has made `update`. Raises `Fenced`
         if another learner claimed it."""
         self.check()
-        current = self._store.current_generation()
-        if current > self.generation:
-            raise Fenced(f"generation {self.generation} is closed: generation {current} is open")
+        self._require_newest(self._store.current_generation())
         before = self.generation
         try:
             self._claim(before + 1, (*self.ancestors, CheckpointKey(before, update)))
@@ -148,18 +146,18 @@ class Lineage(LineageFolder):
 
     def check(self) -> None:
         """Raise `Fenced` if a later generation has written to the folder."""
-        latest = self.latest()
-        if latest > self.generation:
-            raise Fenced(f"generation {self.generation} is closed: generation {latest} is open")
+        self._require_newest(self.latest())
 
     def fence(self) -> None:
         """Raise `Fenced` if the store or the folder knows a later generation. If the store is unreachable, the file may
         be written: that is harmless, see `learner.run.checkpoint`."""
         with suppress(Unreachable):
-            current = self._store.current_generation()
-            if current > self.generation:
-                raise Fenced(f"generation {self.generation} is closed: generation {current} is open")
+            self._require_newest(self._store.current_generation())
         self.check()
+
+    def _require_newest(self, latest: int) -> None:
+        if latest > self.generation:
+            raise Fenced(f"generation {self.generation} is closed: generation {latest} is open")
 
     def began(self, version: int, memory: LedgerMemory) -> None:
         """Record that the claimed generation is open and begins with `version`; remove the folders of earlier ones."""
@@ -182,15 +180,6 @@ class Lineage(LineageFolder):
         self.generation, self.ancestors = number, ancestors
         self._store.claim_generation(number)
 
-    def _unnamed(self) -> int:
-        """Return the generation of the newest checkpoint if its name contains none, as in older versions of Tamiyo."""
-        found = list_checkpoints(self.checkpoints)
-        if not found or key_of(found[-1]).generation:
-            return 0
-        with suppress(UserError):  # the error is raised when it is loaded
-            return load_checkpoint(found[-1]).progress.generation
-        return 0
-
 
 def start_from(path: Path) -> None:
     """Continue a run from one of its older checkpoints, in a new generation; later updates are abandoned. Raises
@@ -204,11 +193,7 @@ def start_from(path: Path) -> None:
             run.make(number)
             break
     progress, key = checkpoint.progress, key_of(path)
-    lines = run.folder_of(progress.generation)
-    if not lines.is_dir():  # an ancestor's: later generations have copies of its lines
-        others = [n for n in run.claimed() if n != number]
-        lines = run.folder_of(max(others)) if others else run.run_dir
-    copy_lines(lines, run.folder_of(number), progress.update)
+    copy_lines(run.lines_of(progress.generation), run.folder_of(number), progress.update)
     write_checkpoint(
         run.checkpoints,
         replace(

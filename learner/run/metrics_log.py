@@ -1,21 +1,22 @@
 """Where an update's metrics go: JSON lines, TensorBoard and, if wanted, Weights & Biases.
 
-Every name must be declared in actors.metrics.registry. The files may be in a folder of the learner's own (see
-`learner.run.lineage`); the run's folder then contains links to them.
+Every name must be declared in actors.metrics.registry. The files are in a folder of the learner's own (see
+`learner.run.lineage`); the run's folder contains links to them.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from actors.metrics.registry import lookup
 from actors.transport.base import Fenced
@@ -23,63 +24,32 @@ from learner.run.disk import NO_LINKS
 from learner.run.wandb_log import WandbLog
 
 FILES = ("metrics.jsonl", "episodes.jsonl")
-BLOCK, COPY_BYTES = 2**13, 2**20
+UPDATE = re.compile(rb'\{"update": (\d+)[,}]')  # the start of every line
 Retry = Callable[[Callable[[], None]], None]
 """Calls a write, and repeats it while the disk is full."""
 
 
 def _update_of(line: bytes) -> float:
     """Return the update of a line; infinite for an incomplete line of a dying process, whose update is repeated."""
-    try:
-        return float(json.loads(line)["update"]) if line.endswith(b"\n") else float("inf")
-    except ValueError:
-        return float("inf")
+    found = UPDATE.match(line)
+    return int(found[1]) if found and line.endswith(b"\n") else math.inf
 
 
 def copy_lines(source: Path, folder: Path, last: int, retry: Retry = lambda write: write()) -> None:
-    """Copy the lines of both files in `source` up to update `last` to `folder`, which may be the same. Later lines
-    belong to an abandoned lineage. Lines are in the order of updates, and only the last ones are in memory."""
+    """Copy the lines of both files in `source` up to update `last` to another folder. They are in the order of updates;
+    later ones belong to an abandoned lineage."""
     for name in FILES:
-        path, own = source / name, folder / name
-        with path.open("rb") if path.exists() else io.BytesIO() as lines:
-            end = _end_of(lines, last)
-            if source == folder and end == lines.seek(0, os.SEEK_END):
-                continue
-            unfinished = own.with_suffix(f".{secrets.token_hex(8)}.partial")
-            retry(partial(_copy, lines, end, unfinished))
-            unfinished.replace(own)
+        retry(partial(_copy, source / name, folder / name, last))
 
 
-def _end_of(lines: BinaryIO, last: int) -> int:
-    """Return where the last line up to update `last` ends."""
-    end = lines.seek(0, os.SEEK_END)
-    while end > 0:
-        start = _start_of_line(lines, end)
-        lines.seek(start)
-        if _update_of(lines.read(end - start)) <= last:
-            return end
-        end = start
-    return 0
-
-
-def _start_of_line(lines: BinaryIO, end: int) -> int:
-    """Return where the line that ends at `end` starts."""
-    start = end - 1  # where its line break is
-    while start > 0:
-        size = min(BLOCK, start)
-        lines.seek(start - size)
-        found = lines.read(size).rfind(b"\n")
-        if found >= 0:
-            return start - size + found + 1
-        start -= size
-    return 0
-
-
-def _copy(lines: BinaryIO, size: int, path: Path) -> None:
-    lines.seek(0)
+def _copy(source: Path, path: Path, last: int) -> None:
     with path.open("wb") as file:
-        while size > 0 and (data := lines.read(min(COPY_BYTES, size))):
-            size -= file.write(data)
+        if source.exists():
+            with source.open("rb") as lines:
+                for line in lines:
+                    if _update_of(line) > last:
+                        return
+                    file.write(line)
 
 
 class _Lines:
@@ -127,28 +97,24 @@ class MetricsLog:
     def __init__(
         self,
         run_dir: Path,
-        resume_update: int,
+        folder: Path,
+        update: int,
         retry: Retry = lambda write: write(),
         wandb: str | None = None,
-        folder: Path | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the logs in `folder`, by default the run folder, and remove lines of updates after `resume_update`.
-        `wandb` is a Weights & Biases project. `check` raises if another learner has taken over the run."""
-        run_dir.mkdir(parents=True, exist_ok=True)
-        self._run_dir, self._check = run_dir, check
-        self._folder, self._retry = run_dir / "tensorboard", retry
-        folder = folder or run_dir
-        copy_lines(folder, folder, resume_update, retry)
+        """Open the logs in `folder`, which end with `update`, and link them in the run folder. `wandb` is a Weights &
+        Biases project. `check` raises if another learner has taken over the run."""
+        self._run_dir, self._check, self._retry = run_dir, check, retry
         self._metrics, self._episodes = (_Lines(folder / name, retry) for name in FILES)
         self._show()
-        self._tensorboard = self._open_tensorboard(resume_update)
+        self._tensorboard = self._open_tensorboard(update)
         self._wandb = WandbLog(wandb, run_dir) if wandb else None
 
     def _open_tensorboard(self, update: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        return SummaryWriter(str(self._folder), purge_step=update + 1)
+        return SummaryWriter(str(self._run_dir / "tensorboard"), purge_step=update + 1)
 
     def move(self, folder: Path, update: int) -> None:
         """Continue in another folder, with a copy of all lines up to `update`."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from actors.metrics.run_status import run_status
 from actors.transport.base import Transport, Unreachable
 from actors.transport.ledger import Ledger
 from actors.types.episode import EndReason, Episode
-from learner.run.interval import t_interval
 from learner.run.run_state import RunState
 
 SEED_HOST_FIGURES = ("final_accuracy", "growth_ratio")  # telemetry of seed hosts that has metrics
@@ -125,6 +126,17 @@ def _means(episodes: Sequence[Episode]) -> dict[str, float]:
         **_seed_host_means(ended),
         "episode_steps": float(np.mean([e.telemetry.get("episode_steps", len(e)) for e in ended])),
     }
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's 95% interval of the mean of `[n]` independent values; None for fewer than two. It is cheap
+    enough for every update; reports use the bootstrap of `deploy/report/statistics.py`."""
+    n = len(values)
+    if n < 2:
+        return None
+    x = np.asarray(values, dtype=np.float64)
+    half = float(stdtrit(n - 1, 0.975)) * float(x.std(ddof=1)) / math.sqrt(n)
+    return float(x.mean()) - half, float(x.mean()) + half
 
 
 def _seed_host_means(episodes: Sequence[Episode]) -> dict[str, float]:

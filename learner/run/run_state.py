@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -36,8 +36,7 @@ MAX_BROKEN = 3  # updates in a row with gradients that are not finite, before th
 
 
 class RunState:
-    """Opens generations, saves, acknowledges, publishes and rolls back. `stop` ends every wait for the store or for
-    disk space."""
+    """Opens generations, saves, acknowledges, publishes and rolls back."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class RunState:
         self.progress = LearnerProgress()
         self.lineage = Lineage(run_dir, transport)
         self.ack_tracker = AckTracker(transport, config, (), None)
-        self.stop: Callable[[], bool] = lambda: False
+        self._stop: Callable[[], bool] = lambda: False  # ends every wait for the store or for disk space
         self.checkpoint_s = self.publish_s = 0.0  # of the last checkpoint and the last publication
         self._restored_at: int | None = None  # update after which weights were rolled back, until one is sound again
         self._publish_retry: Backoff | None = None  # while the store has no room for the weights
@@ -66,10 +65,14 @@ class RunState:
         self.progress = checkpoint.progress
         self.ack_tracker = AckTracker(self.transport, self.config, checkpoint.consumed, checkpoint.memory)
 
-    def open(self) -> MetricsLog:
+    def open(self, stop: Callable[[], bool]) -> MetricsLog:
         """Take over the run. From the claim on, an older learner can change nothing; its earlier changes are in the
-        checkpoint that is then loaded. Waits for the store. Raises `Fenced` if another learner takes over."""
-        return Retry(self._warn, lambda: self.stop())(self._take_over)
+        checkpoint that is then loaded. Waits for the store. Raises `Fenced` if another learner takes over.
+
+        From then on, `stop` ends every wait for the store or for disk space once it returns true.
+        """
+        self._stop = stop
+        return Retry(self._warn, stop)(self._take_over)
 
     def with_store(self, call: Callable[[], T]) -> T | None:
         """Return the result of `call`, or None if the store was unreachable meanwhile and the queue was taken over
@@ -79,7 +82,7 @@ class RunState:
         except Unreachable as error:
             self._warn(f"{error}; waiting for it, and training continues when it is back")
             began = time.monotonic()
-            Retry(stop=self.stop)(self._reopen)
+            Retry(stop=self._stop)(self._reopen)
             self._warn(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 
@@ -95,7 +98,7 @@ class RunState:
     def finish(self) -> None:
         """Save and acknowledge the last update."""
         self._save()
-        self._acknowledge()
+        self.ack_tracker.durable()
 
     def publish_again(self) -> None:
         """Publish weights that the store had no room for, once it is time to retry."""
@@ -132,7 +135,7 @@ class RunState:
         )
         with suppress(Unreachable):
             self.ack_tracker.acknowledge()
-        Retry(self._warn, lambda: self.stop())(lambda: self._reopen(sound.progress.version))
+        Retry(self._warn, self._stop)(lambda: self._reopen(sound.progress.version))
 
     def _restore_weights(self, checkpoint: Checkpoint) -> None:
         load_weights(self.network, checkpoint.weights)
@@ -144,25 +147,28 @@ class RunState:
         if newest is not None:
             self.restore(newest)
         update, folder = self.progress.update, self.lineage.folder
-        try:
+        with self._folder_in_use():
             copy_lines(self.lineage.lines_from, folder, update, self._when_full)
             self._open_generation()
-            self._log = MetricsLog(self.run_dir, update, self._when_full, self._wandb, folder, self.lineage.check)
+            self._log = MetricsLog(self.run_dir, folder, update, self._when_full, self._wandb, self.lineage.check)
             return self._log
-        except FileNotFoundError:
-            self.lineage.check()  # a later generation has removed the folder of this one
-            raise
 
     def _reopen(self, rolled_back_to: int | None = None) -> None:
         """Claim and open the next generation after an outage or a rollback. It may be unknown which calls took effect,
         so everything pending is examined again. Raises `Fenced` if another learner has taken over."""
         self.lineage.advance(self.progress.update)
-        try:
+        with self._folder_in_use():
             if self._log is not None:
                 self._log.move(self.lineage.folder, self.progress.update)
             self._open_generation(rolled_back_to)
+
+    @contextmanager
+    def _folder_in_use(self) -> Iterator[None]:
+        """Raise `Fenced` if a file is missing because a later generation has removed it."""
+        try:
+            yield
         except FileNotFoundError:
-            self.lineage.check()  # a later generation has removed the folder of this one
+            self.lineage.check()
             raise
 
     def _open_generation(self, rolled_back_to: int | None = None) -> None:
@@ -212,21 +218,14 @@ class RunState:
                 again,
             )
 
-        try:
+        with self._folder_in_use():
             self._when_full(write)
-        except FileNotFoundError:
-            self.lineage.check()  # a later generation has removed the unfinished file
-            raise
         self.checkpoint_s = time.monotonic() - start
 
     def _acknowledge_and_publish(self, durable: bool) -> None:
         if durable:
-            self._acknowledge()
+            self.ack_tracker.durable()
         self._publish()
-
-    def _acknowledge(self) -> None:
-        """Acknowledge the episodes in the last checkpoint."""
-        self.ack_tracker.durable()
 
     def _publish(self) -> None:
         """Publish the weights. If the store has no room for them, training continues, because it frees memory, and
@@ -253,4 +252,4 @@ class RunState:
         log.warning(line)
 
     def _when_full(self, write: Callable[[], T]) -> T:
-        return until_there_is_room(write, self.run_dir, self._warn, lambda: self.stop())
+        return until_there_is_room(write, self.run_dir, self._warn, self._stop)

@@ -1,8 +1,11 @@
-"""Runs on a three-node cluster: the driver or a node is lost, another driver follows, and the run is stopped."""
+"""Runs on a three-node cluster: the driver, a node or the supervisor is lost, and the number of nodes changes.
+
+Some are submitted from outside, with ray://."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -15,7 +18,16 @@ from tests.support.chaos.clusters import PASSWORD, Nodes, flags, server_with_pas
 from tests.support.chaos.harness import SLACK, TARGETS_S
 from tests.support.launching import rows, small, tamiyo
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
+TIMEOUT_S = 300.0  # the tests share a busy machine
+SECRET = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+OWN_TASK = """
+import numpy as np
+from actors.env.tasks.families.planar import {factory}
+
+def mine(rng: np.random.Generator):
+    return {factory}(rng)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -30,23 +42,26 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
-    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
-    folder = tmp_path / "far"
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
+    tmp_path: Path, cluster: Nodes, redis_url: str, outside: bool
+) -> None:
+    name, address = ("far-outside", cluster.client) if outside else ("far", cluster.address)
+    folder = tmp_path / name
     metrics = folder / "metrics.jsonl"
-    arguments = flags(tmp_path, "far", cluster.address, redis_url, actors__count=2)
-    with tamiyo(tmp_path, "train", *arguments, **secret) as driver:
-        driver.wait_for(lambda: len(rows(metrics)) >= 2, 90.0)
+    arguments = flags(tmp_path, name, address, redis_url, actors__count=2)
+    with tamiyo(tmp_path, "train", *arguments, **SECRET) as driver:
+        driver.wait_for(lambda: len(rows(metrics)) >= 2, TIMEOUT_S)
         driver.process.send_signal(signal.SIGKILL)
         driver.wait()
         at = len(rows(metrics))
         wait_until(lambda: len(rows(metrics)) >= at + 3, 30)
 
-    with tamiyo(tmp_path, "train", *arguments, **secret) as follower:  # the same command again
+    with tamiyo(tmp_path, "train", *arguments, **SECRET) as follower:  # the same command again
         follower.wait_for(lambda: "is already running: following it" in follower.out and "update" in follower.out)
         follower.process.send_signal(signal.SIGINT)
         assert follower.wait(20) == 130
-        assert "tamiyo stop far" in follower.out
+        assert f"tamiyo stop {name}" in follower.out
         assert follower.err == ""
 
     killed = time.monotonic()
@@ -59,7 +74,7 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(tmp_path: Path, clu
     wait_until(replaced, SLACK * TARGETS_S["node"])
     print(f"node: running again after {time.monotonic() - killed:.1f} s (target {TARGETS_S['node']:.0f} s)")
 
-    with tamiyo(tmp_path, "stop", "far", "--address", cluster.address) as stop:
+    with tamiyo(tmp_path, "stop", name, "--address", address) as stop:
         assert stop.wait(60) == 0, stop.out + stop.err
         assert stop.err == ""
     ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
@@ -70,11 +85,10 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(tmp_path: Path, clu
 
 def test_a_killed_supervisor_is_restarted(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
     """It runs on the head node, so that the loss of another node does not affect it. Learner and actors die with it."""
-    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
     folder = tmp_path / "again"
     metrics = folder / "metrics.jsonl"
     with tamiyo(
-        tmp_path, "train", *flags(tmp_path, "again", cluster.address, redis_url, actors__count=2), **secret
+        tmp_path, "train", *flags(tmp_path, "again", cluster.address, redis_url, actors__count=2), **SECRET
     ) as driver:
         driver.wait_for(lambda: len(rows(metrics)) >= 2, 90.0)
         assert cluster.ask("where Supervisor") == "head"
@@ -103,3 +117,70 @@ def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes,
             (line,) = command.err.splitlines()
             assert line.startswith("tamiyo: error: ")
             assert word in line
+
+
+def played(folder: Path) -> set[tuple[str, str]]:
+    """(actor, incarnation) of every episode that was trained on."""
+    ids = [row["episode_id"].split("/") for row in rows(folder / "episodes.jsonl")]
+    return {(actor, incarnation) for _, actor, incarnation, _ in ids}
+
+
+def test_the_number_of_actors_follows_the_cluster(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
+    folder = tmp_path / "elastic"
+    sizes = {"actors__count": "auto", "learner__batch_episodes": 8}
+    with tamiyo(tmp_path, "train", *flags(tmp_path, "elastic", cluster.address, redis_url, **sizes), **SECRET) as run:
+        run.wait_for(lambda: cluster.ask("places") == "3 3", TIMEOUT_S)  # the fourth core is the learner's
+        run.wait_for(lambda: len(played(folder)) >= 3, TIMEOUT_S)
+
+        before = played(folder)
+        assert cluster.ask("join") == "done"
+        run.wait_for(lambda: cluster.ask("places") == "4 4", TIMEOUT_S)
+        run.wait_for(lambda: "actor-3" in {actor for actor, _ in played(folder) - before}, TIMEOUT_S)
+
+        assert cluster.ask("lose") == "done"
+        run.wait_for(lambda: cluster.ask("places") == "3 3", TIMEOUT_S)
+        run.wait_for(
+            lambda: re.findall(r"actors (\d+/\d+)", run.out)[-1] == "3/3", TIMEOUT_S
+        )  # the lost one is no longer expected
+        at = len(rows(folder / "metrics.jsonl"))
+        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= at + 3, TIMEOUT_S)
+
+        before = played(folder)
+        assert cluster.ask("join") == "done"
+        run.wait_for(lambda: cluster.ask("places") == "4 4", TIMEOUT_S)
+        run.wait_for(lambda: len(played(folder) - before) > 0, TIMEOUT_S)
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130
+    with tamiyo(tmp_path, "stop", "elastic", "--address", cluster.address) as stop:
+        assert stop.wait(TIMEOUT_S) == 0, stop.out + stop.err
+    episodes = rows(folder / "episodes.jsonl")
+    ids = [row["episode_id"] for row in episodes]
+    assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
+    seeds = [row["seed"] for row in episodes]
+    assert len(seeds) == len(set(seeds)), "a restarted actor repeated its episodes"
+    wait_until(lambda: cluster.ask("actors") == "0", 60)
+
+
+def test_a_run_from_outside_can_ship_its_code(
+    tmp_path: Path, cluster: Nodes, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is a module of the working directory, which no machine of the cluster has."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "their_stripes.py").write_text(OWN_TASK.format(factory="spirals"))
+    monkeypatch.chdir(home)
+    root = tmp_path / "shared"
+    # The shipped sources have a new path, so kernels would be compiled again; the tensor program needs none.
+    task = {"env__tasks": "their_stripes:mine", "env__backend": "torch", "learner__updates": 3, "actors__count": 2}
+    arguments = flags(root, "outside", cluster.client, redis_url, **task)
+    with tamiyo(tmp_path, "train", *arguments, **SECRET) as run:
+        assert run.wait(TIMEOUT_S) == 2
+        assert "'their_stripes:mine' cannot be imported" in run.err
+    with tamiyo(tmp_path, "train", *arguments, "--run.ship", "code", **SECRET) as run:
+        assert run.wait(TIMEOUT_S) == 0, run.out + run.err
+        assert "report.html" in run.out
+        assert run.err == ""
+    assert (root / "outside" / "report.html").is_file()
+    assert load_checkpoint(root / "outside").progress.update == 3
+    assert PASSWORD not in (root / "outside" / "config.yaml").read_text()
+    wait_until(lambda: cluster.ask("actors") == "0", 60)

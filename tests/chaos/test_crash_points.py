@@ -6,8 +6,8 @@ of an update to a file of the test, from which the expected lineage is computed.
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,23 +17,27 @@ import pytest
 import torch.utils.tensorboard  # noqa: F401 (imported once, before the forks)
 
 from actors.transport.ledger import Ledger
-from actors.transport.redis import RedisTransport, connect
 from actors.workers.outbox import Outbox
 from deploy.launch.embedded_redis import EmbeddedRedis
-from learner.run import checkpoint as checkpoint_module
-from learner.run import run_state as run_state_module
-from learner.run.checkpoint import list_checkpoints, load_checkpoint
-from learner.train import Learner
+from learner.run.checkpoint import load_checkpoint
 from tests.support.builders import make_episode
+from tests.support.chaos.forked_learner import Fault, train
 from tests.support.chaos.interruption import after, before
-from tests.support.learning.toy_learner import ToyProducer, make_learner
+from tests.support.launching import rows
+from tests.support.learning.toy_learner import ToyProducer
+from tests.support.stores import Store
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
-UPDATES, BATCH = 4, 4
+UPDATES = 4
 
 
-def fork(body: Callable[[], None]) -> int:
+@pytest.fixture
+def store(embedded_redis: EmbeddedRedis, namespace: str) -> Store:
+    return Store(embedded_redis.url, namespace)
+
+
+def fork(body: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         try:
@@ -49,109 +53,70 @@ def was_killed(status: int) -> bool:
     return os.WIFSIGNALED(status)
 
 
-class Queue:
-    """A run on a real server, and a record of the episodes that its learners trained on."""
-
-    def __init__(self, url: str, namespace: str, folder: Path) -> None:
-        self.url, self.namespace, self.folder = url, namespace, folder
-        self.first = 0  # process id of the learner that is killed
-
-    def open(self) -> RedisTransport:
-        return connect(self.url, None, self.namespace)
-
-    def learn(self, resume: bool, prepare: Callable[[Learner], None], **changes: Any) -> None:
-        learner = make_learner(self.folder, self.open(), resume, updates=UPDATES, batch_episodes=BATCH, **changes)
-        update = learner._update
-
-        def recorded(episodes: Any, elapsed_s: float) -> dict[str, float]:
-            row = {
-                "learner": os.getpid(),
-                "update": learner.progress.update + 1,
-                "ids": [e.episode_id for e in episodes],
-            }
-            with (self.folder / "applied.jsonl").open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            return update(episodes, elapsed_s)
-
-        learner._update = recorded  # type: ignore[method-assign]
-        prepare(learner)
-        learner.run()
-
-    def lineage(self, resumed_at: int) -> list[str]:
-        """Ids that the surviving weights were trained on."""
-        rows = [json.loads(line) for line in (self.folder / "applied.jsonl").read_text().splitlines()]
-        return [i for row in rows if row["learner"] != self.first or row["update"] <= resumed_at for i in row["ids"]]
-
-    def rolled_back(self, resumed_at: int) -> list[str]:
-        """Ids of the first learner's updates that no checkpoint contains."""
-        rows = [json.loads(line) for line in (self.folder / "applied.jsonl").read_text().splitlines()]
-        return [i for row in rows if row["learner"] == self.first and row["update"] > resumed_at for i in row["ids"]]
-
-    def ledger(self) -> Ledger:
-        transport = self.open()
-        ledger = transport.ledger()
-        transport.close()
-        ledger.check()
-        return ledger
+def ledger_of(store: Store) -> Ledger:
+    ledger = store().ledger()
+    ledger.check()
+    return ledger
 
 
-@pytest.fixture
-def queue(embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path) -> Queue:
-    return Queue(embedded_redis.url, namespace, tmp_path)
-
-
-def feed_until_it_ends(child: int, producer: ToyProducer) -> bool:
-    """Produce episodes and check the ledger while the learner runs; returns whether it was killed."""
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return was_killed(status)
-        if producer.transport.head() >= 0:
-            producer()
-        producer.transport.ledger().check()
-        time.sleep(0.02)
-
-
-POINTS: dict[str, Callable[[Learner], None]] = {
-    "after take": lambda learner: setattr(learner.transport, "take", after(learner.transport.take, 4)),
-    "after the step": lambda learner: setattr(learner, "_update", after(learner._update, 3)),
-    # the first checkpoint is that of the new generation
-    "during the checkpoint": lambda learner: setattr(checkpoint_module, "link", before(checkpoint_module.link, 4)),
-    "after the checkpoint": lambda learner: setattr(
-        run_state_module, "save_checkpoint", after(run_state_module.save_checkpoint, 4)
-    ),
-    "after ack": lambda learner: setattr(learner.transport, "ack", after(learner.transport.ack, 3)),
-    "after publish": lambda learner: setattr(learner.transport, "publish", after(learner.transport.publish, 4)),
+POINTS = {  # the first checkpoint and the first publication are those of the new generation
+    "taken": 4,
+    "updated": 3,
+    "before the link": 4,
+    "after the link": 4,
+    "acknowledged": 3,
+    "published": 4,
 }
+"""Names of `forked_learner.POINTS`, and at which call a learner kills itself there."""
 
 
 @pytest.mark.parametrize("ack", ["after_checkpoint", pytest.param("after_step", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", POINTS)
-def test_each_episode_is_trained_on_once_when_a_learner_is_killed(queue: Queue, point: str, ack: str) -> None:
-    changes = {"ack": ack, "checkpoint_every": 2} if ack == "after_step" else {}
-    if point in ("during the checkpoint", "after the checkpoint") and changes:
+def test_each_episode_is_trained_on_once_when_a_learner_is_killed(
+    store: Store, embedded_redis: EmbeddedRedis, tmp_path: Path, point: str, ack: str
+) -> None:
+    changes: dict[str, Any] = {"ack": ack, "checkpoint_every": 2} if ack == "after_step" else {}
+    if point in ("before the link", "after the link") and changes:
         changes["checkpoint_every"] = 1  # a third checkpoint is needed
-    producer = ToyProducer(queue.open())
-    queue.first = fork(lambda: queue.learn(False, POINTS[point], **changes))
-    assert feed_until_it_ends(queue.first, producer)
-    queue.ledger()
-    resume = bool(list_checkpoints(queue.folder / "checkpoints"))
-    resumed_at = load_checkpoint(queue.folder).progress.update if resume else 0
-    assert not feed_until_it_ends(fork(lambda: queue.learn(resume, lambda learner: None, **changes)), producer)
-    ledger, lineage = queue.ledger(), queue.lineage(resumed_at)
-    assert len(lineage) == len(set(lineage)) == ledger.trained == UPDATES * BATCH
-    assert load_checkpoint(queue.folder).progress.update == UPDATES
-    acknowledged = changes and point != "after the step"
-    assert ledger.trained_then_lost == (len(queue.rolled_back(resumed_at)) if acknowledged else 0)
+    producer, run = ToyProducer(store()), tmp_path / "run"
+    run.mkdir()
+
+    def learn(number: int, fault: Fault | None = None) -> bool:
+        """Produce episodes and check the ledger while a learner trains; returns whether it was killed."""
+        socket = embedded_redis.socket_path
+        child = fork(lambda: os._exit(train(store.url, socket, store.namespace, tmp_path, number, fault, changes)))
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return was_killed(status)
+            if producer.transport.head() >= 0:
+                producer()
+            producer.transport.ledger().check()
+            if fault is None and any(row["update"] >= UPDATES for row in rows(tmp_path / "applied.jsonl")):
+                (tmp_path / "stop").touch()
+            time.sleep(0.02)
+
+    assert learn(0, Fault(point, POINTS[point], signal.SIGKILL))
+    ledger_of(store)
+    resumed_at = load_checkpoint(run).progress.update
+    assert not learn(1)
+    ledger, applied = ledger_of(store), rows(tmp_path / "applied.jsonl")
+    lost = [row for row in applied if row["learner"] == 0 and row["update"] > resumed_at]
+    lineage = [i for row in applied if row not in lost for i in row["ids"]]
+    assert len(lineage) == len(set(lineage)) == ledger.trained == load_checkpoint(run).progress.episodes_trained
+    assert ledger.trained >= UPDATES * 4
+    assert [row["episode_id"] for row in rows(run / "episodes.jsonl")] == lineage
+    acknowledged = changes and point != "updated"
+    assert ledger.trained_then_lost == (sum(len(row["ids"]) for row in lost) if acknowledged else 0)
     assert ledger.dead_lettered == ledger.lost_with_store == 0
 
 
 @pytest.mark.parametrize("point", ["before put", "after put"])
-def test_episodes_lost_with_a_killed_actor_are_counted(queue: Queue, point: str) -> None:
-    queue.open().open_generation(-1, "learner")
+def test_episodes_lost_with_a_killed_actor_are_counted(store: Store, point: str) -> None:
+    store().open_generation(-1, "learner")
 
     def act() -> None:
-        transport = queue.open()
+        transport = store()
         outbox = Outbox(transport, "run", "a", 0, capacity_steps=1000)
         transport.put_all = (before if point == "before put" else after)(transport.put_all, 2)  # type: ignore[method-assign]
         for wave in range(2):
@@ -162,8 +127,8 @@ def test_episodes_lost_with_a_killed_actor_are_counted(queue: Queue, point: str)
 
     assert was_killed(os.waitpid(fork(act), 0)[1])
     arrived = 3 if point == "before put" else 6
-    ledger = queue.ledger()
+    ledger = ledger_of(store)
     assert (ledger.accepted, ledger.actors["a", 0].unsent) == (arrived, 6 - arrived)
-    Outbox(queue.open(), "run", "a", 1, capacity_steps=1000).report()  # its next incarnation
-    ledger = queue.ledger()
+    Outbox(store(), "run", "a", 1, capacity_steps=1000).report()  # its next incarnation
+    ledger = ledger_of(store)
     assert (ledger.accepted, ledger.actors["a", 0].lost_with_actor) == (arrived, 6 - arrived)

@@ -1,4 +1,4 @@
-"""A suspended learner, a slow actor, a zombie actor, invalid episodes, and weights with a flipped bit."""
+"""A suspended learner, a slow actor, a zombie actor, and weights with a flipped bit."""
 
 from __future__ import annotations
 
@@ -11,20 +11,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import psutil
 import pytest
 import redis
 
-from actors.codec import encode_episode
-from actors.transport.base import EpisodeHeader, PutStatus
 from actors.transport.weight_cache import SHARED_MEMORY
-from actors.types.episode import Episode
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import acting
-from tests.support.builders import make_episode
 from tests.support.chaos.harness import ChaosRun, chaos_run
 from tests.support.launching import rows, small
 
@@ -113,13 +108,6 @@ def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
     assert sent[f"actor-{index}", str(successor.incarnation)] > 0
 
 
-class UncheckedEpisode(Episode):
-    """An episode that may hold invalid values."""
-
-    def validate(self) -> None:
-        pass
-
-
 def _is_silent(run: ChaosRun, actor: str) -> bool:
     """Whether this actor produces nothing for two seconds."""
 
@@ -129,33 +117,6 @@ def _is_silent(run: ChaosRun, actor: str) -> bool:
     before = produced()
     time.sleep(2.0)
     return produced() == before
-
-
-def test_invalid_episodes_become_dead_letters_with_a_reason(run: ChaosRun) -> None:
-    before = run.ledger()
-    valid = make_episode(1, actor="stranger", incarnation=1)
-    fields = {f.name: getattr(valid, f.name) for f in dataclasses.fields(valid)}
-    with_nan = UncheckedEpisode(**fields | {"rewards": np.where(np.arange(len(valid)) == 3, np.nan, valid.rewards)})
-    payloads = {
-        "of another schema": encode_episode(dataclasses.replace(valid, episode_id="chaos/stranger/1/1")),
-        "with NaN": encode_episode(with_nan),
-        "cut short": encode_episode(valid)[:200],
-        "oversize": bytes(17 * 2**20),
-    }
-    with run.queue() as queue:
-        generation = run.checkpoint.progress.generation
-        for sequence, payload in enumerate(payloads.values(), start=1):
-            header = EpisodeHeader(f"chaos/stranger/1/{sequence}", "stranger", 1, sequence, generation, 0, 0)
-            while (status := queue.put(header, payload).status) is PutStatus.BUSY:
-                time.sleep(0.05)
-            assert status is PutStatus.OK
-        run.wait_for(lambda: run.ledger().dead_lettered == before.dead_lettered + len(payloads))
-        reasons = {letter.header.sequence: letter.reason for letter in queue.dead_letters()}
-    assert "NaN" in reasons[2]
-    assert "allowed" in reasons[4]
-    assert len(reasons) == len(payloads)
-    run.wait_for_updates(2)
-    run.identities()
 
 
 def test_weights_with_a_flipped_bit_are_never_used(run: ChaosRun) -> None:

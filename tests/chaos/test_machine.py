@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.chaos.harness import chaos_run
+from tests.support.stores import running
 
 pytestmark = [
     pytest.mark.chaos,
@@ -85,10 +86,8 @@ def server(tmp_path: Path) -> Iterator[TcpServer]:
             f"-n {NAME} route add default via {HOST}",
         ):
             subprocess.run(["ip", *words.split()], check=True)
-        settings = f"--port 7077 --bind {HOST} --requirepass {password} --appendonly no --dir {tmp_path}"
-        with subprocess.Popen([str(find_server()), *settings.split(), "--save", ""], stdout=subprocess.DEVNULL) as run:
+        with running(tmp_path, "--port", "7077", "--bind", HOST, "--requirepass", password, "--appendonly", "no"):
             yield TcpServer(f"redis://:{password}@{HOST}:7077/0")
-            run.kill()
     finally:
         subprocess.run(["ip", "netns", "del", NAME], check=False)
         subprocess.run(["ip", "link", "del", f"{NAME}0"], check=False, capture_output=True)

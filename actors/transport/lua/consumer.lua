@@ -168,7 +168,6 @@ function verbs.open(k, args)
       reset_store(k, args, 14)
       redis.call('HSET', k.generations, 'turn', turn)
     end
-    retire_old_rows(k)
     if lost or not known[1] then set(k.generations, 'store', id) end
     set(k.generations, 'turn', 1 + number(k.generations, 'turn'))
 

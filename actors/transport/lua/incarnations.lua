@@ -67,17 +67,13 @@ local function retire(k, actor, incarnation)
   unset(k.ledger, unpack(fields))
 end
 
--- Record which incarnations have rows, and retire all but the newest `max_rows`.
-local function set_listed(k, actor, incarnations, max_rows)
-  table.sort(incarnations, function(a, b) return tonumber(a) < tonumber(b) end)
-  while #incarnations > max_rows do retire(k, actor, table.remove(incarnations, 1)) end
-  set(k.ledger, 'actor:' .. actor .. ':listed', table.concat(incarnations, ' '))
-end
-
+-- Record that an incarnation has a row, and retire all rows but the newest `max_rows`.
 local function add_to_listed(k, actor, incarnation, listed, max_rows)
   local incarnations = {incarnation}
   for other in string.gmatch(listed, '%d+') do incarnations[#incarnations + 1] = other end
-  set_listed(k, actor, incarnations, max_rows)
+  table.sort(incarnations, function(a, b) return tonumber(a) < tonumber(b) end)
+  while #incarnations > max_rows do retire(k, actor, table.remove(incarnations, 1)) end
+  set(k.ledger, 'actor:' .. actor .. ':listed', table.concat(incarnations, ' '))
 end
 
 -- Give a retired incarnation its own row again; false if it was not retired.
@@ -123,22 +119,4 @@ local function register(k, actor, incarnation, latest, listed)
     end
   end
   add_to_listed(k, actor, incarnation, listed, newest and ROWS_KEPT or math.huge)
-end
-
--- Retire old rows of all actors. Earlier versions of Tamiyo kept a row for every incarnation.
-local function retire_old_rows(k)
-  if redis.call('HLEN', k.ledger) > MAX_FIELDS then return end -- actors wrote junk that nobody reads
-  local known = {}
-  for _, field in ipairs(redis.call('HKEYS', k.ledger)) do
-    local actor, incarnation = string.match(field, '^actor:([^/:]+)/(%d+):')
-    if actor then
-      known[actor] = known[actor] or {}
-      known[actor][incarnation] = true
-    end
-  end
-  for actor, found in pairs(known) do
-    local incarnations = {}
-    for incarnation in pairs(found) do incarnations[#incarnations + 1] = incarnation end
-    set_listed(k, actor, incarnations, ROWS_KEPT)
-  end
 end

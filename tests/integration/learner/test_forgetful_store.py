@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.redis import RedisTransport
 from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.run.checkpoint import load_checkpoint
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
-from tests.support.store_copies import freeze
+from tests.support.stores import Store
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def store(embedded_redis: EmbeddedRedis, namespace: str) -> Iterator[Store]:
+    store = Store(embedded_redis.url, namespace)
+    yield store
+    store.close()
 
 
 class Forgetful:
     """Makes the store forget the nth call of `name` that had an effect, in which the caller sees nothing unusual."""
 
-    def __init__(self, transport: RedisTransport, name: str, nth: int) -> None:
-        self.transport, self.original, self.left = transport, getattr(transport, name), nth
+    def __init__(self, store: Store, transport: RedisTransport, name: str, nth: int) -> None:
+        self.store, self.original, self.left = store, getattr(transport, name), nth
         setattr(transport, name, self)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        restore = freeze(self.transport)
+        restore = self.store.freeze()
         result = self.original(*args, **options)
         self.left -= bool(result)
         if result and not self.left:
@@ -46,24 +54,22 @@ def check(folder: Path, transport: RedisTransport, batches: int) -> None:
     "settings", [{}, {"checkpoint_every": 3}, {"checkpoint_every": 2, "ack": "after_step"}], ids=str
 )
 def test_a_forgotten_call_does_not_train_episodes_twice(
-    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path, call: str, settings: dict[str, Any]
+    store: Store, tmp_path: Path, call: str, settings: dict[str, Any]
 ) -> None:
-    transport = connect(embedded_redis.url, None, namespace)
+    transport = store.connect()
     learner = make_learner(tmp_path, transport, updates=8, **settings)
-    forgetful = Forgetful(transport, call, 2)
-    learner.run(ToyProducer(connect(embedded_redis.url, None, namespace)))
+    forgetful = Forgetful(store, transport, call, 2)
+    learner.run(ToyProducer(store()))
     assert forgetful.left <= 0
     check(tmp_path, transport, 8)
 
 
-def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(
-    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path
-) -> None:
+def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(store: Store, tmp_path: Path) -> None:
     """The store forgets the take of a batch, does not answer when the ledger is read for its checkpoint, and the
     learner ends before it acknowledges the batch."""
-    transport, producer = (connect(embedded_redis.url, None, namespace) for _ in range(2))
+    transport, actor = store.connect(), ToyProducer(store())
     learner = make_learner(tmp_path, transport, updates=5)
-    Forgetful(transport, "take", 3)
+    Forgetful(store, transport, "take", 3)
 
     class Ended(BaseException):
         pass
@@ -78,10 +84,9 @@ def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(
             transport.ack = end  # type: ignore[method-assign,assignment]
         return actor()
 
-    actor = ToyProducer(producer)
     with pytest.raises(Ended):
         learner.run(produce)
     assert load_checkpoint(tmp_path).progress.update == 3
-    successor = connect(embedded_redis.url, None, namespace)
+    successor = store.connect()
     make_learner(tmp_path, successor, resume=True, updates=5).run(actor)
     check(tmp_path, successor, 5)

@@ -19,10 +19,10 @@ from actors.serving.client.session import Answer
 from actors.serving.noise import step_noise
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.conftest import Connect
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
 from tests.support.serving.training_sessions import RawSession
+from tests.support.stores import Store
 
 pytestmark = pytest.mark.integration
 SESSIONS, LENGTH = 12, 6
@@ -132,7 +132,7 @@ def test_one_of_several_tokens_pins_only_its_share_of_the_versions(tmp_path: Pat
         assert patient.step(*step_inputs(0, 0)).policy_version == 1
 
 
-def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Connect) -> None:
+def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Store) -> None:
     learner, reader = open_transport(), open_transport()
     generation = learner.open_generation(-1, "learner")
     with serving(reader, loaded=False) as running:
@@ -159,9 +159,9 @@ def test_if_the_store_lost_the_newest_weights_those_in_memory_are_served(
     with serving(connect(embedded_redis.url, None, namespace), poll_s=0.02) as running:
         with PolicyClient(running.address) as client, client.open(SPACES) as session:
             session.step(*step_inputs(0, 0))
-            key = learner._weights.key
+            key = learner.queue.key
             newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
-            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
+            learner.queue.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
             time.sleep(0.2)
             assert session.step(*step_inputs(0, 1)).policy_version == 1
         publish(3)

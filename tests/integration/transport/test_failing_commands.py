@@ -32,7 +32,7 @@ end}, {__index = function(_, name) return given[name] end})
 
 def make_fail(transport: RedisTransport, nth: int) -> None:
     """Run the verbs as scripts whose nth command fails; 0 lets all succeed."""
-    server = transport._queue
+    server = transport.queue
 
     def command(verb: str, args: Any) -> list[Any]:
         keys = [server.key(name) for name in KEYS[verb].split()]
@@ -43,8 +43,8 @@ def make_fail(transport: RedisTransport, nth: int) -> None:
 
 def content(transport: RedisTransport) -> dict[str, Any]:
     """All that the store holds, payloads that will expire excepted: they are not accepted."""
-    client, found = transport._queue.client, dict[str, Any]()
-    for key in client.keys(transport._queue.key("*")):
+    client, found = transport.queue.client, dict[str, Any]()
+    for key in client.keys(transport.queue.key("*")):
         name = key.decode().partition(":")[2]
         kind = client.type(key)
         if kind == b"hash":
@@ -71,7 +71,7 @@ class Case:
         transport.open_generation(-1, "learner")
         put(transport, *range(6), version=3)
         put(transport, 6, version=3, payload=b"x" * 30)  # oversize
-        transport._queue.client.xadd(transport._queue.key("episodes"), {"not": "ours"})
+        transport.queue.client.xadd(transport.queue.key("episodes"), {"not": "ours"})
         self.first, self.second, third, trained = take_ids(transport, 4)
         transport.ack([trained])
         transport.begin_attempt(self.first)

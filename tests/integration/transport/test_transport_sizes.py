@@ -1,4 +1,4 @@
-"""`queue.max_episode_bytes` applies alike to puts, to the learner's intake and to reading dead letters."""
+"""`queue.max_episode_bytes` applies alike to puts, to the learner's intake and to dead letters that are shown."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import checked_spaces
 from learner.intake import Intake
 from learner.schema import EpisodeSchema
-from tests.conftest import Connect
 from tests.support.builders import make_episode
-from tests.support.queueing import OK, counts, take_ids
+from tests.support.queueing import OK, counts, put, take_ids
+from tests.support.stores import Store
 
 pytestmark = pytest.mark.integration
 
@@ -41,7 +41,7 @@ def large() -> tuple[Episode, bytes]:
 
 
 def test_the_learner_accepts_all_sizes_that_the_queue_accepts(
-    open_transport: Connect, large: tuple[Episode, bytes]
+    open_transport: Store, large: tuple[Episode, bytes]
 ) -> None:
     transport = open_transport(max_episode_bytes=RAISED)
     transport.open_generation(-1, "learner")
@@ -66,6 +66,22 @@ def test_a_large_dead_letter_can_be_shown(
     (letter,) = transport.dead_letters()
     assert dead_letters("show", embedded_redis.url, namespace, [letter.dead_id], None) == 0
     assert "1000 steps of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reason", ["[/]", "[bold red]not markup[/bold red]", "\x1b[2Jcleared\x07\r\nline"])
+def test_reasons_are_printed_literally(
+    embedded_redis: EmbeddedRedis, namespace: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transport = connect(embedded_redis.url, None, namespace)
+    transport.open_generation(-1, "learner")
+    put(transport, 0)
+    transport.dead_letter(take_ids(transport)[0], reason)
+    (letter,) = transport.dead_letters()
+    for action, ids in (("list", []), ("show", [letter.dead_id])):
+        assert dead_letters(action, embedded_redis.url, namespace, ids, None) == 0
+        shown = capsys.readouterr().out
+        assert "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason) in shown
+        assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize("core", ["feedforward", "lstm", "lstm+memory"])

@@ -167,12 +167,12 @@ def test_an_accepted_episode_that_an_intact_store_does_not_know_is_an_error(
 
 
 def break_connections(transport: RedisTransport) -> None:
-    transport._queue.client.connection_pool.disconnect()
+    transport.queue.client.connection_pool.disconnect()
 
 
 def empty(transport: RedisTransport) -> None:
-    client = transport._queue.client
-    client.delete(*client.keys(transport._queue.key("*")))
+    client = transport.queue.client
+    client.delete(*client.keys(transport.queue.key("*")))
 
 
 @pytest.mark.parametrize("lose", [break_connections, empty], ids=["connections", "memory"])
@@ -183,11 +183,11 @@ def test_what_a_lost_store_had_accepted_is_counted_as_lost(
     transport = connect(embedded_redis.url, None, namespace)
     outbox = outbox_of(transport)
     outbox.add(make_episode())
-    before = {name: transport._queue.client.dump(transport._queue.key(name)) for name in ("ledger", "episodes")}
+    before = {name: transport.queue.client.dump(transport.queue.key(name)) for name in ("ledger", "episodes")}
     outbox.ship(0.0)
     if lose is break_connections:
         for name, dumped in before.items():
-            transport._queue.client.restore(transport._queue.key(name), 0, dumped, replace=True)
+            transport.queue.client.restore(transport.queue.key(name), 0, dumped, replace=True)
     lose(transport)
     outbox.report()
     ledger = transport.ledger()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.launch.embedded_redis import find_server
 from tests.support.chaos.nodes import ANSWER
 from tests.support.launching import small
+from tests.support.stores import running
 
 PASSWORD = "a-word-for-tests"
 SLOWLY = {"RAY_raylet_start_wait_time_s": "120"}  # the tests share a busy machine
@@ -77,22 +77,9 @@ def three_nodes() -> Iterator[Nodes]:
 
 @contextmanager
 def server_with_password(folder: Path) -> Iterator[str]:
-    port = free_port()
-    settings = [
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--requirepass",
-        PASSWORD,
-        "--save",
-        "",
-        "--dir",
-        str(folder),
-    ]
-    with subprocess.Popen([str(find_server()), *settings], stdout=subprocess.DEVNULL) as process:
+    port = str(free_port())
+    with running(folder, "--port", port, "--bind", "127.0.0.1", "--requirepass", PASSWORD):
         yield f"redis://127.0.0.1:{port}/0"
-        process.kill()
 
 
 def free_port() -> int:

@@ -50,16 +50,25 @@ def changed_step(batch: Batch) -> int:
     return int(batch.episode_lengths[:2].sum()) + 1
 
 
+def with_bootstrap(batch: Batch, value: float) -> Batch:
+    values = batch.bootstrap_value.clone()
+    values[2] = value
+    return batch._replace(bootstrap_value=values)
+
+
 @pytest.mark.parametrize("before", [0, 5], ids=["in the first batch", "in a later one"])
-@pytest.mark.parametrize("reward", [1e6, -1e20, 3e38])
-def test_one_absurd_reward_leaves_the_critic_its_scale(reward: float, before: int) -> None:
-    network, clean = untrained(), make_batch(episodes(), SPACES)
+@pytest.mark.parametrize("number", [1e6, -1e20, 3e38])
+@pytest.mark.parametrize("clipped", ["clipped_rewards", "clipped_values"])
+def test_one_absurd_number_leaves_the_critic_its_scale(clipped: str, number: float, before: int) -> None:
+    truncated = {"terminated": False, "truncated": True, "bootstrap_value": 0.5}
+    network = untrained()
+    clean = make_batch([dataclasses.replace(e, **truncated) for e in episodes()], SPACES)  # type: ignore[arg-type]
     ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
     for update in range(before):
-        assert ppo(clean, update=update, version=update)["clipped_rewards"] == 0
-    metrics = ppo(with_reward(clean, reward), update=before, version=before)
-    assert metrics["clipped_rewards"] == 1
-    assert metrics["skipped_steps"] == 0
+        assert ppo(clean, update=update, version=update)[clipped] == 0
+    spoilt = (with_reward if clipped == "clipped_rewards" else with_bootstrap)(clean, number)
+    metrics = ppo(spoilt, update=before, version=before)
+    assert (metrics[clipped], metrics["skipped_steps"]) == (1, 0)
     assert all(isfinite(value) for value in metrics.values())
     spread = np.std([e.rewards.sum() for e in episodes()])
     assert float(network.value_normalizer.std) < 20 * spread
@@ -74,23 +83,24 @@ def test_rewards_inside_the_limit_are_untouched() -> None:
         scale.update(batch.rewards, torch.nn.Linear(2, 1))
 
 
-def test_the_limit_is_a_hundred_deviations_of_the_return() -> None:
-    scale, batch = ValueNormalizer(popart=True), make_batch(episodes(scale=1e-3), SPACES)
-    scale.update(torch.tensor([-7.0, 7.0]), torch.nn.Linear(2, 1))
-    below, count = clip_rewards(with_reward(batch, 699.0), scale)
-    assert (float(below.rewards[changed_step(batch)]), int(count["clipped_rewards"])) == (699.0, 0)
-    above, count = clip_rewards(with_reward(batch, -701.0), scale)
-    assert (float(above.rewards[changed_step(batch)]), int(count["clipped_rewards"])) == (-700.0, 1)
-
-
-@pytest.mark.parametrize("fitted", [False, True])
-def test_the_first_reward_after_many_zeros_is_not_clipped(fitted: bool) -> None:
-    """Of a sparse task: returns that were all 0 say nothing of how large a reward may be."""
-    scale, batch = ValueNormalizer(popart=True), make_batch(episodes(scale=0.0), SPACES)
-    if fitted:
-        scale.update(torch.zeros(50), torch.nn.Linear(2, 1))
-    given, count = clip_rewards(with_reward(batch, 1000.0), scale)
-    assert (float(given.rewards[changed_step(batch)]), int(count["clipped_rewards"])) == (1000.0, 0)
+@pytest.mark.parametrize(
+    ("scale", "returns", "reward", "expected"),
+    [  # returns that were all 0, of a sparse task, say nothing of how large a reward may be
+        (1e-3, [-7.0, 7.0], 699.0, 699.0),
+        (1e-3, [-7.0, 7.0], -701.0, -700.0),
+        (0.0, [], 1000.0, 1000.0),
+        (0.0, [0.0] * 50, 1000.0, 1000.0),
+    ],
+)
+def test_the_limit_is_a_hundred_deviations_of_the_return(
+    scale: float, returns: list[float], reward: float, expected: float
+) -> None:
+    normalizer, batch = ValueNormalizer(popart=True), make_batch(episodes(scale=scale), SPACES)
+    if returns:
+        normalizer.update(torch.tensor(returns), torch.nn.Linear(2, 1))
+    clipped, count = clip_rewards(with_reward(batch, reward), normalizer)
+    assert float(clipped.rewards[changed_step(batch)]) == expected
+    assert int(count["clipped_rewards"]) == (reward != expected)
 
 
 def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
@@ -98,23 +108,6 @@ def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
     scale.update(torch.tensor([-1.0, 1.0]), torch.nn.Linear(2, 1))
     _, count = clip_rewards(make_batch(episodes(scale=1e4), SPACES), scale)
     assert int(count["clipped_rewards"]) == 0
-
-
-@pytest.mark.parametrize("before", [0, 5], ids=["in the first batch", "in a later one"])
-@pytest.mark.parametrize("value", [1e6, -1e20, 3e38])
-def test_one_absurd_bootstrap_value_leaves_the_critic_its_scale(value: float, before: int) -> None:
-    network, played = untrained(), [dataclasses.replace(e, terminated=False, truncated=True) for e in episodes()]
-    clean = make_batch([dataclasses.replace(e, bootstrap_value=0.5) for e in played], SPACES)
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
-    for update in range(before):
-        assert ppo(clean, update=update, version=update)["clipped_values"] == 0
-    bootstraps = clean.bootstrap_value.clone()
-    bootstraps[2] = value
-    metrics = ppo(clean._replace(bootstrap_value=bootstraps), update=before, version=before)
-    assert (metrics["clipped_values"], metrics["skipped_steps"]) == (1, 0)
-    assert all(isfinite(number) for number in metrics.values())
-    spread = np.std([e.rewards.sum() for e in episodes()])
-    assert float(network.value_normalizer.std) < 20 * spread
 
 
 def test_bootstrap_values_are_clipped_around_the_mean_return() -> None:

@@ -103,6 +103,22 @@ def test_what_is_recovered_twice_in_one_life_is_trained_once() -> None:
     assert intake.consumer.ledger().trained == 1
 
 
+def test_episodes_of_unpublished_versions_become_dead_letters() -> None:
+    """Their lag is negative, so no limit on the lag would ever drop them."""
+    store = MemoryStore()
+    intake = intake_of(store)
+    waves = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(3)], generation=1)
+    for episode, version in zip(waves, (4, 5, 2**40), strict=True):
+        episode = dataclasses.replace(episode, policy_version=np.full(len(episode), version))
+        MemoryTransport(QueueConfig(), store).put(EpisodeHeader.from_episode(episode), encode_episode(episode))
+    should_stop = iter([False] * 3 + [True] * 9)
+    assert intake.collect(2, 4, lambda: next(should_stop)) is None  # only one is valid
+    assert [letter.reason for letter in intake.consumer.dead_letters()] == [
+        f"it was acted by weights {version}, but the newest are 4" for version in (5, 2**40)
+    ]
+    assert intake.dead_lettered == len(intake.notes) == 2
+
+
 def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:
     """By hand: acted at 3 and put when 5 was newest, two versions passed in flight, and four in the queue until 9."""
     (episode,) = toy_wave(toy_network(), [toy_seed(2, truncated=False)])

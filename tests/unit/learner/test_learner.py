@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,16 +134,7 @@ def corrupt(episode: Episode) -> bytes:
     return bytes(data)
 
 
-def of_other_spaces(episode: Episode) -> bytes:
-    return encode_episode(dataclasses.replace(episode, spaces_hash="other"))
-
-
-def out_of_range(episode: Episode) -> bytes:
-    return encode_episode(dataclasses.replace(episode, actions=episode.actions + 50))
-
-
-def masked_action(episode: Episode) -> bytes:
-    return encode_episode(dataclasses.replace(episode, masks=np.zeros_like(episode.masks)))
+NOT_FINITE = (("obs", np.nan), ("rewards", np.inf), ("log_probs", np.nan), ("values", -np.inf))
 
 
 class Unchecked(Episode):
@@ -150,24 +142,6 @@ class Unchecked(Episode):
 
     def validate(self) -> None:
         pass
-
-
-def with_no_id(episode: Episode) -> bytes:
-    """A payload that names itself otherwise than its header does."""
-    return encode_episode(dataclasses.replace(episode, episode_id="x7"))
-
-
-def of_another_actor(episode: Episode) -> bytes:
-    run, _, incarnation, sequence = episode.episode_id.split("/")
-    return encode_episode(dataclasses.replace(episode, episode_id=f"{run}/other/{incarnation}/{sequence}"))
-
-
-def of_another_generation(episode: Episode) -> bytes:
-    return encode_episode(dataclasses.replace(episode, generation=episode.generation + 1))
-
-
-def of_a_newer_version(episode: Episode) -> bytes:
-    return encode_episode(dataclasses.replace(episode, policy_version=episode.policy_version + 1))
 
 
 def not_finite(name: str, value: float) -> Spoil:
@@ -180,37 +154,33 @@ def not_finite(name: str, value: float) -> Spoil:
     return spoil
 
 
-def of_another_network(episode: Episode) -> bytes:
-    """A state of another width than the learner's: nothing that a batch could hold."""
-    wide = RecurrentState(*(np.repeat(t, 2, 2) for t in episode.states.arrays))
-    return encode_episode(dataclasses.replace(episode, states=wide))
+def replaced(**changes: Callable[[Episode], Any]) -> Spoil:
+    return lambda e: encode_episode(dataclasses.replace(e, **{name: change(e) for name, change in changes.items()}))
 
 
-def of_another_stride(episode: Episode) -> bytes:
-    state = episode.initial_state
-    once = RecurrentState(*(np.repeat(t, -(-len(episode) // 9), 1) for t in state.arrays))
-    return encode_episode(dataclasses.replace(episode, states=once, state_stride=9))
+def repeated(state: RecurrentState, times: int, axis: int) -> RecurrentState:
+    return RecurrentState(*(np.repeat(t, times, axis) for t in state.arrays))
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        corrupt,
-        of_other_spaces,
-        out_of_range,
-        masked_action,
-        of_another_network,
-        of_another_stride,
-        with_no_id,
-        of_another_actor,
-        of_another_generation,
-        of_a_newer_version,
-        not_finite("obs", np.nan),
-        not_finite("rewards", np.inf),
-        not_finite("log_probs", np.nan),
-        not_finite("values", -np.inf),
-    ],
-)
+SPOILS = {
+    "corrupt": corrupt,
+    "of other spaces": replaced(spaces_hash=lambda e: "other"),
+    "out of range": replaced(actions=lambda e: e.actions + 50),
+    "masked": replaced(masks=lambda e: np.zeros_like(e.masks)),
+    "of another network": replaced(states=lambda e: repeated(e.states, 2, 2)),
+    "of another stride": replaced(
+        states=lambda e: repeated(e.initial_state, -(-len(e) // 9), 1), state_stride=lambda e: 9
+    ),
+    # payloads that say otherwise than their headers
+    "without id": replaced(episode_id=lambda e: "x7"),
+    "of another actor": replaced(episode_id=lambda e: e.episode_id.replace("/actor0/", "/other/")),
+    "of another generation": replaced(generation=lambda e: e.generation + 1),
+    "of a newer version": replaced(policy_version=lambda e: e.policy_version + 1),
+    **{f"{name} {value}": not_finite(name, value) for name, value in NOT_FINITE},
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, tmp_path: Path) -> None:
     store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=2)

@@ -25,7 +25,7 @@ from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger
 from actors.transport.memory import MemoryStore, MemoryTransport
 from deploy.launch.supervision import monitor as watch
-from learner.run.interval import t_interval
+from learner.run.run_metrics import t_interval
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 
 

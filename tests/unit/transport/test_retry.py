@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import resource
 import signal
 from collections.abc import Callable
@@ -15,9 +14,7 @@ import pytest
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
 from actors.transport.base import Unreachable
-from actors.transport.redis import connect
 from actors.transport.retry import Retry
-from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.run.disk import until_there_is_room
 from learner.run.metrics_log import MetricsLog
 
@@ -61,23 +58,6 @@ def test_retry_raises_errors_other_than_outages_at_once() -> None:
         Retry(stop=lambda: True)(failing(1, Unreachable("gone")))
 
 
-def test_retry_waits_for_a_server_while_connecting() -> None:
-    with EmbeddedRedis() as server:
-        url = server.url
-        os.kill(server.pid, signal.SIGKILL)
-        calls = 0
-
-        def revive_and_connect() -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 3:
-                assert server.restart_if_dead()
-            connect(url).close()
-
-        Retry()(revive_and_connect)
-        assert calls >= 3
-
-
 def test_writes_wait_for_room_on_a_full_disk_and_raise_other_errors(tmp_path: Path) -> None:
     reports: list[str] = []
     full = OSError(errno.ENOSPC, "No space left on device")
@@ -102,7 +82,7 @@ def test_a_partially_written_line_is_completed_and_not_repeated(tmp_path: Path) 
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    log = MetricsLog(tmp_path, 0, retry)
+    log = MetricsLog(tmp_path, tmp_path, 0, retry)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
         log.write_episodes(1, [{"episode_id": f"run/actor/1/{i}"} for i in range(20)])

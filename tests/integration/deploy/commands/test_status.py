@@ -66,7 +66,7 @@ def test_status_shows_both_identities_and_who_is_waited_for(
 def test_status_says_so_where_the_accounts_do_not_add_up(
     run: RedisTransport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run._queue.client.hincrby(f"{{{namespace}}}:ledger", "trained", -1)
+    run.queue.client.hincrby(f"{{{namespace}}}:ledger", "trained", -1)
     status, out = ask(capsys, "status", "--redis", embedded_redis.url, "--run", namespace)
     assert status == 1
     assert "WRONG" in out

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import ipaddress
 import logging
 import os
 import shutil
@@ -12,7 +10,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,10 +17,6 @@ from typing import Any
 
 import pytest
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from actors.config import ActingConfig, ActorsConfig
 from actors.errors import UserError
@@ -33,33 +26,13 @@ from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
 from tests.support.queueing import DUPLICATE, OK, put, report
+from tests.support.serving.certificates import Authority
+from tests.support.stores import running
 
 pytestmark = pytest.mark.integration
 
 ACL = Path(__file__).parents[4] / "deploy" / "redis" / "users.acl"
 ROLES = ("actor", "learner", "reader", "monitor")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def running(binary: Path, folder: Path, *options: str) -> Iterator[None]:
-    """Start a server with these options, and wait for its socket."""
-    command = [str(binary), "--dir", str(folder), "--save", "", "--unixsocket", str(folder / "socket"), *options]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 10
-            while not (folder / "socket").exists():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            yield
-        finally:
-            process.kill()
 
 
 def users(folder: Path) -> Path:
@@ -75,16 +48,14 @@ def users(folder: Path) -> Path:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisTransport]]:
     """`guarded(role, namespace)` connects as that user to a server that uses `users.acl`."""
     folder = tmp_path_factory.mktemp("acl")
-    port = free_port()
-    options = ("--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users(folder)))
 
     def connect_as(role: str, namespace: str) -> RedisTransport:
         (folder / role).write_text(f"secret of {role}\n")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(folder / role))
-            return connect(f"redis://{role}@127.0.0.1:{port}/0", None, namespace)
+            return connect(f"unix://{role}@{folder}/socket", None, namespace)
 
-    with running(find_server(), folder, *options):
+    with running(folder, "--port", "0", "--aclfile", users(folder)):
         yield connect_as
 
 
@@ -118,7 +89,7 @@ def test_an_actor_can_only_put_report_and_fetch(
     assert weights is not None
     taken = learner.take(9, 0)
     assert [d.payload for d in taken] == [b"payload"] * 2
-    key, raw = actor._queue.key, actor._queue.client
+    key, raw = actor.queue.key, actor.queue.client
     refused(
         lambda: actor.open_generation(-1, "me"),
         lambda: actor.take(1, 0),
@@ -157,7 +128,7 @@ def test_a_learner_can_train_but_not_administer_the_server(
     assert [d.entry_id for d in learner.pending()] == [third]
     learner.report_learner({"update": 1})
     learner.ledger().check()
-    raw = learner._queue.client
+    raw = learner.queue.client
     refused(
         lambda: raw.flushall(),
         lambda: raw.config_set("maxmemory", 1),
@@ -183,14 +154,14 @@ def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
             lambda t=user: put(t, 5),  # type: ignore[misc]
             lambda t=user: t.take(1, 0),  # type: ignore[misc]
             lambda t=user: t.publish(make_weights(1)),  # type: ignore[misc]
-            lambda t=user: t._queue.client.delete(t._queue.key("ledger")),  # type: ignore[misc]
+            lambda t=user: t.queue.client.delete(t.queue.key("ledger")),  # type: ignore[misc]
         )
 
 
 def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> None:
     acl = users(tmp_path)
     acl.write_text(acl.read_text().replace("{*}", "{mine}"))
-    with running(find_server(), tmp_path, "--port", "0", "--aclfile", str(acl)):
+    with running(tmp_path, "--port", "0", "--aclfile", acl):
 
         def open_as(role: str, run: str) -> RedisTransport:
             return connect(f"unix://{role}:secret of {role}@{tmp_path}/socket", None, run)
@@ -211,7 +182,7 @@ def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> No
 def test_an_actor_without_a_learner_reports_that_none_is_running(tmp_path: Path) -> None:
     """The actor may not load the functions, which the learner has not loaded yet."""
     acting = ActingConfig(actors=ActorsConfig(fetch_timeout_s=0.5))
-    with running(find_server(), tmp_path, "--port", "0", "--aclfile", str(users(tmp_path))):
+    with running(tmp_path, "--port", "0", "--aclfile", users(tmp_path)):
         url = f"unix://actor:secret of actor@{tmp_path}/socket"
         with pytest.raises(UserError, match="is a learner running"):
             RolloutWorker(WorkerSettings(acting, 0, "run", 0, url, "run"))
@@ -224,35 +195,17 @@ def test_the_server_refuses_the_shipped_file_with_its_placeholders(tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tamiyo test")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "key.pem").write_bytes(key.private_bytes(*private))
-    return folder / "cert.pem", folder / "key.pem"
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """An authority's certificate, one that it signed for 127.0.0.1, and the key of that."""
+    authority = Authority(tmp_path_factory.mktemp("tls"))
+    return authority.certificate, *authority.issue("server")
 
 
 @contextmanager
-def behind_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterator[None]:
+def behind_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) -> Iterator[None]:
     """A server without TLS behind a proxy that terminates TLS, for servers that were built without it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
+    context.load_cert_chain(*certificate[1:])
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
         try:
@@ -277,31 +230,32 @@ def behind_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Itera
                 threading.Thread(target=pump, args=pair, daemon=True).start()
 
     options = ("--port", "0", "--requirepass", "secret")
-    with running(find_server(), folder, *options), socket.create_server(("127.0.0.1", port)) as listener:
+    with running(folder, *options), socket.create_server(("127.0.0.1", port)) as listener:
         threading.Thread(target=serve, daemon=True).start()
         yield
 
 
 @contextmanager
-def with_tls(folder: Path, certificate: tuple[Path, Path], port: int) -> Iterator[None]:
-    cert, key = map(str, certificate)
+def with_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) -> Iterator[None]:
+    ca, cert, key = map(str, certificate)
     options = ("--port", "0", "--tls-port", str(port), "--tls-cert-file", cert, "--tls-key-file", key)
-    more = ("--tls-ca-cert-file", cert, "--tls-auth-clients", "no", "--requirepass", "secret", "--bind", "127.0.0.1")
-    with running(Path(shutil.which("redis-server") or ""), folder, *options, *more):
+    more = ("--tls-ca-cert-file", ca, "--tls-auth-clients", "no", "--requirepass", "secret", "--bind", "127.0.0.1")
+    with running(folder, *options, *more, binary=Path(shutil.which("redis-server") or "")):
         yield
 
 
 @pytest.mark.parametrize("server", [behind_tls, *([with_tls] if shutil.which("redis-server") else [])])
 def test_rediss_verifies_the_servers_certificate(
     server: Callable[..., Any],
-    certificate: tuple[Path, Path],
+    certificate: tuple[Path, Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    free_port: int,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "secret")
-    port = free_port()
+    port = free_port
     url = f"rediss://127.0.0.1:{port}/0"
     with ExitStack() as stack:
         stack.enter_context(server(tmp_path, certificate, port))

@@ -12,7 +12,6 @@ import torch
 from actors.errors import UserError
 from actors.transport.base import Fenced
 from actors.transport.memory import MemoryStore
-from learner.run import run_state as run_state_module
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 
 
@@ -63,16 +62,6 @@ def test_what_a_crash_left_pending_is_trained_once(tmp_path: Path) -> None:
     assert {h.episode_id for h in lost} <= set(ids)  # of the version gone back to, so not fenced
 
 
-def test_a_torn_last_line_of_the_log_does_not_stop_a_resume(tmp_path: Path) -> None:
-    store = MemoryStore()
-    producer = ToyProducer(store)
-    make_learner(tmp_path, store, updates=1).run(producer)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"update": 1, "kl"')
-    make_learner(tmp_path, store, resume=True, updates=2).run(producer)
-    assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
-
-
 def test_a_store_that_lost_everything_gets_numbers_beyond_the_checkpoints(tmp_path: Path) -> None:
     make_learner(tmp_path, store := MemoryStore(), updates=2).run(ToyProducer(store))
     empty = MemoryStore()
@@ -80,31 +69,6 @@ def test_a_store_that_lost_everything_gets_numbers_beyond_the_checkpoints(tmp_pa
     progress = learner.run(ToyProducer(empty))
     assert (progress.generation, progress.version, progress.update) == (2, 2 + 1 + 1 + 1, 3)
     learner.transport.ledger().check()
-
-
-def test_a_crash_between_checkpoint_and_acknowledgement_trains_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The checkpoint holds the episodes' ids, so that the next learner acknowledges them instead of training again."""
-    store = MemoryStore()
-    producer, first = ToyProducer(store), make_learner(tmp_path, store, updates=2)
-    write = run_state_module.save_checkpoint
-
-    def write_and_die(*arguments: object) -> None:
-        write(*arguments)  # type: ignore[arg-type]
-        if first.progress.update:  # not the checkpoint that the generation starts from
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_state_module, "save_checkpoint", write_and_die)
-        with pytest.raises(KeyboardInterrupt):
-            first.run(producer)
-    assert (first.transport.ledger().trained, first.transport.ledger().pending) == (0, 4)
-    second = make_learner(tmp_path, store, resume=True, updates=2)
-    progress = second.run(producer)
-    ledger = second.transport.ledger()
-    ledger.check()
-    assert (progress.update, progress.episodes_trained, ledger.trained, ledger.pending) == (2, 8, 8, 0)
 
 
 @pytest.mark.parametrize("call", ["link", "mkdir", "fsync"])

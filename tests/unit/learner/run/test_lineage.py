@@ -292,26 +292,6 @@ def test_a_folder_that_holds_less_than_the_store_counts_is_continued_in_agreemen
     check_agreement(folder, store)
 
 
-def test_a_run_of_an_older_version_is_continued(tmp_path: Path) -> None:
-    """Its checkpoints have no generation in their names, no hash and no ancestors, and there are no generations/."""
-    store = MemoryStore()
-    producer = ToyProducer(store)
-    make_learner(tmp_path, store, updates=3).run(producer)
-    for path in list_checkpoints(tmp_path / "checkpoints"):
-        key = CheckpointKey.of(path.name)
-        assert key is not None
-        path.rename(path.with_name(f"update_{key.update:08d}.safetensors"))
-    for name in ("episodes.jsonl", "metrics.jsonl"):
-        text = (tmp_path / name).read_text()
-        (tmp_path / name).unlink()
-        (tmp_path / name).write_text(text)
-    shutil.rmtree(tmp_path / "generations")
-    assert LineageFolder(tmp_path).latest() == 0
-    make_learner(tmp_path, store, resume=True, updates=7).run(producer)
-    assert names(tmp_path) == [(2, 5), (2, 6), (2, 7)]
-    check_agreement(tmp_path, store)
-
-
 def test_a_files_own_words_say_where_it_comes_from(tmp_path: Path) -> None:
     store = MemoryStore()
     producer = ToyProducer(store)

@@ -1,4 +1,4 @@
-"""A server with an append-only file is killed: episodes are kept, or counted as lost; calls wait while it loads."""
+"""The server is killed: with a file it keeps accepted episodes, without one they are counted as lost."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import pytest
 
 from actors.errors import UserError
 from actors.transport.base import PutStatus
+from actors.transport.ledger import ActorLedger
 from actors.transport.redis import connect
 from actors.transport.retry import Retry, is_outage
 from deploy.launch import embedded_redis
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
-from tests.support.queueing import counts, header
+from tests.support.queueing import counts, header, put, report
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
 
-class FileServer(EmbeddedRedis):
-    """An embedded server with an append-only file and further settings."""
+class KilledServer(EmbeddedRedis):
+    """An embedded server, with an append-only file and further settings if there are any."""
 
     def __init__(self, **settings: str) -> None:
-        super().__init__(append_only=True)
+        super().__init__(append_only=bool(settings))
         self._settings = settings
 
     def _config(self, append_only: bool) -> str:
@@ -41,11 +42,15 @@ class FileServer(EmbeddedRedis):
         os.kill(self.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
+    def revive(self) -> None:
+        self.die()
+        assert self.restart_if_dead()
+
 
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
 def test_accepted_episodes_survive_a_kill_of_the_server(fsync: str) -> None:
     """The server is killed three times while an actor puts and a learner acknowledges."""
-    with FileServer(appendfsync=fsync) as server:
+    with KilledServer(appendfsync=fsync) as server:
         learner = connect(server.url)
         learner.open_generation(-1, "learner")
         accepted, trained, over = 0, 0, threading.Event()
@@ -54,11 +59,11 @@ def test_accepted_episodes_survive_a_kill_of_the_server(fsync: str) -> None:
             nonlocal accepted
             actor, retry = connect(server.url), Retry()
 
-            def put() -> PutStatus:
+            def offer() -> PutStatus:
                 return actor.put(header(accepted), b"x" * 2000).status
 
             while not over.is_set():
-                status = retry(put)
+                status = retry(offer)
                 assert status in (PutStatus.OK, PutStatus.DUPLICATE, PutStatus.BUSY)
                 accepted += status is not PutStatus.BUSY
 
@@ -68,8 +73,7 @@ def test_accepted_episodes_survive_a_kill_of_the_server(fsync: str) -> None:
             goal = trained + 40
             while trained < goal:
                 trained += len(learner.ack([d.entry_id for d in learner.take(8, 0.5)]))
-            server.die()
-            assert server.restart_if_dead()
+            server.revive()
             assert learner.ledger().trained == trained  # and its turn is known: no generation has to be opened
         over.set()
         actor.join(30)
@@ -81,7 +85,7 @@ def test_accepted_episodes_survive_a_kill_of_the_server(fsync: str) -> None:
 
 def test_the_last_second_lost_in_a_power_failure_is_counted(tmp_path: Path) -> None:
     """The file loses what `everysec` had not synced. Episodes trained on meanwhile stay trained."""
-    with FileServer(appendfsync="everysec") as server:
+    with KilledServer(appendfsync="everysec") as server:
         producer = ToyProducer(connect(server.url))
         learner = make_learner(tmp_path, connect(server.url), updates=5)
         calls, synced = iter(range(10**6)), 0
@@ -109,14 +113,41 @@ def test_the_last_second_lost_in_a_power_failure_is_counted(tmp_path: Path) -> N
         assert any("waiting for it" in note for note in learner.notes)
 
 
+def test_a_learner_continues_after_the_loss_of_the_store_and_counts_lost_episodes(tmp_path: Path) -> None:
+    """An actor knows of accepted episodes that the learner's last checkpoint does not."""
+    with KilledServer() as server:
+        producer = ToyProducer(connect(server.url))
+        learner = make_learner(tmp_path, connect(server.url), updates=4)
+        calls = iter(range(10**6))
+
+        def produce_and_kill() -> bool:
+            producer()
+            if next(calls) == 5:
+                put(producer.transport, 0, actor="other")
+                server.revive()
+            return False
+
+        progress = learner.run(produce_and_kill)
+        producer.transport.report("actor0", 0, ActorLedger(producer.put, producer.put), {})
+        report(producer.transport, actor="other", produced=2, accepted=1, unsent=1)  # its next heartbeat
+        ledger = learner.transport.ledger()
+        ledger.check()
+        assert (progress.update, progress.generation) == (4, 2)
+        assert (ledger.trained, ledger.trained_then_lost) == (16, 0)
+        assert ledger.lost_with_store > 0
+        assert ledger.accepted == producer.put + 1
+        assert ledger.actors["other", 0] == ActorLedger(2, 1, unsent=1)
+        assert any("waiting for it" in note for note in learner.notes)
+
+
 def test_calls_wait_for_a_server_that_is_loading_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server answers LOADING for longer than the start timeout."""
     monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 1.0)
-    with FileServer(key_load_delay="200") as server:
+    with KilledServer(key_load_delay="200") as server:
         transport = connect(server.url)
         transport.open_generation(-1, "learner")
         assert transport.put(header(0), b"payload").status is PutStatus.OK
-        pipeline = transport._queue.client.pipeline(transaction=False)
+        pipeline = transport.queue.client.pipeline(transaction=False)
         for i in range(10_000):
             pipeline.set(f"filler{i}", "x")
         pipeline.execute()

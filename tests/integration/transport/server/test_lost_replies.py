@@ -1,0 +1,170 @@
+"""Cases that only a server has: replies and payloads that are lost on the way, and what expires or is deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from actors.codec import decode_episode
+from actors.transport.base import DropReason, Generation
+from actors.transport.redis import RedisTransport
+from actors.transport.redis_exchange import WRITE_BYTES, exchange, join_commands
+from actors.types.episode import InvalidEpisode
+from tests.support.builders import make_weights
+from tests.support.queueing import DUPLICATE, OK, counts, put, take_ids
+from tests.support.stores import Store
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def transport(redis_store: Store) -> RedisTransport:
+    transport = redis_store.connect(payload_ttl_s=1)
+    transport.open_generation(-1, "learner")
+    return transport
+
+
+def prepared(transport: RedisTransport, verb: str) -> Callable[[], Any]:
+    """A call of the verb, which the store has not seen yet."""
+    if verb == "put":
+        return lambda: put(transport, 0)
+    put(transport, 0)
+    if verb == "take":
+        return lambda: len(transport.take(9, 0))
+    if verb == "publish":
+        return lambda: transport.publish(make_weights())
+    if verb == "open":
+        return lambda: transport.open_generation(-1, "learner")
+    (entry,) = take_ids(transport)
+    if verb == "requeue":
+        transport.dead_letter(entry, "reason")
+        return lambda: transport.requeue(transport.dead_letters()[0].dead_id)
+    return {
+        "begin_attempt": lambda: transport.begin_attempt(entry),
+        "ack": lambda: transport.ack([entry]) == [entry],
+        "dead_letter": lambda: transport.dead_letter(entry, "reason"),
+    }[verb]
+
+
+@pytest.mark.parametrize(
+    ("verb", "reply", "expected"),
+    [  # a pipeline of SET and call gives two replies; requeue reads stream and payload first
+        ("put", 2, [DUPLICATE]),
+        ("take", 1, 1),
+        ("begin_attempt", 1, 1),
+        ("ack", 1, True),
+        ("dead_letter", 1, True),
+        ("requeue", 3, OK),
+        ("publish", 2, None),
+        ("open", 1, Generation(2, 0)),
+    ],
+)
+def test_a_verb_whose_reply_was_lost_is_not_executed_twice(
+    transport: RedisTransport, verb: str, reply: int, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, read, seen = prepared(transport, verb), redis.connection.AbstractConnection.read_response, list[Any]()
+
+    def lose_one_reply(connection: Any, *args: Any, **options: Any) -> Any:
+        seen.append(read(connection, *args, **options))
+        if len(seen) == reply:
+            raise redis.ConnectionError("the reply got lost")
+        return seen[-1]
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "read_response", lose_one_reply)
+    assert call() == expected
+    monkeypatch.undo()
+    assert len(seen) > reply
+    transport.ledger().check()
+    if verb == "put":
+        assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
+
+
+def test_payloads_that_are_not_accepted_expire(transport: RedisTransport, redis_store: Store) -> None:
+    put(transport, 0, 0)
+    put(transport, 1, generation=9)  # refused
+    redis_store.client.set(redis_store.key("payload:run/a/0/2"), b"abandoned", px=1000, nx=True)
+    assert redis_store.keys("payload:*") == ["payload:run/a/0/0", "payload:run/a/0/2"]
+    time.sleep(1.1)
+    assert redis_store.keys("payload:*") == ["payload:run/a/0/0"]
+    assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
+
+
+def test_payloads_that_are_lost_or_cut_short_are_put_again_or_set_aside(
+    transport: RedisTransport, redis_store: Store
+) -> None:
+    redis_store.client.set(redis_store.key("payload:run/a/0/0"), b"cut", px=10_000)
+    assert put(transport, 0) == [OK]
+    (delivery,) = transport.take(1, 0)
+    assert delivery.payload == b"payload"
+    put(transport, 1)
+    redis_store.client.delete(redis_store.key("payload:run/a/0/1"))
+    (delivery,) = transport.take(1, 0)
+    with pytest.raises(InvalidEpisode):
+        decode_episode(delivery.payload)
+    assert transport.dead_letter(delivery.entry_id, "lost")
+
+
+def test_settled_episodes_leave_no_keys_behind(redis_store: Store) -> None:
+    transport = redis_store(dead_letters_kept=1, weights_kept=2)
+    transport.open_generation(-1, "learner")
+    for version in range(4):
+        transport.publish(make_weights(version))
+    put(transport, 0, 1, 2, 3)
+    put(transport, 4, 5, version=3)
+    trained, stale, *others = take_ids(transport, 5)
+    for entry_id in (trained, stale, *others):
+        transport.begin_attempt(entry_id)
+    transport.ack([trained])
+    transport.drop([stale], DropReason.STALE)
+    for entry_id in others[:2]:
+        transport.dead_letter(entry_id, "reason")
+    transport.open_generation(0, "learner")  # fences the last two, one of them pending
+    assert counts(transport, "trained", "dropped_stale", "dead_lettered", "fenced") == (1, 1, 2, 2)
+    kept = {"payload:run/a/0/3", "weights:1:2", "weights:1:3"}
+    named = {"episodes", "ledger", "generations", "weights", "dead", "room", "replies"}
+    assert set(redis_store.keys()) == kept | named
+
+
+# Sending commands together over redis-py's connections
+
+
+@pytest.fixture
+def client(redis_store: Store) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(redis_store.url, protocol=2)
+    client.mset({"a": "1", "b": "2"})
+    yield client
+    client.close()
+
+
+def test_an_error_takes_the_place_of_its_reply(client: redis.Redis) -> None:
+    commands = [("GET", "a"), ("HGET", "a", "field"), ("GET", "b")]
+    first, error, last = exchange(client.connection_pool, commands, redis.ResponseError)
+    assert (first, last) == (b"1", b"2")
+    assert isinstance(error, redis.ResponseError)
+
+
+def test_replies_that_were_not_read_reach_nobody(client: redis.Redis) -> None:
+    commands = [("GET", "a"), ("HGET", "a", "field"), *[("GET", "a")] * 1000]
+    for _ in range(20):
+        with pytest.raises(redis.ResponseError):
+            exchange(client.connection_pool, commands, KeyError)  # stops reading at the error
+        assert exchange(client.connection_pool, [("GET", "b")], redis.ResponseError) == [b"2"]
+
+
+def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, redis_store: Store) -> None:
+    redis_store.client.client_kill_filter(_id=str(client.client_id()))
+    assert exchange(client.connection_pool, [("GET", "a"), ("GET", "b")], redis.ResponseError) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("sizes", [[10], [1000] * 500, [WRITE_BYTES - 1, 5, WRITE_BYTES * 3, 5, 5]])
+def test_commands_are_joined_to_writes_of_a_bounded_size(sizes: list[int]) -> None:
+    commands = [("SET", f"key{i}", b"x" * size) for i, size in enumerate(sizes)]
+    alone = [join_commands([command])[0] for command in commands]
+    writes = join_commands(commands)
+    assert b"".join(writes) == b"".join(alone)
+    assert all(len(write) <= WRITE_BYTES or write in alone for write in writes)
+    assert len(writes) <= 1 + 2 * sum(map(len, alone)) // WRITE_BYTES

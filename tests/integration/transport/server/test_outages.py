@@ -1,0 +1,355 @@
+"""Calls wait for a server that cannot serve requests, and what it forgot is sent again. One that evicts is refused."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from actors.config import QueueConfig
+from actors.errors import UserError
+from actors.transport import redis_server
+from actors.transport.base import Fenced, OutOfMemory, StoreReset, Unreachable
+from actors.transport.redis import connect, require_store
+from actors.transport.retry import Retry, is_outage
+from actors.workers.outbox import Outbox
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.conftest import OTHERS, SERVERS
+from tests.support.builders import make_episode, make_weights
+from tests.support.queueing import BUSY, OK, counts, put, report, take_ids
+from tests.support.stores import Store, running
+
+pytestmark = pytest.mark.integration
+
+Trouble = Callable[[Path, Any], Any]
+
+
+@pytest.fixture(params=SERVERS, scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
+    """This module's own server: its folder, which has a name that tells its kind, and a client."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with running(folder, "--port", "0", binary=OTHERS.get(request.param)) as client:
+        yield folder, client
+
+
+@pytest.fixture
+def store(server: tuple[Path, Any], namespace: str) -> Iterator[Store]:
+    folder = server[0]
+    store = Store(f"unix://{folder}/socket", namespace, scripts="scripts" in folder.name)
+    yield store
+    store.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def disk_error(folder: Path, client: Any) -> Iterator[None]:
+    """The server cannot save its data, as a folder has the name of its file."""
+
+    def save(outcome: str) -> None:
+        client.bgsave()
+        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == outcome)
+
+    (folder / "dump.rdb").mkdir()
+    client.config_set("save", "3600 1000000")
+    save("err")
+    try:
+        yield
+    finally:
+        (folder / "dump.rdb").rmdir()
+        save("ok")
+        client.config_set("save", "")
+        (folder / "dump.rdb").unlink()
+
+
+@contextmanager
+def no_replicas(folder: Path, client: Any) -> Iterator[None]:
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def replica(folder: Path, client: Any) -> Iterator[None]:
+    """Until it is promoted."""
+    client.replicaof("127.0.0.1", "1")
+    try:
+        yield
+    finally:
+        client.replicaof("NO", "ONE")
+
+
+@contextmanager
+def busy(folder: Path, client: Any) -> Iterator[None]:
+    """Another client's script runs without end."""
+
+    def run_forever() -> None:
+        with pytest.raises(redis.ResponseError, match=r"[Kk]illed"):
+            other.eval("while true do end", 0)
+
+    def is_refused() -> bool:
+        try:
+            client.get("key")
+        except redis.ResponseError:
+            return True
+        return False
+
+    client.config_set("lua-time-limit", 1)
+    other = redis.Redis(unix_socket_path=str(folder / "socket"))
+    thread = threading.Thread(target=run_forever)
+    thread.start()
+    wait_until(is_refused)
+    try:
+        yield
+    finally:
+        client.script_kill()
+        thread.join()
+        other.close()
+
+
+@pytest.mark.parametrize("trouble", [disk_error, no_replicas, replica, busy])
+def test_calls_wait_for_a_server_that_cannot_serve_requests(
+    server: tuple[Path, Any], store: Store, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, sleeps = store(), list[float]()
+    transport.open_generation(-1, "learner")
+    put(transport, 0, 1)
+    ids = take_ids(transport, 1)
+    with ExitStack() as over:
+        over.enter_context(trouble(*server))
+        monkeypatch.setattr(redis_server.time, "sleep", sleeps.append)
+        for verb in (
+            lambda: put(transport, 2),
+            lambda: report(transport, produced=3),
+            lambda: transport.take(1, 0),
+            lambda: transport.ack(ids),
+            lambda: transport.publish(make_weights(0)),
+            lambda: transport.open_generation(-1, "learner"),
+        ):
+            with pytest.raises(Unreachable):
+                verb()
+        if trouble in (disk_error, busy):  # the others refuse only writes
+            with pytest.raises(UserError, match="cannot serve requests") as raised:
+                store()
+            assert is_outage(raised.value)
+        if trouble is busy:
+            for read in (transport.ledger, transport.health, transport.head):
+                with pytest.raises(Unreachable):
+                    read()
+        sleeps.clear()
+
+        def end_the_trouble(seconds: float) -> None:
+            sleeps.append(seconds)
+            if len(sleeps) == 3:
+                over.close()
+
+        monkeypatch.setattr(redis_server.time, "sleep", end_the_trouble)
+        assert put(transport, 2) == [OK]
+    monkeypatch.undo()
+    assert transport.ack(ids) == ids
+    assert len(transport.take(9, 0)) == 2
+    transport.ledger().check()
+
+
+def test_calls_wait_for_a_server_that_is_loading_its_data(tmp_path: Path) -> None:
+    options = ("--port", "0", "--appendonly", "no", "--dbfilename", "dump.rdb")
+    with running(tmp_path, *options) as client:
+        for n in range(20):
+            client.set(f"filler{n}", os.urandom(2000))  # incompressible
+        client.save()
+    slowly = ("--key-load-delay", "80000", "--loading-process-events-interval-bytes", "1024")
+    with running(tmp_path, *options, *slowly):
+        url = f"unix://{tmp_path}/socket"
+        with pytest.raises(UserError, match="cannot serve requests") as raised:
+            connect(url)
+        assert is_outage(raised.value)
+        transport = Retry()(lambda: connect(url))
+        transport.open_generation(-1, "learner")
+        assert put(transport, 0) == [OK]
+
+
+def test_a_server_that_stopped_is_unreachable_and_waited_for(namespace: str) -> None:
+    with EmbeddedRedis() as server:
+        transport, calls = connect(server.url, None, namespace), 0
+        transport.open_generation(-1, "learner")
+        os.kill(server.pid, signal.SIGKILL)
+        for verb in (lambda: put(transport, 0), lambda: transport.take(1, 0)):
+            with pytest.raises(Unreachable):
+                verb()
+
+        def revive_and_connect() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                assert server.restart_if_dead()
+            connect(server.url).close()
+
+        Retry()(revive_and_connect)
+        assert calls >= 3
+        assert put(transport, 0) == [BUSY]  # its functions are loaded again; it has lost its memory
+
+
+def test_functions_that_a_server_lost_are_loaded_again(server: tuple[Path, Any], store: Store) -> None:
+    transport, (_, client) = store(), server
+    transport.open_generation(-1, "learner")
+    for call in (lambda: put(transport, 0) == [OK], lambda: len(transport.take(1, 0)) == 1):
+        flush(client)
+        assert call()
+
+
+def flush(client: Any) -> bool:
+    """Forget all scripts and functions; returns whether the server has functions."""
+    client.script_flush()
+    has_functions = int(client.info("server")["redis_version"].partition(".")[0]) >= 7
+    if has_functions:
+        client.function_flush()
+    return has_functions
+
+
+# Memory
+
+
+@contextmanager
+def eviction(client: Any, policy: str, limit: int) -> Iterator[None]:
+    client.config_set("maxmemory-policy", policy)
+    client.config_set("maxmemory", limit)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_puts_into_a_full_store_are_busy_until_episodes_are_settled(server: tuple[Path, Any], store: Store) -> None:
+    transport, (_, client) = store(), server
+    transport.open_generation(-1, "learner")
+    big, statuses = b"x" * 200_000, []
+    with eviction(client, "noeviction", client.info("memory")["used_memory"] + 1_500_000):
+        while BUSY not in statuses:
+            statuses += put(transport, len(statuses), payload=big)
+            assert len(statuses) < 20
+        accepted = len(statuses) - 1
+        assert accepted >= 2
+        client.config_set("maxmemory", client.info("memory")["used_memory"])  # too little even for a small episode
+        outbox = Outbox(transport, "run", "b", 0, capacity_steps=1000)  # it keeps its episode and tries again later
+        outbox.add(make_episode(actor="b"))
+        outbox.ship(0.0)
+        assert (len(outbox), outbox.counts.produced) == (1, 1)
+        ids = [d.entry_id for d in transport.take(100, 0)]
+        assert len(ids) == accepted
+        assert transport.dead_letter(ids[0], "reason")
+        assert len(transport.ack(ids[1:])) == accepted - 1
+        assert put(transport, accepted, payload=big) == [OK]
+    assert counts(transport, "accepted", "trained", "dead_lettered", "queued") == (accepted + 1, accepted - 1, 1, 1)
+
+
+LIMIT = 2**30
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit", "refused", "warned"),
+    [
+        ("noeviction", LIMIT, False, False),
+        ("noeviction", 0, False, False),
+        ("allkeys-lru", LIMIT, True, False),
+        ("allkeys-random", LIMIT, True, False),
+        ("allkeys-lfu", 0, False, True),  # nothing is evicted without a limit; with one it would be
+        ("volatile-lru", LIMIT, False, True),  # evicts only payloads that are put again
+    ],
+)
+def test_a_server_that_evicts_keys_is_refused(
+    server: tuple[Path, Any],
+    store: Store,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+    limit: int,
+    refused: bool,
+    warned: bool,
+) -> None:
+    with eviction(server[1], policy, limit):
+        transport = store()
+        starts = (
+            lambda: require_store(store.url, QueueConfig(), store.namespace),
+            lambda: transport.open_generation(-1, "learner"),
+        )
+        if refused:
+            for start in starts:
+                with pytest.raises(UserError, match="set its maxmemory-policy to noeviction") as raised:
+                    start()
+                assert not is_outage(raised.value)
+            assert store.keys() == []
+        else:
+            for _ in range(2):
+                starts[1]()
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING and "noeviction" in r.getMessage()]
+    assert len(warnings) == warned
+
+
+def test_a_server_whose_policy_cannot_be_read_is_used_with_a_warning(
+    server: tuple[Path, Any], store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    server[1].acl_setuser("plain", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
+    plain = connect(store.url.replace("unix://", "unix://plain:x@"), None, store.namespace, store.scripts)
+    with eviction(server[1], "allkeys-lru", LIMIT):
+        plain.open_generation(-1, "learner")
+    assert "not permitted to read whether Redis evicts" in caplog.text
+    assert put(plain, 0) == [OK]
+    plain.close()
+
+
+def test_a_server_that_is_full_before_it_has_our_functions_is_reported_as_such(
+    server: tuple[Path, Any], store: Store
+) -> None:
+    transport, has_functions = store(), flush(server[1])
+    with eviction(server[1], "noeviction", 1):
+        if has_functions and not store.scripts:
+            with pytest.raises(OutOfMemory, match="cannot load Tamiyo's functions: raise its maxmemory"):
+                transport.open_generation(-1, "learner")
+        else:
+            transport.open_generation(-1, "learner")
+    transport.open_generation(-1, "learner")
+
+
+# Two servers
+
+
+def test_weights_can_be_on_a_separate_server(server: tuple[Path, Any], store: Store, embedded_redis: Any) -> None:
+    """Versions and fences hold across both."""
+    old, actor, new = (store.connect(weights_redis=embedded_redis.url) for _ in range(3))
+    old.open_generation(-1, "learner")
+    old.publish(make_weights(0))
+    put(old, 0)
+    weights = Store(embedded_redis.url, store.namespace)
+    assert (weights.keys(), store.keys("weights:*")) == (["weights", "weights:1:0"], [])
+    assert (actor.head(), actor.put_all([])) == (0, [])
+    assert actor.fetch() is not None
+    assert old.take(1, 0)[0].head_version == 0
+    old.publish(make_weights(1))
+    assert new.open_generation(0, "learner").next_version == 2
+    with pytest.raises(Fenced):
+        old.publish(make_weights(2))
+    new.publish(make_weights(2, 2))
+    weights.client.delete(*map(weights.key, weights.keys()))
+    with pytest.raises(StoreReset):  # the weight server lost its memory
+        new.publish(make_weights(3, 2))
+    generation = new.open_generation(2, "learner")
+    assert generation.next_version == 3  # the queue's server knows the head
+    new.publish(make_weights(3, generation.number))
+    assert new.head() == 3
+    weights.close()

@@ -1,0 +1,226 @@
+"""The processes of one machine share weights, so that a version crosses the network once, and the newest version."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.codec import InvalidWeights
+from actors.transport import weight_cache
+from actors.transport.redis import connect
+from actors.transport.weight_cache import FRESH_S, KEPT, WeightCache
+from actors.workers.weight_client import WeightClient
+from deploy.launch.embedded_redis import EmbeddedRedis
+from tests.support.builders import make_weights
+
+pytestmark = pytest.mark.integration
+
+PAYLOAD = b"weights" * 1000
+HASH = hashlib.sha256(PAYLOAD).hexdigest()
+DIGEST = "0123456789abcdef"
+
+
+class CountingStore:
+    """A store with one payload that counts how often it was read."""
+
+    def __init__(self, payload: bytes | None = PAYLOAD, seconds: float = 0.0) -> None:
+        self.payload, self.seconds, self.reads = payload, seconds, 0
+
+    def read(self) -> bytes | None:
+        self.reads += 1
+        time.sleep(self.seconds)
+        return self.payload
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def cache(folder: Path, namespace: str = "run", address: str = "redis://a") -> WeightCache:
+    return WeightCache(namespace, address, folder)
+
+
+def recent(writer: WeightCache, reader: WeightCache) -> tuple[int, str] | None:
+    """What the reader sees right after the writer; repeated, because this process may be interrupted between both."""
+    for _ in range(20):
+        writer.saw_head(7, DIGEST)
+        if seen := reader.recent_head():
+            return seen
+    return None
+
+
+def test_the_store_is_read_once_by_many_clients_at_the_same_time(folder: Path) -> None:
+    store, results = CountingStore(seconds=0.05), []
+    caches = [cache(folder) for _ in range(16)]
+    threads = [threading.Thread(target=lambda c=c: results.append(c.payload(HASH, store.read))) for c in caches]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [(PAYLOAD, True)] * 16
+    assert store.reads == 1
+
+
+@pytest.mark.parametrize("payload", [None, b"", PAYLOAD[:-1] + b"!"])
+def test_a_missing_or_damaged_payload_is_not_kept_and_is_returned_unchecked(
+    folder: Path, payload: bytes | None
+) -> None:
+    assert cache(folder).payload(HASH, CountingStore(payload).read) == (payload, False)
+    assert cache(folder).payload(HASH, CountingStore().read) == (PAYLOAD, True)
+
+
+def test_a_process_that_holds_the_turn_and_hangs_delays_others_only_so_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_cache, "WAIT_S", 0.2)
+    folder.mkdir(mode=0o700)
+    hung = os.open(folder / "run.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(hung, fcntl.LOCK_EX)
+        began = time.monotonic()
+        assert cache(folder).payload(HASH, CountingStore().read) == (PAYLOAD, True)
+        assert 0.2 <= time.monotonic() - began < 5.0
+    finally:
+        os.close(hung)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o701, None])
+def test_a_folder_that_others_can_enter_is_not_used(folder: Path, tmp_path: Path, mode: int | None) -> None:
+    """Nor is a link in its place followed."""
+    if mode is None:
+        (tmp_path / "other").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "other")
+    else:
+        folder.mkdir()
+        folder.chmod(mode)
+    (folder / f"run~{HASH}").write_bytes(b"forged")
+    assert cache(folder).payload(HASH, CountingStore().read) == (PAYLOAD, False)
+    assert recent(cache(folder), cache(folder)) is None
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_without_room_the_payload_is_used_but_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_cache, "MAX_SHARE", 0.0)
+    store, shared = CountingStore(), cache(folder)
+    assert [shared.payload(HASH, store.read) for _ in range(2)] == [(PAYLOAD, True)] * 2
+    assert store.reads == 2
+
+
+def test_only_the_newest_files_of_a_namespace_are_kept_and_clearing_removes_only_those(folder: Path) -> None:
+    def names() -> list[str]:
+        return sorted(path.name for path in folder.iterdir() if "~" in path.name)
+
+    cache(folder, "run-2").payload(HASH, CountingStore().read)
+    shared, newest = cache(folder), []
+    shared.saw_head(7, DIGEST)
+    for i in range(5):
+        payload = bytes([i]) * 100
+        newest.append("run~" + hashlib.sha256(payload).hexdigest())
+        shared.payload(newest[-1].removeprefix("run~"), CountingStore(payload).read)
+        time.sleep(0.01)  # for times of modification that differ
+    assert names() == sorted([*newest[-KEPT:], f"run-2~{HASH}"])
+    cache(folder).clear()  # it has not used the files
+    assert len(names()) == KEPT + 1
+    shared.clear()
+    assert sorted(path.name for path in folder.iterdir()) == ["run-2.lock", f"run-2~{HASH}"]
+
+
+def test_others_see_the_newest_version_until_it_is_old(folder: Path) -> None:
+    assert cache(folder).recent_head() is None
+    assert recent(cache(folder), cache(folder)) == (7, DIGEST)
+    for other in (cache(folder, address="redis://b"), cache(folder, "run-2")):
+        assert recent(cache(folder), other) is None
+    time.sleep(2 * FRESH_S)
+    assert cache(folder).recent_head() is None
+
+
+def test_another_process_sees_the_newest_version(folder: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from actors.transport.weight_cache import WeightCache\n"
+        "shared = WeightCache('run', 'redis://a', Path(sys.argv[1]))\n"
+        "print('ready', flush=True)\n"
+        "while (shared.recent_head() or [0])[0] != 7: pass\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        deadline, shared = time.monotonic() + 20, cache(folder)
+        while other.poll() is None and time.monotonic() < deadline:
+            shared.saw_head(7, DIGEST)
+        assert other.poll() == 0
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedRedis]:
+    monkeypatch.setattr(weight_cache, "SHARED_MEMORY", tmp_path)
+    with EmbeddedRedis() as started:
+        yield started
+
+
+def test_a_version_is_read_from_the_store_once_per_machine(server: EmbeddedRedis) -> None:
+    import redis
+
+    def stored_reads() -> int:
+        return int(redis.Redis.from_url(server.url).info("commandstats").get("cmdstat_get", {"calls": 0})["calls"])
+
+    learner, elsewhere, *actors = (connect(server.url) for _ in range(5))
+    generation = learner.open_generation(-1, "learner")
+    weights = make_weights(generation.next_version, generation.number)
+    learner.publish(weights)
+    learner.close()  # as if it were on another machine
+    known = ""
+    for actor in actors:
+        fetched = actor.fetch()
+        assert fetched is not None
+        known = fetched.digest
+        assert all(np.array_equal(fetched.tensors[name], tensor) for name, tensor in weights.tensors.items())
+    assert stored_reads() == 1
+
+    elsewhere.publish(make_weights(generation.next_version + 1, generation.number))
+    time.sleep(2 * FRESH_S)  # actors on another machine than the learner may be told the last answer for so long
+    assert all((found := actor.fetch(known)) and found.version == generation.next_version + 1 for actor in actors)
+    assert stored_reads() == 1  # the learner has added them
+
+
+@pytest.mark.parametrize("damage", ["sha256", "lost the payload of weights 1"])
+def test_weights_that_are_damaged_in_the_store_are_not_used_or_shared_and_the_next_ones_are(
+    server: EmbeddedRedis, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    import redis
+
+    raw, learner, actor = redis.Redis.from_url(server.url), connect(server.url), connect(server.url)
+    learner.open_generation(-1, "learner")
+    weight_client = WeightClient(actor)
+    learner.publish(make_weights(0))
+    first = weight_client.newest()
+    assert first is not None
+    learner.publish(make_weights(1))
+    key = "{tamiyo}:weights:1:1"
+    if damage == "sha256":
+        byte = raw.getrange(key, 70, 70)
+        raw.setrange(key, 70, bytes([byte[0] ^ 1]))
+    else:
+        raw.delete(key)
+    learner.close()  # with the intact copy, as on a machine without the learner
+    assert weight_client.newest(first.digest) is None
+    assert weight_client.damaged == 1
+    assert damage in caplog.text
+    assert "continuing with the weights before them" in caplog.text
+    with pytest.raises(InvalidWeights, match=damage):
+        connect(server.url).fetch()
+    learner = connect(server.url)
+    learner.publish(make_weights(2))
+    found = weight_client.newest(first.digest)
+    assert found is not None
+    assert (found.version, weight_client.damaged) == (2, 1)

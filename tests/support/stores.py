@@ -1,0 +1,105 @@
+"""`Store`: what the transport keeps in one test, in memory or on a server; and servers other than the bundled one."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from actors.config import QueueConfig
+from actors.transport.base import Transport
+from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.transport.redis import RedisTransport, connect
+from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+
+
+class OtherServer(EmbeddedRedis):
+    """An embedded server that runs the given binary."""
+
+    def __init__(self, binary: Path) -> None:
+        super().__init__()
+        self._binary = binary
+
+
+class Store:
+    """The keys of one run on the server at `url`, or a store in memory if that is empty."""
+
+    def __init__(self, url: str, namespace: str, scripts: bool = False) -> None:
+        self.url, self.namespace, self.scripts = url, namespace, scripts
+        self.memory, self._opened = MemoryStore(), list[Transport]()
+
+    def __call__(self, **fields: Any) -> Transport:
+        """Open another handle, with these fields of `QueueConfig`."""
+        return self.connect(**fields) if self.url else self._keep(MemoryTransport(QueueConfig(**fields), self.memory))
+
+    def connect(self, **fields: Any) -> RedisTransport:
+        transport = connect(self.url, QueueConfig(**fields), self.namespace, self.scripts)
+        self._keep(transport)
+        return transport
+
+    def _keep(self, transport: Transport) -> Transport:
+        self._opened.append(transport)
+        return transport
+
+    @cached_property
+    def client(self) -> Any:
+        """A connection to the server, with all rights."""
+        import redis
+
+        return redis.Redis.from_url(self.url)
+
+    def key(self, name: str) -> str:
+        return f"{{{self.namespace}}}:{name}"
+
+    def keys(self, pattern: str = "*") -> list[str]:
+        """The names of the store's keys, without the namespace."""
+        return sorted(key.decode().partition(":")[2] for key in self.client.keys(self.key(pattern)))
+
+    def freeze(self) -> Callable[[], None]:
+        """Copy the state of the store; the result brings it back when called."""
+        if not self.url:
+            kept = {k: copy.deepcopy(v) for k, v in vars(self.memory).items() if k != "changed"}
+            return lambda: vars(self.memory).update(copy.deepcopy(kept))
+        dumped = {k: (max(0, self.client.pttl(k)), self.client.dump(k)) for k in self.client.keys(self.key("*"))}
+
+        def thaw() -> None:
+            for key in self.client.keys(self.key("*")):
+                self.client.delete(key)
+            for key, (ttl_ms, value) in dumped.items():
+                self.client.restore(key, ttl_ms, value)
+
+        return thaw
+
+    def close(self) -> None:
+        for transport in self._opened:
+            transport.close()
+        if "client" in vars(self):
+            self.client.close()
+
+
+@contextmanager
+def running(folder: Path, *options: str | Path, binary: Path | None = None) -> Iterator[Any]:
+    """Run a server with these options, and yield a client on its socket in `folder`."""
+    import redis
+
+    socket = folder / "socket"
+    command = [binary or find_server(), *options, "--save", "", "--unixsocket", socket, "--dir", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        client = redis.Redis(unix_socket_path=str(socket))
+        try:
+            deadline = time.monotonic() + 10
+            while not socket.exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield client
+        finally:
+            client.close()
+            process.kill()
+            process.wait()
+            socket.unlink(missing_ok=True)
