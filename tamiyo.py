@@ -17,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from actors.env.registration import register_envs
+from actors.gym.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.blueprints.blueprint import Blueprint, Param, Params
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
     from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
-    from actors.serving.client.local import LocalPolicy
     from actors.serving.client.serve_env import serve_env
-    from actors.serving.client.session import Answer, PolicyError, PolicySession
+    from actors.sessions.local import LocalPolicy
+    from actors.sessions.session import Answer, PolicyError, PolicySession
     from actors.slots.lifecycle import SeedAction
     from actors.types.actions import Op
     from actors.types.spaces import Spaces
@@ -129,10 +129,10 @@ _MODULES = {
     "AsyncPolicyClient": "actors.serving.client.asynchronous",
     "PolicyClient": "actors.serving.client.blocking",
     "ClientEpisode": "actors.serving.client.episode",
-    "LocalPolicy": "actors.serving.client.local",
-    "Answer": "actors.serving.client.session",
-    "PolicyError": "actors.serving.client.session",
-    "PolicySession": "actors.serving.client.session",
+    "LocalPolicy": "actors.sessions.local",
+    "Answer": "actors.sessions.session",
+    "PolicyError": "actors.sessions.session",
+    "PolicySession": "actors.sessions.session",
     "serve_env": "actors.serving.client.serve_env",
     "Spaces": "actors.types.spaces",
     "UserError": "actors.errors",

@@ -27,8 +27,8 @@ from actors.blueprints.family import blueprint_index
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rules.choices import SIZES
 from actors.rules.reader import ObservationReader
-from actors.serving.client.local import LocalPolicy, LocalSession
-from actors.serving.client.session import Answer
+from actors.sessions.local import LocalPolicy, LocalSession
+from actors.sessions.session import Answer
 from actors.slots.model_view import symlog
 from actors.types.actions import ActionMasks, Op
 from actors.types.spaces import Spaces

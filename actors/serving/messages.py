@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.refusal import Reason, Refusal
+from actors.sessions.refusal import Reason, Refusal
 from actors.types.actions import ActionMasks, playable
 from actors.types.spaces import Spaces
 from actors.wire import episode_pb2, policy_pb2

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.env.episode.reward import objective, objective_reward
-from actors.serving.client.recorded_step import RecordedStep
+from actors.sessions.session import PolicySession, RecordedStep
+from actors.slots.objective import objective, objective_reward
 from actors.types.actions import ActionMasks
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class RunReport(ABC):
         self._price, self._horizon_epochs = points_per_doubling, horizon_epochs
         self._rents: list[float] = []  # doublings, of the epochs since the first decision
         self._accuracies: list[float] = []  # points: before the first decision, and after each of these epochs
+        self.session: PolicySession | None = None  # that decides, where the report is made in it
         self.over = False  # whether nothing more is recorded
 
     def measured(self, accuracy: float | None, rent: float) -> None:

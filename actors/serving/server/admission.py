@@ -20,9 +20,10 @@ from typing import Any
 import grpc
 
 from actors.serving.options import ServeOptions
-from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.auth import OWNER, TokenFile
 from actors.serving.server.connections import Connections
+from actors.serving.status import abort
+from actors.sessions.refusal import Reason, Refusal
 
 HEALTH = "/grpc.health.v1.Health/"  # needs no token, since load balancers have none
 MAX_HEALTH_CALLS = 256  # concurrent Check and Watch calls
@@ -170,7 +171,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     async def _abort(self, refusal: Refusal, method: str, context: Context) -> None:
         self._on_refused(refusal, method)
-        await context.abort(refusal.code, refusal.message, refusal.trailers())
+        await abort(context, refusal)
 
 
 class _RequestStream:

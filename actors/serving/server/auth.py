@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from actors.errors import UserError
-from actors.serving.refusal import Reason, Refusal
+from actors.sessions.refusal import Reason, Refusal
 from actors.text_file import as_utf8
 
 RELOAD_S = 1.0  # least time between two checks of the file

@@ -12,11 +12,12 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.auth import OWNER
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.model_info import model_info
 from actors.serving.server.service import PolicyService
+from actors.serving.status import abort
+from actors.sessions.refusal import Reason, Refusal
 from actors.wire import policy_pb2
 
 SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
@@ -138,7 +139,7 @@ class Handlers:
             request_id = _request_id(context)
             self.record_refusal(refusal, method, request_id)
             refusal.metadata["request_id"] = request_id
-            await context.abort(refusal.code, refusal.message, refusal.trailers())
+            await abort(context, refusal)
         except Exception:
             request_id = _request_id(context)
             self._log.exception("failed", method=method, request_id=request_id)
@@ -162,7 +163,7 @@ class Handlers:
                 stream.capacity.release()  # only after the write, which blocks if the client does not read
             if stream.end_reason is not None:
                 self.record_refusal(stream.end_reason, "StepStream", stream.request_id)
-                await context.abort(stream.end_reason.code, stream.end_reason.message, stream.end_reason.trailers())
+                await abort(context, stream.end_reason)
         finally:
             self.calls -= 1
             self._readers.discard(reader)
@@ -233,7 +234,7 @@ class _StepStreamCall:
         if isinstance(error, Refusal):
             self._handlers.record_refusal(error, "StepStream", self.request_id)
             failure = policy_pb2.StepFailure(
-                code=error.code_number, reason=error.reason, message=error.message, metadata=error.metadata
+                code=error.code, reason=error.reason, message=error.message, metadata=error.metadata
             )
         else:
             self._handlers._log.error("failed", method="StepStream", request_id=self.request_id, exc_info=error)

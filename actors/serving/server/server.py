@@ -32,7 +32,7 @@ from actors.serving.server.models import ModelVersions, ServedRule
 from actors.serving.server.service import PolicyService
 from actors.serving.server.trainer import Trainer
 from actors.serving.server.training import EpisodeSink
-from actors.serving.session_state import read_key
+from actors.sessions.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet
 

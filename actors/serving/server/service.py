@@ -10,7 +10,6 @@ import structlog
 
 from actors.serving.messages import end_digest, parse_step, request_digest
 from actors.serving.options import ServeOptions
-from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.auth import TokenFile
 from actors.serving.server.batcher import Batcher, BatchResult, QueuedStep
 from actors.serving.server.metrics import ServingMetrics
@@ -19,7 +18,8 @@ from actors.serving.server.pins import VersionPins
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
 from actors.serving.server.trainer import Trainer
 from actors.serving.server.training import Ended, recorded_step
-from actors.serving.session_state import seal, unseal
+from actors.sessions.refusal import Reason, Refusal
+from actors.sessions.session_state import seal, unseal
 from actors.types.actions import continuous_values
 from actors.version import installed
 from actors.wire import policy_pb2

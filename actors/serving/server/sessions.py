@@ -12,9 +12,9 @@ import torch
 
 from actors.policy.state import PolicyState, StateSizes
 from actors.serving.messages import MessageLayout
-from actors.serving.refusal import IMPORT_REQUIRED, Reason, Refusal
 from actors.serving.server.models import ServedModel
 from actors.serving.server.training import TrainingEpisode
+from actors.sessions.refusal import IMPORT_REQUIRED, Reason, Refusal
 
 MAX_CLOSED_IDS = 10_000  # ids of expired and evicted sessions that are remembered
 

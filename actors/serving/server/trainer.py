@@ -9,12 +9,12 @@ import numpy as np
 from actors.serving.account import Account
 from actors.serving.external import ExternalConfig
 from actors.serving.messages import StepQuery, final_query, make_step_batch
-from actors.serving.refusal import RETRY_S, Reason, Refusal
 from actors.serving.server.auth import TRAIN_SCOPE, TokenFile
 from actors.serving.server.batcher import Batcher
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import Session, SessionTable
 from actors.serving.server.training import EpisodeSink, TrainingEpisode, final_step
+from actors.sessions.refusal import RETRY_S, Reason, Refusal
 from actors.wire import policy_pb2
 
 

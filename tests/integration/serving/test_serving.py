@@ -11,8 +11,8 @@ import pytest
 
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import Answer, PolicyError
+from actors.sessions.local import LocalPolicy
+from actors.sessions.session import Answer, PolicyError
 from tests.support.learning.toy import POLICIES, SPACES, toy_network
 from tests.support.serving.servers import RunningServer, serving, step_inputs, weights
 

@@ -13,9 +13,10 @@ import pytest
 
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
-from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, error_info
+from actors.serving.status import error_info
+from actors.sessions.local import LocalPolicy
+from actors.sessions.refusal import Reason
 from actors.wire import episode_pb2, policy_pb2
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.servers import RunningServer, serving, step_inputs

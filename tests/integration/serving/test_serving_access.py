@@ -25,11 +25,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from actors.config import ConfigError
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
 from actors.serving.options import ServeOptions
-from actors.serving.refusal import Reason
 from actors.serving.server.server import FixedWeights
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.certificates import Authority

@@ -17,12 +17,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason
 from actors.serving.server import admission
 from actors.serving.server.handlers import MAX_STREAM_STEPS
+from actors.sessions.local import LocalPolicy
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError
 from actors.wire import policy_pb2
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.calls import connections, half_open, outcome, wait_for

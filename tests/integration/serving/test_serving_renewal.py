@@ -19,10 +19,11 @@ from actors.errors import UserError
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
-from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, error_info
 from actors.serving.server.auth import parse_tokens
+from actors.serving.status import error_info
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError
 from actors.wire import policy_pb2
 from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import write_secrets

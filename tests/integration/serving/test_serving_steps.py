@@ -16,12 +16,13 @@ from actors.policy.publish import to_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import PolicyError, SessionLost
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, Refusal, error_info
 from actors.serving.server.server import FixedWeights
 from actors.serving.server.sessions import Session
+from actors.serving.status import error_info
+from actors.sessions.local import LocalPolicy
+from actors.sessions.refusal import Reason, Refusal
+from actors.sessions.session import PolicyError, SessionLost
 from actors.wire import policy_pb2
 from tests.support.learning.slow_policy import everything_legal, slow_to_act
 from tests.support.learning.toy import SPACES, toy_network

@@ -14,9 +14,9 @@ from actors.policy.median import median_noise, next_hazard
 from actors.policy.publish import from_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import Answer
-from actors.serving.noise import step_noise
+from actors.sessions.local import LocalPolicy
+from actors.sessions.noise import step_noise
+from actors.sessions.session import Answer
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import Connect

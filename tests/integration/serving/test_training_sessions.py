@@ -14,15 +14,16 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from actors.config import QueueConfig
-from actors.env.rng import Purpose, stream
 from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
+from actors.rng import Purpose, stream
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode
-from actors.serving.client.session import PolicyError, SessionLost
-from actors.serving.noise import SERVING_SEED, step_noise
-from actors.serving.refusal import DETAILS_KEY
+from actors.serving.status import error_of_call
+from actors.sessions.noise import SERVING_SEED, step_noise
+from actors.sessions.refusal import DETAILS_KEY
+from actors.sessions.session import PolicyError, SessionLost
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
 from actors.wire import policy_pb2
@@ -335,7 +336,7 @@ def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
         wait = RetryInfo()
         assert any(detail.Unpack(wait) for detail in details)
         assert 0 < wait.retry_delay.ToTimedelta().total_seconds() <= 1
-        assert PolicyError.from_rpc_error(error).retry_s == wait.retry_delay.ToTimedelta().total_seconds()
+        assert error_of_call(error).retry_s == wait.retry_delay.ToTimedelta().total_seconds()
         hasty = PolicyClient(e.address, deadline_s=0.5)
         with pytest.raises(PolicyError, match="the learner is behind"):
             hasty.episode(9, SPACES).__enter__()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from actors.growth.controller import GrowthController
 from actors.growth.slots import SlotSpec
-from actors.serving.client.session import Answer, PolicyError
+from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 

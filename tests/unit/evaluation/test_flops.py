@@ -11,12 +11,12 @@ import pytest
 
 from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
-from actors.env.env import seed_spaces
 from actors.env.episode.epoch import EpochPlan
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.mlp import MLPHost
 from actors.policy.baselines import RandomPolicy
 from actors.rules.schedule import Schedule, Scheduled, fixed_column
+from actors.slots.spaces import seed_spaces
 from deploy.evaluation import flops
 from deploy.evaluation.play import Row, play, play_built
 

@@ -18,7 +18,7 @@ from actors.errors import UserError
 from actors.growth.controller import GrowthController
 from actors.growth.decision import read_log
 from actors.growth.slots import SlotSpec
-from actors.serving.client.session import Answer, SessionLost
+from actors.sessions.session import Answer, SessionLost
 from actors.slots.base_features import BASE
 from actors.slots.slot_features import SLOT
 from actors.slots.stage import Stage
@@ -260,7 +260,7 @@ def test_every_reachable_state_has_a_legal_action() -> None:
 
 
 def _spaces() -> Any:
-    from actors.env.env import seed_spaces
+    from actors.slots.spaces import seed_spaces
 
     return seed_spaces(1)
 

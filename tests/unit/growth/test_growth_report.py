@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from actors.codec import decode_episode, encode_episode
-from actors.env.env import seed_spaces
-from actors.env.episode.reward import objective
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.config import GrowthConfig
@@ -21,8 +19,10 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import config_of, from_weights
 from actors.policy.saved import TRAINED, read_weights
 from actors.policy.state import StateSizes
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import PolicyError
+from actors.sessions.local import LocalPolicy
+from actors.sessions.session import PolicyError
+from actors.slots.objective import objective
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner.ppo.batch import make_batch

@@ -21,11 +21,11 @@ from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from actors.serving.client.session import PolicyError
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
-from actors.serving.noise import step_noise
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.sessions import StateTable
+from actors.sessions.noise import step_noise
+from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks, independent_spec, playable
 from deploy.launch.server_log import configure_log
 from tests.support.examples import examples

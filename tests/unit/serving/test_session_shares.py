@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from actors.policy.state import StateSizes
 from actors.serving.messages import MessageLayout
-from actors.serving.refusal import Refusal
 from actors.serving.server.sessions import PendingStep, SessionTable, StateTable
+from actors.sessions.refusal import Refusal
 from tests.support.examples import examples
 from tests.support.learning.toy import SPACES
 
