@@ -72,8 +72,8 @@ class ServeOptions:
     max_concurrent_calls: int = 4096
     """Maximum number of concurrent calls; further calls are refused. Health checks are not counted."""
     max_connections: int = 4096
-    """Maximum number of TCP connections. Beyond it those without a valid call are closed, oldest first, then those
-    unused for longest. Lower where the limit of open files (`ulimit -Hn`) does not allow twice as many."""
+    """Maximum number of TCP connections; further ones are refused. Lower where the limit of open files (`ulimit -Hn`)
+    does not allow as many."""
     max_connection_streams: int = 100
     """Maximum number of concurrent calls per connection; clients queue further calls."""
     keepalive_s: float = KEEPALIVE_S

@@ -20,8 +20,7 @@ from typing import Any
 import grpc
 
 from actors.serving.options import ServeOptions
-from actors.serving.server.auth import OWNER, TokenFile
-from actors.serving.server.connections import Connections
+from actors.serving.server.credentials import OWNER, TokenFile
 from actors.serving.status import abort
 from actors.sessions.refusal import Reason, Refusal
 
@@ -39,7 +38,6 @@ class _ActiveCall:
 
     owner: str  # hash of its token; "" if tokens are not used, and for health checks
     task: asyncio.Task[Any]
-    peer: str  # other end of its connection, as gRPC names it; "" for health checks
     due_s: float  # time by which the next request must arrive, by `time.monotonic`
     end_reason: Refusal | None = None  # set if the server ends the call
 
@@ -51,10 +49,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self,
         options: ServeOptions,
         tokens: TokenFile | None,
-        connections: Connections,
         on_refused: Callable[[Refusal, str], None],
     ) -> None:
-        self._options, self._tokens, self._connections, self._on_refused = options, tokens, connections, on_refused
+        self._options, self._tokens, self._on_refused = options, tokens, on_refused
         self._wrapped: dict[str, Any] = {}
         self._calls: set[_ActiveCall] = set()
         self._by_owner: Counter[str] = Counter()
@@ -100,7 +97,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             try:
                 call = self._admit(method, context, streaming)
                 OWNER.set(call.owner)
-                incoming = _RequestStream(requests, call, self._tokens, self._connections, self._options.idle_timeout_s)
+                incoming = _RequestStream(requests, call, self._tokens, self._options.idle_timeout_s)
                 if streaming:
                     return await behavior(incoming, context)
                 request = await anext(incoming, _END_OF_REQUESTS)
@@ -138,7 +135,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 oldest = next(iter(self._health))
                 del self._health[oldest]
                 _end(oldest, Refusal(Reason.CALLS_FULL, "too many concurrent health checks: the oldest is ended"))
-            call = _ActiveCall(owner, task, "", due_s)
+            call = _ActiveCall(owner, task, due_s)
             self._health[call] = None
             return call
         if self._tokens is not None:
@@ -156,7 +153,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 Reason.CALLS_FULL,
                 f"{self._by_owner[owner]} calls with this token are in progress, its limit: try again",
             )
-        call = _ActiveCall(owner, task, context.peer(), due_s)
+        call = _ActiveCall(owner, task, due_s)
         self._calls.add(call)
         self._by_owner[owner] += 1
         return call
@@ -175,18 +172,16 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class _RequestStream:
-    """The requests of one call. Each has the token checked again, and shows that call and connection are in use."""
+    """The requests of one call. Each has the token checked again, and shows that the call is in use."""
 
     def __init__(
         self,
         source: AsyncIterator[Any],
         call: _ActiveCall,
         tokens: TokenFile | None,
-        connections: Connections,
         idle_s: float,
     ) -> None:
-        self._source, self._call, self._tokens = source, call, tokens
-        self._connections, self._idle_s = connections, idle_s
+        self._source, self._call, self._tokens, self._idle_s = source, call, tokens, idle_s
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -197,8 +192,6 @@ class _RequestStream:
         self._call.due_s = time.monotonic() + self._idle_s
         if self._tokens is not None and self._call.owner:
             self._tokens.confirm(self._call.owner)
-        if self._call.peer:
-            self._connections.used(self._call.peer)
         return request
 
 

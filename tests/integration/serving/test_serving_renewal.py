@@ -20,7 +20,7 @@ from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
 from actors.serving.messages import step_request
-from actors.serving.server.auth import parse_tokens
+from actors.serving.server.credentials import parse_tokens
 from actors.serving.status import error_info
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
