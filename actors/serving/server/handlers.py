@@ -32,7 +32,7 @@ class _MessageType(Protocol[M]):
     def FromString(self, data: bytes) -> M: ...
 
 
-Respond = Callable[["PolicyService", Any, Context], Awaitable[Message | bytes]]
+Respond = Callable[[PolicyService, Any, Context], Awaitable[Message | bytes]]
 
 
 class Handlers:

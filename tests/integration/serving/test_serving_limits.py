@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -144,22 +144,6 @@ def test_an_idle_stream_is_ended_and_the_client_opens_another() -> None:
         assert refusals == 1.0
 
 
-def test_calls_beyond_the_limit_of_a_connection_are_queued() -> None:
-    with (
-        serving(max_connection_streams=10, max_sessions=300) as running,
-        connections(running.address, 2) as channels,
-    ):
-        opening = channels[0].unary_unary(*METHODS["OpenSession"])
-        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-        assert [f.code() for f in [opening.future(request, timeout=30) for _ in range(300)]] == [
-            grpc.StatusCode.OK
-        ] * 300
-        with half_open(channels[1:], STREAM, 30):
-            wait_for(lambda: running.server.handlers.calls == 10)
-            time.sleep(0.3)
-            assert running.server.handlers.calls == 10
-
-
 def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
     """Of 5,000 steps, only those are computed that fit the limit of the stream and the windows of the connection. Once
     the client reads, it receives every answer."""
@@ -213,21 +197,3 @@ def test_one_of_several_tokens_can_use_only_its_share_of_the_sessions(tokens: Pa
         expected = [reference.step(*step_inputs(0, step)) for step in range(2)][1]
         assert answer.step_index == 1
         np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
-
-
-def test_if_all_rows_are_taken_the_owner_with_most_sessions_loses_one(tmp_path: Path) -> None:
-    names = "abcde"
-    with ExitStack() as stack:
-        running = stack.enter_context(
-            serving(token_file=write_file(tmp_path / "tokens", "\n".join(names)), max_sessions=9, evict_after_s=0.0)
-        )
-        clients = [stack.enter_context(PolicyClient(running.address, token=n, deadline_s=5)) for n in names]
-        for client in clients[:4]:  # two each, a quarter of 9
-            for _ in range(2):
-                client.open(SPACES)
-        clients[4].open(SPACES)
-        assert len(running.service.sessions) == 9
-        clients[4].open(SPACES)
-        clients[4].open(SPACES)  # evicts one of its own: it has reached its limit
-        held = Counter(s.owner for s in running.service.sessions._unstepped.values())
-        assert sorted(held.values()) == [1, 2, 2, 2, 2]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,16 +216,6 @@ def test_a_replaced_client_authority_is_used_for_the_next_connection(tmp_path: P
         assert (accepted("a", authority), accepted("a", successor)) == (True, False)
         trusted.write_bytes(successor.certificate.read_bytes())
         assert (accepted("b", authority), accepted("b", successor)) == (False, True)
-
-
-def test_metrics_are_served_on_the_host_of_the_listen_address() -> None:
-    with socket.create_server(("127.0.0.2", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    with serving(listen="127.0.0.2:0", metrics_port=port):
-        page = urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=5).read().decode()
-        assert "tamiyo_serve_steps_total" in page
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_reflection_requires_a_token_if_the_server_does(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from actors.policy.median import median_noise, next_hazard
 from actors.policy.publish import from_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.sessions.local import LocalPolicy
 from actors.sessions.noise import step_noise
 from actors.sessions.session import Answer
 from actors.transport.redis import connect
@@ -169,14 +168,3 @@ def test_if_the_store_lost_the_newest_weights_those_in_memory_are_served(
         while running.service.models.newest.version != 3:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-
-
-def test_local_sessions_of_one_policy_do_not_affect_each_other() -> None:
-    policy = LocalPolicy(from_weights(weights()), 1)
-    first, second = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
-    for step in range(4):
-        policy.open(SPACES, seed=2).step(*step_inputs(5, step))
-        assert (
-            first.step(*step_inputs(0, step), False)[0].tolist()
-            == second.step(*step_inputs(0, step), False)[0].tolist()
-        )

@@ -20,9 +20,8 @@ from actors.rng import Purpose, stream
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode
-from actors.serving.status import error_of_call
+from actors.serving.status import DETAILS_KEY, error_of_call
 from actors.sessions.noise import SERVING_SEED, step_noise
-from actors.sessions.refusal import DETAILS_KEY
 from actors.sessions.session import PolicyError, SessionLost
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
@@ -395,31 +394,3 @@ def test_a_segment_has_weights_of_one_generation(mode: str) -> None:
         episode.terminate()
         segments = e.episodes(2)
     assert [(s.generation, list(s.policy_version)) for s in segments] == [(1, [7, 7]), (2, [8, 8])]
-
-
-def test_the_client_refuses_wrong_order() -> None:
-    with endpoint() as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
-        with pytest.raises(PolicyError, match="call reward"):
-            episode.reward(1.0)
-        play(episode, 1)
-        with pytest.raises(PolicyError, match="call reward"):
-            episode.reward(1.0)
-        obs, blueprints, masks = step_inputs(0, 1)
-        episode.act(obs, masks, blueprints)
-        with pytest.raises(PolicyError, match="call reward"):
-            episode.act(obs, masks, blueprints)
-        episode.reward(0.0)
-
-
-def test_the_account_is_what_the_ledger_says() -> None:
-    with endpoint() as e, PolicyClient(e.address) as client:
-        for number in range(3):
-            with client.episode(number, SPACES) as episode:
-                play(episode, 2)
-        e.episodes(3)
-        e.wait_for(lambda: e.shipper.account("").unsent == 0)
-        account = dataclasses.asdict(e.shipper.account(""))
-        (row,) = e.transport.ledger().actors.values()
-        figures = next(iter(e.transport.health().actors.values()))
-    assert (account["produced"], account["accepted"]) == (row.produced, row.accepted) == (3, 3)
-    assert figures["steps"] == account["steps"] == 6

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel
 
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
-from tests.support.growth.columns import JOINED, MODELS, Wrapped, grow, run
+from tests.support.growth.columns import JOINED, MODELS, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, mlp, prune
 from tests.unit.growth.test_wrappers import scaled
 
@@ -188,17 +187,3 @@ def test_dry_run_veto_and_cap_hold_for_columns() -> None:
     assert capped.grower.added_parameters == half
     host = sum(p.numel() for p in MODELS["gru"][0](1.0).parameters())
     assert run("gru", []).grower.max_added_parameters == 15 * host
-
-
-def test_a_column_within_a_compiled_model() -> None:
-    torch.compiler.reset()
-    losses = []
-    for wrap in (lambda m: m, lambda m: torch.compile(m, backend="eager")):
-        torch.manual_seed(0)
-        columns = Column(lambda s: Wrapped("tensor", int(8 * s)), output="head")
-        own = Run(Wrapped("tensor"), Script(JOINED), [], columns=columns, wrap=wrap)
-        own.grower._seeds.columns_gated = True
-        losses.append(own.epochs(5).losses)
-    torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
-    assert F.l1_loss(torch.tensor(losses[0][-3:]), torch.tensor(losses[0][:3])) > 0.01
-    torch.compiler.reset()
