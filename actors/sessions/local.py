@@ -105,7 +105,7 @@ class LocalSession:
             imported, policy_state = unseal(state, sizes, LOCAL_KEY)
             self._seed, self._next_index = imported.seed, imported.next_step_index
             self._hazard[0] = imported.hazard
-            self._state = PolicyState(*(t.to(own.device) for t, own in zip(policy_state, self._state, strict=True)))
+            self._state = PolicyState(*(t.to(zero.device) for t, zero in zip(policy_state, self._state, strict=True)))
 
     def __enter__(self) -> LocalSession:
         return self

@@ -86,8 +86,8 @@ class RunReport(ABC):
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs, as plain types; empty if nothing is recorded, or nothing more."""
-        own = {} if self.over else self._position()
-        return {**own, "accuracies": list(self._accuracies), "rents": list(self._rents)} if own else {}
+        position = {} if self.over else self._position()
+        return {**position, "accuracies": list(self._accuracies), "rents": list(self._rents)} if position else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue the report of a checkpoint. Raises `UserError` for a damaged state."""
@@ -96,8 +96,8 @@ class RunReport(ABC):
             log.warning("this run is not reported: it was resumed from a checkpoint without the steps before it")
             return
         for name in ("accuracies", "rents"):
-            own = state.get(name)
-            right = isinstance(own, list) and all(isinstance(x, float) and isfinite(x) for x in own)
+            values = state.get(name)
+            right = isinstance(values, list) and all(isinstance(x, float) and isfinite(x) for x in values)
             require(right, f"the report in this state has damaged {name}")
         self._accuracies, self._rents = list(state["accuracies"]), list(state["rents"])
         self._continue(state)

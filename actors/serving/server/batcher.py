@@ -207,8 +207,8 @@ class Batcher:
         decision = program.run(obs, blueprints, masks, states, rows, noise, greedy)
         if medians:
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
-            for step, own in zip(steps, hazard.tolist(), strict=True):
-                step.session.hazard = own
+            for step, value in zip(steps, hazard.tolist(), strict=True):
+                step.session.hazard = value
         record = None
         if before is not None:
             record = StepRecord(unfinished_step(obs, blueprints, masks), decision, before, model)
