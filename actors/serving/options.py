@@ -61,10 +61,8 @@ class ServeOptions:
     """Allow listening on a non-loopback address without TLS or tokens."""
     metrics_port: int | None = None
     """Port for Prometheus metrics, on the host of `listen` (127.0.0.1 for unix:). No token is required."""
-    request_timeout_s: float = 10.0
-    """Seconds within which the request of a call must arrive."""
     idle_timeout_s: float = 300.0
-    """Seconds after which streams without requests and connections without calls are closed."""
+    """Seconds after which connections without calls are closed."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Maximum size of a request in bytes."""
     max_concurrent_calls: int = 4096
@@ -86,7 +84,6 @@ class ServeOptions:
             "session_ttl_s",
             "first_step_ttl_s",
             "poll_s",
-            "request_timeout_s",
             "idle_timeout_s",
         ):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -14,11 +12,9 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
 from actors.serving.messages import step_request
-from actors.serving.server import admission
 from actors.serving.server.handlers import MAX_STREAM_STEPS
 from actors.sessions.local import LocalPolicy
 from actors.sessions.refusal import Reason
@@ -53,31 +49,6 @@ def test_calls_without_a_token_do_not_count_against_the_limits(tokens: Path) -> 
         assert Counter(outcome(call) for call in (*steps, *streams)) == {Reason.TOKEN_MISSING: 120}
         assert connect_outcome(running.address, token="alice") == "OK"
         assert check(channels[0]) == SERVING
-
-
-def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there are more health calls than the limit, the oldest are ended."""
-    monkeypatch.setattr(admission, "MAX_HEALTH_CALLS", 20)
-    with (
-        serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
-        connections(running.address, 2) as channels,
-        half_open(channels[:1], STREAM, 8, "alice"),
-    ):
-        wait_for(lambda: running.server.handlers.calls == 8)
-        assert connect_outcome(running.address, token="bob") == Reason.CALLS_FULL
-        assert check(channels[0]) == SERVING
-        stub = health_pb2_grpc.HealthStub(channels[1])
-        watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(30)]
-        with half_open(channels[1:], "/grpc.health.v1.Health/Check", 10) as checks:
-            for watch in watches:
-                with suppress(grpc.RpcError):  # of one that has ended already
-                    next(watch)
-            wait_for(lambda: sum(call.is_active() for call in (*watches, *checks)) == 20)
-            ended = [call for call in (*watches, *checks) if not call.is_active()]
-            assert {outcome(call) for call in ended} == {Reason.CALLS_FULL}
-            assert check(channels[0]) == SERVING
-        for watch in watches:
-            watch.cancel()
 
 
 def test_one_of_several_tokens_can_use_only_its_share_of_the_calls(tokens: Path) -> None:
@@ -117,31 +88,6 @@ def test_a_single_valid_token_may_use_all_calls_and_sessions(tmp_path: Path) -> 
             client.open(SPACES)
         assert caught.value.reason == Reason.SESSIONS_FULL
         assert [session.step(*step_inputs(0, 1)).step_index for session in sessions[:2]] == [1, 1]
-
-
-def test_a_call_without_a_request_is_ended(tokens: Path) -> None:
-    with (
-        serving(token_file=tokens, request_timeout_s=0.3) as running,
-        connections(running.address, 1) as channels,
-        half_open(channels, STEP, 5, "alice") as steps,
-        half_open(channels, "/grpc.health.v1.Health/Check", 5) as checks,
-    ):
-        assert {outcome(call) for call in (*steps, *checks)} == {Reason.IDLE}
-        assert connect_outcome(running.address, token="alice") == "OK"
-
-
-def test_an_idle_stream_is_ended_and_the_client_opens_another() -> None:
-    async def main(address: str) -> None:
-        async with AsyncPolicyClient(address, stream=True, deadline_s=10) as client:
-            session = await client.open(SPACES)
-            for step in range(2):
-                assert (await session.step(*step_inputs(0, step))).step_index == step
-                await asyncio.sleep(2.5 * (1 - step))
-
-    with serving(idle_timeout_s=0.5) as running:
-        asyncio.run(main(running.address))
-        refusals = running.server.metrics.registry.get_sample_value("tamiyo_serve_refusals_total", {"reason": "IDLE"})
-        assert refusals == 1.0
 
 
 def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
@@ -197,3 +143,14 @@ def test_one_of_several_tokens_can_use_only_its_share_of_the_sessions(tokens: Pa
         expected = [reference.step(*step_inputs(0, step)) for step in range(2)][1]
         assert answer.step_index == 1
         np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
+
+
+def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path) -> None:
+    with (
+        serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
+        connections(running.address, 2) as channels,
+        half_open(channels[:1], STREAM, 8, "alice"),
+    ):
+        wait_for(lambda: running.server.handlers.calls == 8)
+        assert connect_outcome(running.address, token="bob") == Reason.CALLS_FULL
+        assert check(channels[0]) == SERVING

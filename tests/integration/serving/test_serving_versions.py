@@ -16,8 +16,6 @@ from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.sessions.noise import step_noise
 from actors.sessions.session import Answer
-from actors.transport.redis import connect
-from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import Connect
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
@@ -143,28 +141,3 @@ def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_trans
             while running.service is None or running.service.models.newest.version != version:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-
-
-def test_if_the_store_lost_the_newest_weights_those_in_memory_are_served(
-    embedded_redis: EmbeddedRedis, namespace: str
-) -> None:
-    learner = connect(embedded_redis.url, None, namespace)
-    generation = learner.open_generation(-1, "learner").number
-
-    def publish(version: int) -> None:
-        learner.publish(replace(weights(version=version), generation=generation))
-
-    publish(1)
-    with serving(connect(embedded_redis.url, None, namespace), poll_s=0.02) as running:
-        with PolicyClient(running.address) as client, client.open(SPACES) as session:
-            session.step(*step_inputs(0, 0))
-            key = learner._weights.key
-            newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
-            learner._weights.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
-            time.sleep(0.2)
-            assert session.step(*step_inputs(0, 1)).policy_version == 1
-        publish(3)
-        deadline = time.monotonic() + 10
-        while running.service.models.newest.version != 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)

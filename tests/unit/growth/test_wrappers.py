@@ -1,4 +1,4 @@
-"""The controller with averaged weights, mixed precision, and `torch.compile`."""
+"""Growing with averaged weights, mixed precision, and `torch.compile`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
+from actors.growth.columns.column import Column
+from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED, MODELS, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp, prune
 
 
@@ -62,3 +66,97 @@ def test_a_compiled_model_sees_every_change(where: str) -> None:
         torch.testing.assert_close(own.losses, plain.losses, rtol=1e-5, atol=1e-6)
     assert (3 if where == "outside" else 1) <= len(counts) <= 14
     torch.compiler.reset()
+
+
+BUSY = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None:
+    torch.manual_seed(0)
+    make, shape = MODELS["resnet"]
+    model = make(1.0)
+    before = AveragedModel(model, use_buffers=False) if early else None
+    own = Run(model, Script([*JOINED, WAIT, prune()]), [], shape, columns=Column(make))
+    ema = before or AveragedModel(model)
+    own.grower.follow(ema)
+    for _ in range(4):
+        own.epochs(1)
+        ema.update_parameters(model)
+    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == [n for n, _ in model.named_parameters()]
+    x = own.x_y[0]
+    assert ema.module.tamiyo_columns[0].on
+    ema.module.load_state_dict(model.state_dict())
+    assert torch.equal(ema.eval()(x), model.eval()(x))
+    own.epochs(1)
+    assert [n for n, _ in ema.module.named_parameters()] == [n for n, _ in make(1.0).named_parameters()]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
+def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> None:
+    own = run(name, JOINED)
+    losses = scaled(own, 5, dtype)
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    assert losses[:9] == scaled(run(name, []), 3, dtype)
+    norm = own.grower._growth.slots[0].gradient_norm
+    assert norm is not None
+    assert 0 < norm < 10  # of gradients that the scaler has divided again
+    score = own.grower._growth.slots[1].score
+    assert score is not None
+    assert 0 < score < 10, "a loss scale cancels"
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("gru", "outside"), ("resnet", "in place"), pytest.param("resnet", "outside", marks=pytest.mark.long)],
+)
+def test_a_compiled_model_with_columns_sees_every_change(name: str, where: str) -> None:
+    """A compiled and an eager run of one script agree, without graph breaks."""
+    graphs = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compiled(model: nn.Module) -> nn.Module:
+        if where == "outside":
+            return torch.compile(model, backend=count, fullgraph=name == "resnet")
+        model.compile(backend=count, fullgraph=True)
+        return model
+
+    torch.compiler.reset()
+    make, shape = MODELS[name]
+    script = [grow(speed=1), advance(), advance(), WAIT, prune(), WAIT]
+    runs = []
+    for wrap in (lambda m: m, compiled):
+        torch.manual_seed(0)
+        runs.append(Run(make(1.0), Script(script), [], shape, columns=Column(make), wrap=wrap))
+    plain, own = runs
+    if where == "in place":  # hooks run within the graph, so that columns start with a gate
+        plain.grower._seeds.columns_gated = True
+    for _ in range(6):
+        plain.epochs(1)
+        rng = torch.get_rng_state()
+        own.epochs(1)
+        torch.set_rng_state(rng)
+        assert own.grower.stages == plain.grower.stages
+    assert own.grower._seeds.columns_gated is (where == "in place")
+    assert graphs
+    assert own.grower._growth.slots[1].score is None
+    if name == "gru":  # without dropout, the losses are equal
+        torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
+    torch.compiler.reset()
+
+
+def test_dry_run_veto_and_cap_hold_for_columns() -> None:
+    dry = run("gru", JOINED, dry_run=True).epochs(3)
+    assert dry.losses == run("gru", []).epochs(3).losses
+    assert {d.reason for d in dry.grower.log} >= {"dry run"}
+    vetoed = run("gru", JOINED, veto=lambda action: action.blueprint > 6).epochs(1)
+    assert vetoed.grower.log[0].reason == "veto"
+    half = sum(p.numel() for p in MODELS["gru"][0](0.5).parameters())
+    capped = run("gru", [grow(), grow(size="half"), grow(1, size="half")], max_added_parameters=half).epochs(3)
+    assert ["not legal" in d.reason for d in capped.grower.log] == [True, False, True]
+    assert capped.grower.added_parameters == half
+    host = sum(p.numel() for p in MODELS["gru"][0](1.0).parameters())
+    assert run("gru", []).grower.max_added_parameters == 15 * host
