@@ -28,14 +28,12 @@ class ServeOptions:
     max_sessions: int = 10_000
     """Maximum number of open sessions. Their recurrent state is allocated at start."""
     token_share: float = 0.25
-    """Fraction of all sessions, calls and versions that one token may use while several are valid; a single one may use
+    """Fraction of all sessions and calls that one token may use while several are valid; a single one may use
     all."""
     evict_after_s: float = 3.0
     """Seconds without a step after which a session is idle: it may be evicted when a new session needs its place."""
     session_ttl_s: float = 3600.0
     """Seconds without a step after which a session expires."""
-    first_step_ttl_s: float = 300.0
-    """Seconds after which a session that has never stepped expires."""
     max_batch: int = 256
     """Maximum number of steps in one forward pass."""
     max_wait_ms: float = 3.0
@@ -82,7 +80,6 @@ class ServeOptions:
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in (
             "session_ttl_s",
-            "first_step_ttl_s",
             "poll_s",
             "idle_timeout_s",
         ):
@@ -115,11 +112,6 @@ class ServeOptions:
     def sessions_per_token(self) -> int:
         """Maximum number of sessions of one token while several tokens are valid."""
         return max(1, int(self.token_share * self.max_sessions))
-
-    @property
-    def versions_per_token(self) -> int:
-        """Maximum number of versions that the sessions of one token are pinned to while several tokens are valid."""
-        return max(1, int(self.token_share * self.max_versions))
 
     @property
     def calls_per_token(self) -> int:

@@ -67,7 +67,6 @@ async def run_policy(metrics_port: int, ttl_s: float, device: str) -> None:
         device=device,
         metrics_port=metrics_port or None,
         session_ttl_s=ttl_s,
-        first_step_ttl_s=ttl_s,
     )
 
     async def started(server: PolicyServer) -> None:

@@ -162,7 +162,6 @@ class ModelVersions:
             held_versions=sorted(model.version for model in self.held),
             spaces_json=self.spaces.to_json(),
             session_ttl_s=options.session_ttl_s,
-            first_step_ttl_s=options.first_step_ttl_s,
             max_message_bytes=options.max_message_bytes,
             server=installed(),
         )

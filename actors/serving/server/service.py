@@ -51,11 +51,9 @@ class PolicyService:
         def share(limit: int) -> int | None:
             return limit if tokens is not None and tokens.multiple_valid else None
 
-        self.pins = VersionPins(
-            models, options.max_versions, lambda: share(options.versions_per_token), metrics.moved.inc
-        )
+        self.pins = VersionPins(models, options.max_versions, metrics.moved.inc)
         self.sessions = SessionTable(
-            state_table, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, self._on_close,
+            state_table, options.session_ttl_s, time.monotonic, self._on_close,
             max_per_owner=lambda: share(options.sessions_per_token), evict_after_s=options.evict_after_s,
         )  # fmt: skip
         self.batcher = Batcher(
@@ -119,7 +117,6 @@ class PolicyService:
             next_step_index=session.next_index,
             policy_version=self._model(session).version,
             session_ttl_s=self.options.session_ttl_s,
-            first_step_ttl_s=self.options.first_step_ttl_s,
         )
 
     def _collector(self, request: policy_pb2.OpenSessionRequest, owner: str) -> EpisodeCollector:

@@ -151,7 +151,7 @@ def test_a_lost_session_ends_the_report(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def _sessions(own: Any) -> list[Any]:
-    return list(own.running.service.sessions._stepped.values())
+    return list(own.running.service.sessions)
 
 
 def test_other_spaces_are_refused_in_one_line() -> None:

@@ -219,15 +219,14 @@ def test_closing_waits_for_the_step_in_progress() -> None:
 
 
 def test_an_expired_session_is_refused_as_expired_and_reopened_by_the_client() -> None:
-    with serving(session_ttl_s=0.3, first_step_ttl_s=0.1) as running:
+    with serving(session_ttl_s=0.3) as running:
         raw = RawClient(running.address)
-        session, fresh = raw.open(), raw.open()
+        session = raw.open()
         raw.step(session, 0)
-        time.sleep(0.15)
+        time.sleep(0.35)
         running.call(running.service.expire)
-        raw.step(session, 1)
         with pytest.raises(grpc.RpcError) as caught:
-            raw.step(fresh, 0)
+            raw.step(session, 1)
         info = error_info(caught.value)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         assert (info.reason, info.metadata["import_required"]) == (Reason.SESSION_EXPIRED, "true")

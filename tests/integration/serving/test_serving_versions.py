@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from actors.sessions.noise import step_noise
 from actors.sessions.session import Answer
 from tests.conftest import Connect
 from tests.support.learning.toy import SPACES
-from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
+from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights
 from tests.support.serving.training_sessions import RawSession
 
 pytestmark = pytest.mark.integration
@@ -111,22 +110,6 @@ def test_new_weights_are_adopted_and_the_sessions_of_the_oldest_version_move() -
         decision, state = network.act(obs[None], blueprints[None], batch, state, noise)
         assert list(answer.action) == decision.actions[0].tolist()
         np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
-
-
-def test_one_of_several_tokens_pins_only_its_share_of_the_versions(tmp_path: Path) -> None:
-    tokens = write_file(tmp_path / "tokens", "alice\nbob\n")
-    with (
-        serving(max_versions=4, token_share=0.5, token_file=tokens) as running,
-        PolicyClient(running.address, token="alice") as alice,
-        PolicyClient(running.address, token="bob") as bob,
-    ):
-        patient, greedy = bob.open(SPACES), []
-        for version in range(1, 9):
-            greedy.append(alice.open(SPACES))
-            adopt(running, version + 1)
-        # Those of 1 to 6 have moved. With the first step of one of them alice uses a third version, so 7 is released.
-        assert [s.step(*step_inputs(0, 0)).policy_version for s in greedy] == [9] * 7 + [8]
-        assert patient.step(*step_inputs(0, 0)).policy_version == 1
 
 
 def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Connect) -> None:
