@@ -32,6 +32,8 @@ def open_report(
         except PolicyError as error:
             if error.reason == Reason.SPACES_MISMATCH:
                 raise UserError(f"this endpoint cannot learn from this model: {error}") from error
-            log.warning("the run is reported to a file, as the endpoint did not open a session: %s", error)
+            learns_from_none = error.reason in (Reason.NOT_TRAINING, Reason.NOT_PERMITTED)
+            level = logging.INFO if learns_from_none else logging.WARNING
+            log.log(level, "the run is reported to a file, as the endpoint did not open a session: %s", error)
     folder = Path(DEFAULT_FOLDER) if isinstance(report, bool) else Path(report)
     return FileReport(folder, spaces, points_per_doubling, horizon_epochs, seed)

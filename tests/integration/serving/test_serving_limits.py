@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -16,11 +15,10 @@ from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
 from actors.serving.messages import step_request
 from actors.serving.server.handlers import MAX_STREAM_STEPS
-from actors.sessions.local import LocalPolicy
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
 from actors.wire import policy_pb2
-from tests.support.learning.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES
 from tests.support.serving.calls import connections, half_open, outcome, wait_for
 from tests.support.serving.servers import RunningServer, connect_outcome, serving, step_inputs, write_file
 
@@ -113,36 +111,6 @@ def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
         answers = list(call)
     assert len(answers) == count
     assert all(answer.step == answers[0].step for answer in answers)
-
-
-def test_one_of_several_tokens_can_use_only_its_share_of_the_sessions(tokens: Path) -> None:
-    local = LocalPolicy(toy_network(), version=1)
-    with (
-        serving(token_file=tokens, max_sessions=16, evict_after_s=0.5) as running,
-        PolicyClient(running.address, token="alice", deadline_s=5) as alice,
-        PolicyClient(running.address, token="bob", deadline_s=5) as bob,
-    ):
-        session_of_bob = bob.open(SPACES)
-        session_of_bob.step(*step_inputs(0, 0))
-        sessions = [alice.open(SPACES, seed=i) for i in range(4)]  # a quarter of 16
-        for session in sessions:
-            session.step(*step_inputs(0, 0))
-        with pytest.raises(PolicyError) as caught:
-            alice.open(SPACES)
-        assert caught.value.reason == Reason.SESSIONS_FULL
-        assert bob.open(SPACES).step(*step_inputs(0, 0)).step_index == 0
-        time.sleep(0.6)
-        for session in sessions[1:]:
-            session.step(*step_inputs(0, 1))
-        alice.open(SPACES).step(*step_inputs(0, 0))  # evicts the first
-        counters = running.server.metrics.registry
-        assert counters.get_sample_value("tamiyo_serve_sessions_evicted_total") == 1.0
-        assert session_of_bob.step(*step_inputs(0, 1)).step_index == 1
-        time.sleep(0.6)
-        answer, reference = sessions[0].step(*step_inputs(0, 1)), local.open(SPACES)
-        expected = [reference.step(*step_inputs(0, step)) for step in range(2)][1]
-        assert answer.step_index == 1
-        np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
 
 
 def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path) -> None:
