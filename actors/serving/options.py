@@ -13,6 +13,7 @@ MAX_MESSAGE_BYTES = 1 << 20
 KEEPALIVE_S = 60.0  # ping interval of an idle connection; servers allow pings up to twice as often
 CONNECTION_AGE_S = 1800.0  # after which clients are asked to reconnect
 CONNECTION_GRACE_S = 60.0  # that the calls of such a connection then have to complete
+IDLE_S = 300.0  # after which a connection without calls is closed
 HANDSHAKE_S = 10.0  # within which a new connection must complete its handshake
 CONNECTION_STREAMS = 100  # concurrent calls of a connection; clients queue further ones
 
@@ -59,8 +60,6 @@ class ServeOptions:
     """Allow listening on a non-loopback address without TLS or tokens."""
     metrics_port: int | None = None
     """Port for Prometheus metrics, on the host of `listen` (127.0.0.1 for unix:). No token is required."""
-    idle_timeout_s: float = 300.0
-    """Seconds after which connections without calls are closed."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Maximum size of a request in bytes."""
     max_concurrent_calls: int = 4096
@@ -74,15 +73,9 @@ class ServeOptions:
     """Enable gRPC server reflection."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connections",
-        ):  # fmt: skip
+        for name in ("max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connections"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in (
-            "session_ttl_s",
-            "poll_s",
-            "idle_timeout_s",
-        ):
+        for name in ("session_ttl_s", "poll_s"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
         require(0 <= self.max_wait_ms <= 100, f"max_wait_ms is {self.max_wait_ms}: it must be between 0 and 100")
         require(0 < self.token_share <= 1, f"token_share is {self.token_share}: it must be above 0 and at most 1")
@@ -155,7 +148,7 @@ def server_channel_options(options: ServeOptions, max_connections: int) -> Chann
         # Overload protection also counts calls that are complete but not yet cleaned up, and so refuses clients that
         # keep to max_concurrent_streams.
         ("grpc.http.overload_protection", 0),
-        ("grpc.max_connection_idle_ms", _ms(options.idle_timeout_s)),
+        ("grpc.max_connection_idle_ms", _ms(IDLE_S)),
         ("grpc.so_reuseport", 0),
     ]
 
