@@ -17,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from actors.env.registration import register_envs
+from actors.gym.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.blueprints.blueprint import Blueprint, Param, Params
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from actors.serving.client.asynchronous import AsyncPolicyClient
     from actors.serving.client.blocking import PolicyClient
     from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
-    from actors.serving.client.local import LocalPolicy
     from actors.serving.client.serve_env import serve_env
-    from actors.serving.client.session import Answer, PolicyError, PolicySession
+    from actors.sessions.local import LocalPolicy
+    from actors.sessions.session import Answer, PolicyError, PolicySession
     from actors.slots.lifecycle import SeedAction
     from actors.types.actions import Op
     from actors.types.spaces import Spaces
@@ -103,53 +103,43 @@ __all__ = [
     "train",
 ]
 
-_MODULES = {
-    "GrowthController": "actors.growth.controller",
-    "Column": "actors.growth.columns.column",
-    "GrowthConfig": "actors.growth.config",
-    "GrowthCallback": "actors.growth.lightning",
-    "SlotSpec": "actors.growth.slots",
-    "Decision": "actors.growth.decision",
-    "make_env": "actors.env",
-    "SeedAction": "actors.slots.lifecycle",
-    "Op": "actors.types.actions",
-    "Blueprint": "actors.blueprints.blueprint",
-    "ColumnBlueprint": "actors.blueprints.column",
-    "Param": "actors.blueprints.blueprint",
-    "Params": "actors.blueprints.blueprint",
-    "Units": "actors.layers.layer_norm",
-    "blueprint_index": "actors.blueprints.family",
-    "register_blueprint": "actors.blueprints.family",
-    "Sizes": "actors.env.tasks.task",
-    "Split": "actors.env.tasks.task",
-    "Task": "actors.env.tasks.task",
-    "TaskFamily": "actors.env.tasks.family",
-    "draw_splits": "actors.env.tasks.task",
-    "AsyncClientEpisode": "actors.serving.client.episode",
-    "AsyncPolicyClient": "actors.serving.client.asynchronous",
-    "PolicyClient": "actors.serving.client.blocking",
-    "ClientEpisode": "actors.serving.client.episode",
-    "LocalPolicy": "actors.serving.client.local",
-    "Answer": "actors.serving.client.session",
-    "PolicyError": "actors.serving.client.session",
-    "PolicySession": "actors.serving.client.session",
-    "serve_env": "actors.serving.client.serve_env",
-    "Spaces": "actors.types.spaces",
-    "UserError": "actors.errors",
-    "Config": "deploy.config.schema",
-    "PRESETS": "deploy.config.schema",
-    "train": "deploy.launch.local",
-    "load_policy": "learner.run.checkpoint",
-    "make_fleet": "actors.env.seed_fleet",
-    "FactoredRecurrentActorCritic": "actors.policy.network",
-    "PolicyNoise": "actors.rollout.wave",
-    "Recorder": "actors.rollout.recorder",
-    "make_batch": "learner.ppo.batch",
-    "make_optimizer": "learner.ppo.optimizer",
-    "PPOUpdate": "learner.ppo.update",
-    "TamiyoRLModule": "deploy.rllib",
-    "register_with_rllib": "deploy.rllib",
+_NAMES = {
+    "actors.blueprints.blueprint": "Blueprint Param Params",
+    "actors.blueprints.column": "ColumnBlueprint",
+    "actors.blueprints.family": "blueprint_index register_blueprint",
+    "actors.env": "make_env",
+    "actors.env.seed_fleet": "make_fleet",
+    "actors.env.tasks.family": "TaskFamily",
+    "actors.env.tasks.task": "Sizes Split Task draw_splits",
+    "actors.errors": "UserError",
+    "actors.growth.columns.column": "Column",
+    "actors.growth.config": "GrowthConfig",
+    "actors.growth.controller": "GrowthController",
+    "actors.growth.decision": "Decision",
+    "actors.growth.lightning": "GrowthCallback",
+    "actors.growth.slots": "SlotSpec",
+    "actors.layers.layer_norm": "Units",
+    "actors.policy.network": "FactoredRecurrentActorCritic",
+    "actors.rollout.recorder": "Recorder",
+    "actors.rollout.wave": "PolicyNoise",
+    "actors.serving.client.asynchronous": "AsyncPolicyClient",
+    "actors.serving.client.blocking": "PolicyClient",
+    "actors.serving.client.episode": "AsyncClientEpisode ClientEpisode",
+    "actors.serving.client.serve_env": "serve_env",
+    "actors.sessions.local": "LocalPolicy",
+    "actors.sessions.session": "Answer PolicyError PolicySession",
+    "actors.slots.lifecycle": "SeedAction",
+    "actors.types.actions": "Op",
+    "actors.types.spaces": "Spaces",
+    "deploy.config.schema": "Config PRESETS",
+    "deploy.launch.local": "train",
+    "deploy.rllib": "TamiyoRLModule register_with_rllib",
+    "learner.ppo.batch": "make_batch",
+    "learner.ppo.optimizer": "make_optimizer",
+    "learner.ppo.update": "PPOUpdate",
+    "learner.run.checkpoint": "load_policy",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 register_envs()
 

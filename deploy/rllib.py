@@ -30,10 +30,10 @@ from torch import Tensor
 
 from actors.env import make_env
 from actors.env.env import SeedTrainingEnv
-from actors.env.registration import ENV_ID
 from actors.errors import UserError
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
+from actors.types.episode import SEED_TRAINING
 from learner.run.checkpoint import load_policy
 
 Obs = dict[str, NDArray[Any]]
@@ -72,7 +72,7 @@ class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.in
 
 def register_with_rllib() -> None:
     """Register `tamiyo/SeedTraining-v0` with RLlib; `env_config` takes `run_seed` and fields of `EnvConfig`."""
-    tune.register_env(ENV_ID, lambda config: MasksObserved(make_env(**config)))
+    tune.register_env(SEED_TRAINING, lambda config: MasksObserved(make_env(**config)))
 
 
 class TamiyoRLModule(TorchRLModule):
@@ -87,7 +87,8 @@ class TamiyoRLModule(TorchRLModule):
         observed = self.observation_space
         if not isinstance(observed, gymnasium.spaces.Dict) or "op_mask" not in observed.spaces:
             raise UserError(
-                f"the module needs action masks in the observation: use {ENV_ID} after tamiyo.register_with_rllib()"
+                f"the module needs action masks in the observation: use {SEED_TRAINING} after "
+                "tamiyo.register_with_rllib()"
             )
         slots = observed["blueprint_indices"].shape
         assert slots is not None

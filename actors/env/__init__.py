@@ -8,7 +8,7 @@ Where to read on:
 
 - The rules: `env.py` (the environment, one host at a time), `host_episode.py` (one episode without tensors) and its
   parts in `episode/` (an epoch as data, rewards, the governor that stops broken training, the never-grow twin as a
-  baseline), `slots/` (stages, legal actions, contributions, observation), `rng.py` (seeding).
+  baseline), `slots/` (stages, legal actions, contributions, observation); `actors/rng.py` (seeding).
 - The networks: `hosts/` (MLP, 1-D and 2-D CNN), `blueprints/` (what seeds can be, how they are blended), `layers/`,
   and `reference_network.py`, which trains a host with its seeds in plain PyTorch.
 - The data: `tasks/`.
@@ -17,7 +17,7 @@ Where to read on:
   interface in `fleet_networks.py`, which has two backends: `kernels/` (Numba) and `stacked/` (PyTorch).
   `network_factory.py` chooses one, `mixed_networks.py` combines hosts of different kinds. Tests compare both backends
   with the reference network.
-- Around them: `gym/` (other Gymnasium environments as fleets), `registration.py`, `rendering/`.
+- Around them: `rendering/`; `actors/gym` (registration, and other Gymnasium environments as fleets).
 """
 
 from __future__ import annotations

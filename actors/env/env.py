@@ -10,32 +10,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.blueprints.family import blueprint_choices
 from actors.config import EnvConfig, require
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.env.host_episode import HostEpisode
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.env.rendering.timeline import Timeline
-from actors.env.rng import Purpose, stream
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.precision import tf32
+from actors.rng import Purpose, stream
 from actors.slots import observation
 from actors.slots.contributions import EvalResult
 from actors.slots.lifecycle import Lifecycle, SeedAction
-from actors.types.actions import ActionMasks, Op, seed_action_spec
+from actors.slots.spaces import seed_spaces
+from actors.types.actions import ActionMasks, Op
 from actors.types.spaces import Spaces
 
 Obs = dict[str, NDArray[Any]]
-
-
-def seed_spaces(slots: int, profile: str = "tamiyo") -> Spaces:
-    """Return the action and observation spaces of hosts with so many slots of both kinds, as the policy needs them."""
-    layout = observation.obs_spec(slots)
-    blueprints = blueprint_choices()
-    spec = seed_action_spec(slots, blueprints, profile)
-    return Spaces(spec, layout.base_size, layout.slot_size, slots, len(blueprints))
 
 
 def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,21 +13,8 @@ from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.rendering.timeline import Timeline
 from actors.types.actions import ActionMasks
-from actors.types.episode import EndReason
+from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
-
-
-class FleetStep(NamedTuple):
-    """What E environments return from one step. Environments that ended earlier repeat their last observation."""
-
-    obs: NDArray[np.float32]  # [E, D]
-    blueprint_indices: NDArray[np.int64]  # [E, S]
-    masks: ActionMasks  # [E, ...]
-    rewards: NDArray[np.float32]  # [E], 0 after a reset
-    terminated: NDArray[np.bool_]  # [E], True in the step that ends an episode
-    truncated: NDArray[np.bool_]  # [E], True in the step that cuts an episode off
-    end_reasons: tuple[EndReason | None, ...]  # [E]
-    telemetry: tuple[dict[str, float], ...]  # [E], empty unless the episode ended with this step
 
 
 class Fleet(Protocol):

@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 from actors.config import FEATURE_GROUPS, EnvConfig
 from actors.env.episode import governor
 from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
-from actors.env.episode.reward import EpisodeReward, objective, objective_reward, potential
+from actors.env.episode.reward import EpisodeReward, potential
 from actors.env.episode.settings import draw_settings
 from actors.env.episode.twin import padded, twin_coefficient
 from actors.env.hosts.column import column_host
 from actors.env.hosts.make import make_host
 from actors.env.rendering.timeline import Timeline
-from actors.env.rng import Purpose, restart, stream
 from actors.env.tasks import DataFiles, Task, make_task
+from actors.rng import Purpose, restart, stream
 from actors.slots.contributions import EvalResult, subsets_to_evaluate
 from actors.slots.growth_state import GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
+from actors.slots.objective import objective, objective_reward
 from actors.slots.slot_shape import column_slot, stream_slot
 from actors.slots.topology import Topology, fossilized_slot, topology_of
 from actors.types.actions import ActionMasks, ActionSpec, Op

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
-from actors.env.env import check_tasks, seed_spaces
+from actors.env.env import check_tasks
 from actors.env.episode.epoch import EpochPlan
 from actors.env.episode.settings import width_range
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
-from actors.env.fleet import Fleet, FleetStep, ReferenceFleet
+from actors.env.fleet import Fleet, ReferenceFleet
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.host_episode import HostEpisode
 from actors.env.hosts.host import Host
@@ -23,10 +23,12 @@ from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS,
 from actors.env.network_factory import make_networks
 from actors.env.reference_network import OptimizerSettings
 from actors.env.rendering.timeline import Timeline
-from actors.kernels.cnn.tiles import NARROW
+from actors.kernels.cnn.layout import NARROW
+from actors.slots.spaces import seed_spaces
 from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
+from actors.types.fleet_step import FleetStep
 
 
 class SeedTrainingFleet:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
 from actors.env.env import Obs, gymnasium_spaces
-from actors.env.fleet import FleetStep
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.slots.lifecycle import IllegalAction
+from actors.types.fleet_step import FleetStep
 
 Flags = NDArray[np.bool_]
 Info = dict[str, Any]

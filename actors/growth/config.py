@@ -9,7 +9,7 @@ from typing import Literal
 
 from actors.config import require
 from actors.growth.columns.column import Column
-from actors.serving.client.session import SessionOpener
+from actors.sessions.session import SessionOpener
 from actors.slots.lifecycle import GATES, SeedAction
 
 

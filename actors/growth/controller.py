@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from actors.config import require
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
@@ -27,11 +26,12 @@ from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
 from actors.growth.training.ranks import Ranks, unwrap
-from actors.serving.client.session import Answer
+from actors.sessions.session import Answer
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 from actors.slots.growth_state import GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.errors import UserError
-from actors.growth.report.endpoint_report import EndpointReport, TrainingSession
 from actors.growth.report.run_report import RunReport
 from actors.policy.publish import from_weights
 from actors.policy.saved import TRAINED_NAME, read_weights
 from actors.rules.names import DEFAULT_STREAM_RULE, is_rule
-from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalPolicy, LocalRule
-from actors.serving.client.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
-from actors.serving.refusal import Reason, Refusal
+from actors.sessions.local import LocalPolicy, LocalRule
+from actors.sessions.refusal import Reason, Refusal
+from actors.sessions.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
@@ -42,6 +40,8 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, col
         return LocalRule(policy)
     path = Path(policy)
     if isinstance(policy, str) and not path.exists() and ":" in policy:
+        from actors.serving.client.blocking import PolicyClient  # it imports gRPC, which nothing else here needs
+
         return PolicyClient(policy, deadline_s=timeout_s, attempt_s=timeout_s)
     weights = read_weights(path)
     return LocalPolicy(from_weights(weights), weights.version, weights.generation, weights.state_stride)
@@ -65,7 +65,7 @@ class PolicyAdvisor:
         """
         self.opener, self.spaces, self.seed = opener, spaces, seed
         self._deterministic, self._tolerant, self._report = deterministic, tolerant, report
-        self._session: PolicySession | None = report.session if isinstance(report, EndpointReport) else None
+        self._session: PolicySession | None = None if report is None else report.session
         self._state = b""  # exported session to continue from
         try:
             self._open()
@@ -77,12 +77,13 @@ class PolicyAdvisor:
             log.warning("the policy is unreachable, and is tried again at the next epoch: %s", error)
 
     def _open(self) -> PolicySession:
-        if isinstance(self._session, TrainingSession) and self._session.closed:
+        report = self._report
+        if report is not None and report.over and report.session is not None and report.session is self._session:
             log.warning("a new session starts without recurrent state, as that of a report cannot be continued")
             self._session = None
         if self._session is None:
             self._session = self.opener.open(self.spaces, self.seed, state=self._state)
-            if self._report is not None and not self._report.over:
+            if report is not None and not report.over:
                 self._session.record = True  # type: ignore[attr-defined]
         return self._session
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from actors.env.rng import Purpose, stream
 from actors.growth.columns.column import Column, column_family
 from actors.growth.columns.column_slots import ColumnSlots, column_slots_of
 from actors.growth.columns.column_start import ColumnStart
@@ -23,6 +22,7 @@ from actors.growth.training.groups import SeedGroups
 from actors.growth.training.isolation import without_side_effects
 from actors.growth.training.ranks import Ranks
 from actors.growth.training.scores import ScoreRecorder
+from actors.rng import Purpose, stream
 from actors.slots.slot_shape import SlotShape
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from actors.blueprints.blends import apply_blend, gate_shapes
 from actors.blueprints.family import FAMILIES
-from actors.env.hosts.host import draw_params
 from actors.slots.slot_shape import SlotShape
 
 
@@ -28,12 +27,13 @@ class SeedModule(nn.Module):
         self.family, self.blueprint, self.blend = slot_shape.family.name, blueprint, blend
         shapes = slot_shape.family.blueprints[blueprint].shapes(slot_shape.width) | gate_shapes(blend, slot_shape.width)
         self.names = {name: name.replace(".", "_") for name in shapes}  # parameter names must not contain a dot
-        for name, tensor in draw_params(shapes, rng, dtype).items():
-            self.register_parameter(self.names[name], nn.Parameter(tensor.detach().to(device)))
+        for name, param in shapes.items():
+            drawn = torch.tensor(param.draw(rng), dtype=dtype, device=device)
+            self.register_parameter(self.names[name], nn.Parameter(drawn))
 
     def forward(self, h: Tensor, alpha: Tensor) -> Tensor:
         """Return `h` with this seed blended in at strength `alpha`, in the shape and dtype of `h`."""
         family = FAMILIES[self.family]
-        params = {name: getattr(self, own) for name, own in self.names.items()}
+        params = {name: getattr(self, attribute) for name, attribute in self.names.items()}
         s = family.blueprints[self.blueprint].forward(params, h, None)
         return apply_blend(self.blend, h, s, alpha, params, family.gate_logits).to(h.dtype)

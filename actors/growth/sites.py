@@ -56,8 +56,8 @@ class StreamSite:
         return stream_slot_of(model, self.name, self.shape)
 
     def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
-        like = next(iter(self.neighbours), next(self._model.parameters()))
-        return SeedModule(self.shape, blueprint, blend, rng, like.dtype, like.device)
+        neighbour = next(iter(self.neighbours), next(self._model.parameters()))
+        return SeedModule(self.shape, blueprint, blend, rng, neighbour.dtype, neighbour.device)
 
 
 class ColumnSite:

@@ -14,12 +14,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from actors.env.fleet import FleetStep
 from actors.errors import UserError
 from actors.gym.spaces import GymSpaces
 from actors.gym.unified import close_quietly
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
+from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
 
 Flags = NDArray[np.bool_]  # [E]

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.kernels.cnn.functions import NormalizeBatch, calibration, rescaled, rows_innermost
+from actors.kernels.cnn.functions import NormalizeBatch, calibration, rescaled
+from actors.kernels.cnn.layout import rows_innermost
 from actors.layers.convolution import After, keep_channels_last
 
 MOMENTUM, EPS = 0.1, 1e-5

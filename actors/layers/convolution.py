@@ -13,21 +13,13 @@ order instead, since channels-last sums round depending on the position of a cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.kernels.cnn.functions import (
-    Classify,
-    Convolve,
-    TwoLayers,
-    WindowMean,
-    rows_innermost,
-    suits,
-    with_rows_innermost,
-)
+from actors.kernels.cnn.layout import rows_innermost, suits, with_rows_innermost
 
 
 class After(NamedTuple):
@@ -44,6 +36,13 @@ class After(NamedTuple):
         """Apply both to a plane."""
         flat = keep_channels_last(F.max_pool2d(flat, _window(dims))) if self.pool else flat
         return torch.relu(flat) if self.relu else flat
+
+
+def _kernels() -> Any:
+    """Return the kernels. The first stack imports them: Numba takes long to import, and a user's model needs none."""
+    from actors.kernels.cnn import functions
+
+    return functions
 
 
 def fold(h: Tensor, dims: int) -> Tensor:
@@ -98,10 +97,10 @@ def split(t: Tensor, dim: int, parts: int) -> Tensor:
 def convolve(h: Tensor, kernel: Tensor, bias: Tensor | None, dims: int, groups: int = 1) -> Tensor:
     """Convolve with same padding: `kernel [out, in / groups, *taps]`, `bias [1, out]`, each `[E, ...]` for a stack."""
     if with_kernels(h, dims):
+        apply, offset = _kernels().Convolve.apply, None if bias is None else bias[:, 0]
         if dims == 2:
-            return Convolve.apply(h, kernel, None if bias is None else bias[:, 0], groups)  # type: ignore[no-untyped-call,no-any-return]
-        flat = Convolve.apply(h.unsqueeze(3), kernel.unsqueeze(3), None if bias is None else bias[:, 0], groups)  # type: ignore[no-untyped-call]
-        return flat.squeeze(3)  # type: ignore[no-any-return]
+            return apply(h, kernel, offset, groups)  # type: ignore[no-any-return]
+        return apply(h.unsqueeze(3), kernel.unsqueeze(3), offset, groups).squeeze(3)  # type: ignore[no-any-return]
     envs = 1 if h.dim() == dims + 2 else h.shape[1]
     taps = kernel.flatten(0, 1) if h.dim() > dims + 2 else kernel
     half = taps.shape[-1] // 2
@@ -120,8 +119,8 @@ def two_layers(h: Tensor, p: Mapping[str, Tensor], dims: int, groups: int = 1) -
     if with_kernels(h, dims):
         w1, w2, b1, b2 = p["w1"], p["w2"], p["b1"][:, 0], p["b2"][:, 0]
         if dims == 2:
-            return TwoLayers.apply(h, w1, b1, w2, b2, groups)  # type: ignore[no-untyped-call,no-any-return]
-        y: Tensor = TwoLayers.apply(h.unsqueeze(3), w1.unsqueeze(3), b1, w2.unsqueeze(3), b2, groups)  # type: ignore[no-untyped-call]
+            return _kernels().TwoLayers.apply(h, w1, b1, w2, b2, groups)  # type: ignore[no-any-return]
+        y: Tensor = _kernels().TwoLayers.apply(h.unsqueeze(3), w1.unsqueeze(3), b1, w2.unsqueeze(3), b2, groups)
         return y.squeeze(3)
     hidden = torch.relu(convolve(h, p["w1"], p["b1"], dims, groups))
     return h + convolve(hidden, p["w2"], p["b2"], dims)
@@ -131,7 +130,7 @@ def pool_mean(h: Tensor, dims: int) -> Tensor:
     """Average-pool by 2 in each dimension; a last odd row or column is dropped."""
     flat = plane(h, dims)
     if rows_innermost(flat):
-        return unplane(WindowMean.apply(flat, _window(dims)), h, dims)  # type: ignore[no-untyped-call]
+        return unplane(_kernels().WindowMean.apply(flat, _window(dims)), h, dims)
     return unplane(F.avg_pool2d(flat, _window(dims)), h, dims)
 
 
@@ -142,6 +141,6 @@ def _window(dims: int) -> tuple[int, int]:
 def classify(h: Tensor, weight: Tensor, bias: Tensor, dims: int) -> Tensor:
     """Apply a global mean and a linear layer; return `[M, classes]`, or `[E, M, classes]` for a stack."""
     if with_kernels(h, dims):
-        return Classify.apply(h, weight, bias[:, 0])  # type: ignore[no-untyped-call,no-any-return]
+        return _kernels().Classify.apply(h, weight, bias[:, 0])  # type: ignore[no-any-return]
     pooled = contiguous_stack(h, dims).flatten(-dims).mean(-1)
     return (pooled if h.dim() == dims + 2 else pooled.transpose(0, 1)) @ weight + bias

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-import structlog
 import torch
 from torch import Tensor
 
@@ -48,6 +47,8 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
 @cache
 def warn_eager_fallback() -> None:
     """Warn once per process that some calls run eagerly: same results, but slower."""
+    import structlog  # its import takes as long as that of the whole policy
+
     structlog.get_logger("tamiyo.policy").warning(
         "policy.compile: PyTorch's recompilation limit is reached; further input shapes run eagerly"
     )

@@ -84,8 +84,8 @@ def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
 
 
 class _WithoutInit(TorchFunctionMode):
-    """Leaves new parameters as they are. On the meta device they have no values, and PyTorch would import its compiler,
-    which takes more than a second, to draw them."""
+    """Leaves new parameters as they are, where weights replace them. Orthogonal matrices take longer to draw than all
+    else; on the meta device, which has no values, PyTorch would import its compiler to draw any."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -93,6 +93,8 @@ class _WithoutInit(TorchFunctionMode):
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in ("normal_", "uniform_"):
             return args[0] if args else kwargs["tensor"]
+        if func is torch.linalg.qr:  # of `orthogonal_`, whose matrices have at least as many rows as columns
+            return args[0], args[0][: args[0].shape[1]]
         return func(*args, **kwargs)
 
 
@@ -131,7 +133,7 @@ def from_weights(
     if architecture_hash(spaces, config) != architecture_hash(own_spaces, own_config):
         raise UserError(_difference(own_spaces, own_config, spaces, config))
     _require_shapes(weights, spaces, config)
-    with torch.random.fork_rng(devices=[]):  # for the initialization, which the weights replace
+    with torch.random.fork_rng(devices=[]), _WithoutInit():
         network = FactoredRecurrentActorCritic(spaces, config)
     load_weights(network, weights)
     return network.to(device).eval()

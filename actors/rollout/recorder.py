@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.types.episode import CarriedSteps, EndReason, Episode, RecurrentState
+from actors.types.fleet_step import FleetStep
 
 CAPACITY = 16  # steps that a recorder holds at first
 Rows = int | NDArray[np.int64]

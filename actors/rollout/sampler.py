@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from actors.config import ActingConfig, GymConfig
 from actors.env.episode.reward import rent_share
 from actors.env.fleet import Fleet
-from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.gym.fleet import GymFleet, SeedOf
 from actors.gym.make import make_vector_env
+from actors.rng import Purpose, stream
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
 from actors.types.episode import EndReason, Episode

@@ -14,14 +14,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.fleet import Fleet, FleetStep
-from actors.env.rng import Purpose, stream
+from actors.env.fleet import Fleet
 from actors.policy.median import has_median, median_noise, next_hazard
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
+from actors.rng import Purpose, stream
 from actors.rollout.recorder import Recorder
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode
+from actors.types.fleet_step import FleetStep
 
 NOISE_STEPS = 32  # drawn at a time
 

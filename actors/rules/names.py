@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from actors.blueprints.family import blueprint_index
 from actors.config import MAX_SLOTS, ConfigError
 from actors.policy.baselines import NeverGrow
+from actors.rules.choices import SIZES
 from actors.rules.chooser import ChooserRule
 from actors.rules.gains import ColumnChoice, GainModel, packaged_gains
 from actors.rules.gap import GapRule, GapSettings
@@ -15,8 +16,6 @@ from actors.rules.schedule import NEVER, Schedule, Scheduled
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS
 from actors.types.spaces import Spaces
 
-SIZES = ("half", "same", "double", "quad")
-"""Sizes of columns by name: half, one, two and four times the width of the model."""
 FORMS = ("never", "periodic:KEY=VALUE,...", "fixed-column:SIZE[*COLUMNS]@EPOCH", "gap:KEY=VALUE,...", "chooser")
 DEFAULT_STREAM_RULE = (
     "periodic:blueprint=attention,start=0,every=3,seeds=3,blend=multiply,alpha=1,ramp=3,training=1,keep=all"
@@ -68,18 +67,17 @@ def _never(text: str) -> Schedule:
 
 
 def _periodic(text: str) -> Schedule:
-    own = _settings(text, dict(pair.split("=") for pair in DEFAULT_STREAM_RULE.partition(":")[2].split(",")))
+    chosen = _settings(text, dict(pair.split("=") for pair in DEFAULT_STREAM_RULE.partition(":")[2].split(",")))
     return Schedule(
-        kind="periodic",
-        start=int(own["start"]),
-        wait=int(own["every"]),
-        seeds=int(own["seeds"]),
-        blueprint=blueprint_index(own["blueprint"]),
-        blend=_choice("blend", own["blend"], BLENDS),
-        alpha_target=_choice("alpha", own["alpha"], [f"{a:g}" for a in ALPHA_TARGETS]),
-        alpha_speed=_choice("ramp", own["ramp"], [str(n) for n in ALPHA_SPEEDS_EPOCHS]),
-        training=int(own["training"]),
-        keep_above=None if own["keep"] == "all" else float(own["keep"]),
+        start=int(chosen["start"]),
+        wait=int(chosen["every"]),
+        seeds=int(chosen["seeds"]),
+        blueprint=blueprint_index(chosen["blueprint"]),
+        blend=_choice("blend", chosen["blend"], BLENDS),
+        alpha_target=_choice("alpha", chosen["alpha"], [f"{a:g}" for a in ALPHA_TARGETS]),
+        alpha_speed=_choice("ramp", chosen["ramp"], [str(n) for n in ALPHA_SPEEDS_EPOCHS]),
+        training=int(chosen["training"]),
+        keep_above=None if chosen["keep"] == "all" else float(chosen["keep"]),
     )
 
 
@@ -96,13 +94,17 @@ def column_choice(text: str) -> ColumnChoice:
             "write a size and an epoch, as in fixed-column:double@3 or fixed-column:double@-10, and possibly a number "
             "of columns, as in fixed-column:quad*2@3"
         )
-    return ColumnChoice(SIZES[_choice("size", found[1], SIZES)], int(found[3]), columns)
+    return ColumnChoice(_size(found[1]), int(found[3]), columns)
 
 
 def _gap(text: str) -> GapSettings:
-    own = _settings(text, {"size": "double", "gap": "0.1", "still": "0.02", "epochs": "2", "start": "3"})
+    chosen = _settings(text, {"size": "double", "gap": "0.1", "still": "0.02", "epochs": "2", "start": "3"})
     return GapSettings(
-        _column(own["size"]), float(own["gap"]), float(own["still"]), int(own["epochs"]), int(own["start"])
+        _column(chosen["size"]),
+        float(chosen["gap"]),
+        float(chosen["still"]),
+        int(chosen["epochs"]),
+        int(chosen["start"]),
     )
 
 
@@ -113,7 +115,11 @@ def _chooser(text: str) -> GainModel:
 
 
 def _column(size: str) -> int:
-    return blueprint_index(f"column_{SIZES[_choice('size', size, SIZES)]}")
+    return blueprint_index(f"column_{_size(size)}")
+
+
+def _size(size: str) -> str:
+    return list(SIZES)[_choice("size", size, list(SIZES))]
 
 
 def _choice(name: str, value: str, known: Sequence[str]) -> int:
@@ -124,13 +130,13 @@ def _choice(name: str, value: str, known: Sequence[str]) -> int:
 
 def _settings(text: str, defaults: Mapping[str, str]) -> dict[str, str]:
     """Parse `key=value,...`."""
-    own = dict(defaults)
+    chosen = dict(defaults)
     for pair in filter(None, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals or key not in defaults:
             raise ValueError(f"{pair!r} is none of its settings {', '.join(f'{k}=' for k in defaults)}")
-        own[key] = value
-    return own
+        chosen[key] = value
+    return chosen
 
 
 _RULES: dict[str, Callable[[str], Schedule | GapSettings | GainModel]] = {

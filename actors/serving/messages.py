@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.refusal import Reason, Refusal
+from actors.sessions.refusal import Reason, Refusal
 from actors.types.actions import ActionMasks, playable
 from actors.types.spaces import Spaces
 from actors.wire import episode_pb2, policy_pb2
@@ -53,8 +53,8 @@ class ArraySpec:
 
     def unpack(self, packed: Sequence[bytes]) -> NDArray[np.bool_]:
         """Unpack the bits of N arrays into one boolean array of shape `[N, *shape]`."""
-        rows = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), self.num_bytes)
-        return np.unpackbits(rows, axis=1, count=self.num_elements).view(np.bool_).reshape(len(packed), *self.shape)
+        octets = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), self.num_bytes)
+        return np.unpackbits(octets, axis=1, count=self.num_elements).view(np.bool_).reshape(len(packed), *self.shape)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import grpc
 import torch
 
 from actors.config import PolicyConfig
-from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.handlers import SERVICE
 from actors.serving.server.server import FixedWeights, PolicyServer, serve
+from actors.slots.spaces import seed_spaces
 from actors.wire import policy_pb2
 from deploy.launch.server_log import configure_log
 
@@ -67,7 +67,6 @@ async def run_policy(metrics_port: int, ttl_s: float, device: str) -> None:
         device=device,
         metrics_port=metrics_port or None,
         session_ttl_s=ttl_s,
-        first_step_ttl_s=ttl_s,
     )
 
     async def started(server: PolicyServer) -> None:

@@ -24,8 +24,7 @@ from actors.policy.saved import TRAINED_NAME, read_weights
 from actors.rules.names import is_rule
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
-from actors.serving.server.server import FixedWeights
-from actors.serving.server.thread import serve_in_thread
+from actors.serving.server.server import FixedWeights, serve_in_thread
 from deploy.commands.rollout import timeline_table
 from deploy.launch.server_log import configure_log
 

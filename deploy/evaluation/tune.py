@@ -11,7 +11,8 @@ import yaml
 
 from actors.config import ConfigError
 from actors.errors import UserError
-from actors.rules.names import SIZES, parse_rule
+from actors.rules.choices import SIZES
+from actors.rules.names import parse_rule
 from deploy.config.user_file import read_yaml
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import BEST, FIXED, GAP

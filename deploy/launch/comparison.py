@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from actors.config import ActingConfig
-from actors.env.rng import Purpose, stream
 from actors.errors import UserError, described
+from actors.rng import Purpose, stream
 from actors.types.episode import REPORTED_TASK, EndReason
 from actors.workers.rollout_worker import PolicyName
 from deploy.report.progress import clock

@@ -34,8 +34,8 @@ from actors.errors import UserError
 from actors.policy.publish import to_weights
 from actors.policy.saved import read_weights
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
-from actors.serving.refusal import Refusal
-from actors.serving.session_state import seal, unseal
+from actors.sessions.refusal import Refusal
+from actors.sessions.session_state import seal, unseal
 from actors.transport.base import EpisodeHeader
 from actors.types.episode import EndReason, InvalidEpisode
 from actors.wire import episode_pb2, policy_pb2

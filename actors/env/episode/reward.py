@@ -1,9 +1,4 @@
-"""The objective J of an episode, and the rewards that add up to it.
-
-J = final accuracy - accuracy of the untrained host - rent_weight * mean rent over the horizon - penalties, in points,
-where the rent of an epoch is log2((host + seeds) / host), in doublings of the host's parameters. Its term for one epoch
-is r_t = change of accuracy - rent_weight * rent_t / horizon - penalty_t, so the undiscounted sum of the terms is J.
-"""
+"""The rewards of an episode, made of the terms of J (`actors.slots.objective`)."""
 
 from __future__ import annotations
 
@@ -11,18 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from actors.config import EnvConfig
 from actors.slots.stage import Slot
-
-
-def objective_reward(
-    accuracy: float,
-    previous_accuracy: float,
-    rent: float,
-    rent_weight: float,
-    horizon_epochs: int,
-    penalty: float = 0.0,
-) -> float:
-    """Return the term of J for one epoch, in points."""
-    return accuracy - previous_accuracy - rent_weight * rent / horizon_epochs - penalty
 
 
 def rent_share(config: EnvConfig, version: int) -> float:
@@ -81,15 +64,3 @@ class EpisodeReward:
             reward -= self.twin_coef * (self.twin[stop] - self.twin[start])
         self._epoch += 1
         return reward
-
-
-def objective(
-    final_accuracy: float,
-    untrained_accuracy: float,
-    rents: Sequence[float],
-    rent_weight: float,
-    horizon_epochs: int,
-    penalties: float = 0.0,
-) -> float:
-    """Return J of a whole episode, computed from its definition."""
-    return final_accuracy - untrained_accuracy - rent_weight * sum(rents) / horizon_epochs - penalties

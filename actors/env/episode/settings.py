@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from actors.config import EnvConfig, span
-from actors.env.rng import Purpose, stream
 from actors.env.tasks import find_family
+from actors.rng import Purpose, stream
 
 
 class EpisodeSettings(NamedTuple):

@@ -18,7 +18,8 @@ from actors.env.stacked.cuda_graph import StepResult
 from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed, runs_of
-from actors.kernels.cnn.functions import CrossEntropy, suits
+from actors.kernels.cnn.functions import CrossEntropy
+from actors.kernels.cnn.layout import suits
 from actors.layers.batch_norm import batch_statistics
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from actors.env.stacked.column_group import ColumnGroup
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import Plans, StackedSeed
-from actors.kernels.cnn.tiles import NARROW as ROWS_OF_KERNELS
+from actors.kernels.cnn.layout import NARROW as ROWS_OF_KERNELS
 from actors.layers.batch_norm import (
     CALIBRATION_ROWS,
     Affine,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from actors.kernels.cnn.functions import gathered, rows_innermost, with_rows_innermost
-from actors.kernels.cnn.tiles import NARROW
+from actors.kernels.cnn.functions import gathered
+from actors.kernels.cnn.layout import NARROW, rows_innermost, with_rows_innermost
 from actors.layers.convolution import with_kernels
 
 

@@ -66,9 +66,9 @@ class Column:
                 network = self._call(scale)
         lazy = any(isinstance(p, nn.UninitializedParameter) for p in network.parameters())
         require(not lazy, f"factory({scale:g}) of a column returned lazy layers, of unknown size: give their sizes")
-        own = {id(p) for p in model.parameters()}
+        known = {id(p) for p in model.parameters()}
         require(
-            not any(id(p) in own for p in network.parameters()),
+            not any(id(p) in known for p in network.parameters()),
             f"factory({scale:g}) of a column returned the model's own parameters: return a new network at each call",
         )
         outputs = self._outputs(model.get_submodule(self.model)), self._outputs(network)

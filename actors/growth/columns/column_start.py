@@ -74,8 +74,9 @@ class ColumnStart(NotCopied):
 
     def _network(self, scale: float, seed: int) -> nn.Module:
         network = self.column.build(scale, seed)
-        like, own = next(self._model.parameters()), next(network.parameters())
-        return network.to(like.device, like.dtype if own.is_floating_point() and like.dtype != own.dtype else None)
+        given, made = next(self._model.parameters()), next(network.parameters())
+        casts = made.is_floating_point() and given.dtype != made.dtype
+        return network.to(given.device, given.dtype if casts else None)
 
     def _column(self, network: nn.Module, gate: Tensor | None) -> GrownColumn:
         named = any(name == self.column.output for name, _ in network.named_modules())
@@ -93,10 +94,10 @@ def check_key(output: Any) -> None:
 
 def check_shape(output: Any, addition: Tensor) -> None:
     """Raise `UserError` if a column's output cannot be added to a model's."""
-    own = tensor_of(output, tensor_key(output)).shape
-    if own != addition.shape:
+    shape = tensor_of(output, tensor_key(output)).shape
+    if shape != addition.shape:
         raise UserError(
-            f"the column returns {tuple(addition.shape)} where the model returns {tuple(own)}: "
+            f"the column returns {tuple(addition.shape)} where the model returns {tuple(shape)}: "
             "the factory must not scale the model's outputs"
         )
 

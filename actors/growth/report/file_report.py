@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from actors.codec import decode_episode, encode_episode
 from actors.config import require
-from actors.env.fleet import FleetStep
-from actors.env.registration import ENV_ID
 from actors.errors import UserError
 from actors.growth.report.run_report import RunReport
 from actors.rollout.episode_files import SUFFIX, write_episode
 from actors.rollout.recorder import Recorder
-from actors.serving.client.recorded_step import RULE_VERSION, RecordedStep
+from actors.sessions.session import RULE_VERSION, RecordedStep
 from actors.types.actions import ActionMasks
-from actors.types.episode import REPORTED_TASK, EndReason, Episode, InvalidEpisode
+from actors.types.episode import REPORTED_TASK, SEED_TRAINING, EndReason, Episode, InvalidEpisode
+from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -136,7 +135,7 @@ class FileReport(RunReport):
         return self._episode(self._recorder, self._last)
 
     def _episode(self, recorder: Recorder, final: FleetStep) -> Episode:
-        episode = recorder.episode(0, final, self._bootstrap, ENV_ID, self._spaces.hash)
+        episode = recorder.episode(0, final, self._bootstrap, SEED_TRAINING, self._spaces.hash)
         return replace(episode, episode_id=f"reported/{self._name}/0/0")
 
     def _write(self, episode: Episode) -> None:

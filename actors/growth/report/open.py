@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 
 from actors.errors import UserError
-from actors.growth.report.endpoint_report import EndpointReport, TrainingSession, training_session
+from actors.growth.report.endpoint_report import EndpointReport
 from actors.growth.report.file_report import DEFAULT_FOLDER, FileReport
-from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.session import PolicyError, SessionOpener
-from actors.serving.refusal import Reason
+from actors.growth.report.run_report import RunReport
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError, SessionOpener, TrainingOpener
 from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -23,21 +23,17 @@ def open_report(
     points_per_doubling: float,
     horizon_epochs: int,
     seed: int,
-) -> FileReport | EndpointReport:
+) -> RunReport:
     """Return a report to the endpoint that decides if `report` is True and the endpoint learns from sessions, and else
     a report to a file. Raises `UserError`."""
-    session = _session(opener, spaces, seed) if report is True and isinstance(opener, PolicyClient) else None
-    if session is not None:
-        return EndpointReport(session, points_per_doubling, horizon_epochs)
+    if report is True and isinstance(opener, TrainingOpener):
+        try:
+            return EndpointReport(opener.open_training(spaces, seed), points_per_doubling, horizon_epochs)
+        except PolicyError as error:
+            if error.reason == Reason.SPACES_MISMATCH:
+                raise UserError(f"this endpoint cannot learn from this model: {error}") from error
+            learns_from_none = error.reason in (Reason.NOT_TRAINING, Reason.NOT_PERMITTED)
+            level = logging.INFO if learns_from_none else logging.WARNING
+            log.log(level, "the run is reported to a file, as the endpoint did not open a session: %s", error)
     folder = Path(DEFAULT_FOLDER) if isinstance(report, bool) else Path(report)
     return FileReport(folder, spaces, points_per_doubling, horizon_epochs, seed)
-
-
-def _session(client: PolicyClient, spaces: Spaces, seed: int) -> TrainingSession | None:
-    try:
-        return training_session(client, spaces, seed)
-    except PolicyError as error:
-        if error.reason == Reason.SPACES_MISMATCH:
-            raise UserError(f"this endpoint cannot learn from this model: {error}") from error
-        log.warning("the run is reported to a file, as the endpoint did not open a session: %s", error)
-        return None

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.env.episode.reward import objective, objective_reward
-from actors.serving.client.recorded_step import RecordedStep
+from actors.sessions.session import PolicySession, RecordedStep
+from actors.slots.objective import objective, objective_reward
 from actors.types.actions import ActionMasks
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class RunReport(ABC):
         self._price, self._horizon_epochs = points_per_doubling, horizon_epochs
         self._rents: list[float] = []  # doublings, of the epochs since the first decision
         self._accuracies: list[float] = []  # points: before the first decision, and after each of these epochs
+        self.session: PolicySession | None = None  # that decides, where the report is made in it
         self.over = False  # whether nothing more is recorded
 
     def measured(self, accuracy: float | None, rent: float) -> None:
@@ -85,8 +86,8 @@ class RunReport(ABC):
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs, as plain types; empty if nothing is recorded, or nothing more."""
-        own = {} if self.over else self._position()
-        return {**own, "accuracies": list(self._accuracies), "rents": list(self._rents)} if own else {}
+        position = {} if self.over else self._position()
+        return {**position, "accuracies": list(self._accuracies), "rents": list(self._rents)} if position else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue the report of a checkpoint. Raises `UserError` for a damaged state."""
@@ -95,8 +96,8 @@ class RunReport(ABC):
             log.warning("this run is not reported: it was resumed from a checkpoint without the steps before it")
             return
         for name in ("accuracies", "rents"):
-            own = state.get(name)
-            right = isinstance(own, list) and all(isinstance(x, float) and isfinite(x) for x in own)
+            values = state.get(name)
+            right = isinstance(values, list) and all(isinstance(x, float) and isfinite(x) for x in values)
             require(right, f"the report in this state has damaged {name}")
         self._accuracies, self._rents = list(state["accuracies"]), list(state["rents"])
         self._continue(state)

@@ -64,15 +64,15 @@ class SeedGroups:
 
     def remove(self, slot: int) -> None:
         """Remove a seed's group together with its optimizer state."""
-        own, groups = self._params.pop(slot), self.optimizer.param_groups
-        at = next(i for i, g in enumerate(groups) if g["params"][0] is own[0])
+        removed, groups = self._params.pop(slot), self.optimizer.param_groups
+        at = next(i for i, g in enumerate(groups) if g["params"][0] is removed[0])
         for scheduler in self._schedulers():
             for name in SCHEDULED:
                 entries = getattr(scheduler, name, None)
                 if isinstance(entries, list) and len(entries) == len(groups):
                     del entries[at]
         del groups[at]
-        for parameter in own:
+        for parameter in removed:
             self.optimizer.state.pop(parameter, None)
         self._norms.pop(slot, None)
 
@@ -94,8 +94,8 @@ class SeedGroups:
     def _record_norms(self, optimizer: Optimizer) -> None:
         """Record gradient norms. A fused optimizer receives gradients still scaled by a `GradScaler`: unscale them."""
         scale = getattr(optimizer, "grad_scale", None)
-        for s, own in self._params.items():
-            grads = [p.grad for p in own if p.grad is not None]
+        for s, params in self._params.items():
+            grads = [p.grad for p in params if p.grad is not None]
             if grads:
                 norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
                 self._norms.setdefault(s, []).append(norm if scale is None else norm / scale)

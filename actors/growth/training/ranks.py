@@ -43,8 +43,8 @@ class Ranks:
         flat = torch.cat([g.flatten() for g in gradients])
         dist.all_reduce(flat, group=self._group)
         flat /= self.size
-        for gradient, own in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
-            gradient.copy_(own.view_as(gradient))
+        for gradient, mean in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
     def average_on_accumulate(self, parameters: Sequence[nn.Parameter]) -> None:
         """Average the gradients of `parameters` after each backward pass."""

@@ -40,10 +40,10 @@ class ScoreRecorder(NotCopied):
         """Record the gradient of a tensor that is the output of these slots."""
         if not self._handles or self._paused or not torch.is_grad_enabled() or not output.requires_grad:
             return
-        own = tuple(slots)
+        at = tuple(slots)
 
         def record(gradient: Tensor) -> None:
-            self._outputs.update(dict.fromkeys(own, torch.linalg.vector_norm(gradient.detach())))
+            self._outputs.update(dict.fromkeys(at, torch.linalg.vector_norm(gradient.detach())))
 
         output.register_hook(record)  # type: ignore[no-untyped-call]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from actors.kernels.cnn.tiles import LANES, NARROW, TILE, WIDE, outer, pixel
+from actors.kernels.cnn.layout import NARROW
+from actors.kernels.cnn.tiles import LANES, TILE, WIDE, outer, pixel
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
 from actors.kernels.vectors import any_nonzero, load, splat, store, total

@@ -18,33 +18,16 @@ from torch.autograd.function import once_differentiable
 
 from actors.kernels.cnn.classes import classify, classify_back, losses
 from actors.kernels.cnn.convolution import Scratch, convolution, convolution_back
+from actors.kernels.cnn.layout import NARROW, with_rows_innermost
 from actors.kernels.cnn.memory import aligned, empty
 from actors.kernels.cnn.norm import calibrate, normalize, normalize_back, rescale
 from actors.kernels.cnn.rows import gather_rows
 from actors.kernels.cnn.seeds import blend, blend_back, two_layers, two_layers_back
 from actors.kernels.cnn.space import window_mean, window_mean_back
-from actors.kernels.cnn.tiles import LANES, NARROW, TILE, WIDE
+from actors.kernels.cnn.tiles import LANES, TILE, WIDE
 
 Array = NDArray[Any]
 Window = tuple[int, int]
-
-
-def suits(h: Tensor) -> bool:
-    """Return whether the kernels can compute with a tensor whose first dimension is rows of data."""
-    return h.is_cpu and h.dtype is torch.float32 and h.shape[0] % NARROW == 0 and h.shape[0] > 0
-
-
-def rows_innermost(h: Tensor) -> bool:
-    """Return whether rows of data are innermost in the memory of `h`, and the kernels can compute with it."""
-    return h.stride(0) == 1 and suits(h) and h.movedim(0, -1).is_contiguous()
-
-
-def with_rows_innermost(h: Tensor) -> Tensor:
-    """Return `h` with rows of data innermost in memory."""
-    if rows_innermost(h) or not h.is_contiguous():
-        return h.movedim(0, -1).contiguous().movedim(-1, 0)
-    flat = h.flatten(1).t().contiguous()  # PyTorch transposes matrices faster than it reorders dimensions
-    return flat.view(*h.shape[1:], h.shape[0]).movedim(-1, 0)
 
 
 def gathered(data: Tensor, rows: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numpy.typing import NDArray
 
+from actors.kernels.cnn.layout import NARROW
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import intrinsic
 from actors.kernels.vectors import VectorType, call, read, register_bytes, spread, vector_ir, write
@@ -23,8 +24,6 @@ TILE = 4  # output channels of a tile, and input channels of a tile of gradients
 LANES = register_bytes() // 4
 WIDE = 4 * LANES if register_bytes() == 64 else 2 * LANES
 """Rows of a wide tile: 16 vectors of sums fill half of AVX-512's registers, 8 half of AVX2's."""
-NARROW = 16
-"""Rows of data come in multiples of this; what wide tiles leave is computed by narrow ones."""
 I64 = ir.IntType(64)
 cgutils: Any = numba.core.cgutils
 

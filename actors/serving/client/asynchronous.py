@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.client.endpoint import METHODS, Endpoint
+from actors.serving.client.endpoint import METHODS, Connected
 from actors.serving.client.episode import AsyncClientEpisode
-from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Call, Operation, RetryBudget, SessionProtocol, retry_call
+from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, retry_call
 from actors.serving.client.step_stream import StepStream
+from actors.serving.status import error_of_call
+from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 
-class AsyncPolicyClient:
+class AsyncPolicyClient(Connected):
     """Query a policy server from asyncio code.
 
         async with tamiyo.AsyncPolicyClient("127.0.0.1:50051") as client:
@@ -31,43 +31,15 @@ class AsyncPolicyClient:
     Retries and recovery are those of `PolicyClient`. The client belongs to one event loop.
 
     Args:
-        target: Address of the server, host:port, or the addresses of several replicas: a list, or a string separated
-            by commas. If one does not answer, the client tries the next.
-        token: Bearer token.
-        token_file: File with the bearer token; it is read at every call, so that the token can be replaced.
-        tls: Connect with TLS and trust the default certificate authorities of gRPC.
-        root_certificates: Connect with TLS and trust the certificates in this file (PEM).
-        client_cert: Certificate of the client for mutual TLS (PEM).
-        client_key: Private key of `client_cert` (PEM).
-        deadline_s: Timeout of a step or open in seconds, retries included.
-        attempt_s: Timeout of each attempt in seconds.
+        target: See `PolicyClient`, like the other options.
         stream: Send all steps over one bidirectional stream per server. This is faster with many sessions.
     """
 
-    def __init__(
-        self,
-        target: str | Sequence[str],
-        *,
-        token: str = "",
-        token_file: str | Path | None = None,
-        tls: bool = False,
-        root_certificates: str | Path | None = None,
-        client_cert: str | Path | None = None,
-        client_key: str | Path | None = None,
-        deadline_s: float = 30.0,
-        attempt_s: float = 10.0,
-        stream: bool = False,
-    ) -> None:
-        self.endpoint = Endpoint.parse(
-            target, token=token, token_file=token_file, tls=tls, root_certificates=root_certificates,
-            client_cert=client_cert, client_key=client_key,
-        )  # fmt: skip
-        self.retry_budget, self.stream = RetryBudget(deadline_s, attempt_s), stream
+    def __init__(self, target: str | Sequence[str], *, stream: bool = False, **options: Any) -> None:
+        super().__init__(target, **options)
+        self.stream = stream
         self._channels: dict[int, grpc.aio.Channel] = {}
-        self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
         self._streams: dict[int, StepStream] = {}
-        self._spaces: Spaces | None = None  # of the server
-        self._target = 0  # index of the address that was tried last
 
     async def __aenter__(self) -> AsyncPolicyClient:
         return self
@@ -132,7 +104,7 @@ class AsyncPolicyClient:
     async def _send(self, call: Call) -> Any:
         if call.pause_s:
             await asyncio.sleep(call.pause_s)
-        index = (self._target + (1 if call.attempt else 0)) % len(self.endpoint.targets)
+        index = self._target = self._address(call)
         try:
             if self.stream and isinstance(call.request, policy_pb2.StepRequest):
                 return await self._stream(index).step(call.request, call.timeout_s)
@@ -140,9 +112,7 @@ class AsyncPolicyClient:
                 call.request, timeout=call.timeout_s, metadata=self.endpoint.metadata()
             )
         except grpc.aio.AioRpcError as error:
-            raise PolicyError.from_rpc_error(error) from error
-        finally:
-            self._target = index
+            raise error_of_call(error) from error
 
     def _channel(self, index: int) -> grpc.aio.Channel:
         if index not in self._channels:

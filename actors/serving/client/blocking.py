@@ -5,24 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.client.endpoint import METHODS, Endpoint
+from actors.serving.client.endpoint import METHODS, Connected
 from actors.serving.client.episode import ClientEpisode
-from actors.serving.client.recorded_step import RecordedStep
-from actors.serving.client.session import Answer, PolicyError
-from actors.serving.client.session_protocol import Call, Operation, RetryBudget, SessionProtocol, retry_call
+from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, retry_call
+from actors.serving.client.training_session import TrainingSession
+from actors.serving.status import error_of_call
+from actors.sessions.session import Answer, PolicyError, RecordedStep
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 
-class PolicyClient:
+class PolicyClient(Connected):
     """Query a policy server.
 
         with tamiyo.PolicyClient("127.0.0.1:50051") as client:
@@ -46,29 +46,10 @@ class PolicyClient:
         attempt_s: Timeout of each attempt in seconds.
     """
 
-    def __init__(
-        self,
-        target: str | Sequence[str],
-        *,
-        token: str = "",
-        token_file: str | Path | None = None,
-        tls: bool = False,
-        root_certificates: str | Path | None = None,
-        client_cert: str | Path | None = None,
-        client_key: str | Path | None = None,
-        deadline_s: float = 30.0,
-        attempt_s: float = 10.0,
-    ) -> None:
-        self.endpoint = Endpoint.parse(
-            target, token=token, token_file=token_file, tls=tls, root_certificates=root_certificates,
-            client_cert=client_cert, client_key=client_key,
-        )  # fmt: skip
-        self.retry_budget = RetryBudget(deadline_s, attempt_s)
+    def __init__(self, target: str | Sequence[str], **options: Any) -> None:
+        super().__init__(target, **options)
         self._lock = threading.Lock()
         self._channels: dict[int, grpc.Channel] = {}
-        self._methods: dict[tuple[int, str], Callable[..., Any]] = {}
-        self._spaces: Spaces | None = None  # of the server
-        self._target = 0  # index of the address that was tried last
 
     def __enter__(self) -> PolicyClient:
         return self
@@ -109,6 +90,10 @@ class PolicyClient:
             spaces = self._spaces
         return ClientEpisode(self._perform, SessionProtocol.training(spaces, seed, self.retry_budget))
 
+    def open_training(self, spaces: Spaces, seed: int) -> TrainingSession:
+        """Open a session that the server learns from, as one episode. Raises `PolicyError`."""
+        return TrainingSession(self.episode(seed, spaces).__enter__())
+
     def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""
         with self._lock:
@@ -133,16 +118,12 @@ class PolicyClient:
 
     def _send(self, call: Call) -> Any:
         time.sleep(call.pause_s)
-        index = (self._target + (1 if call.attempt else 0)) % len(self.endpoint.targets)
+        index = self._target = self._address(call)
+        method, metadata = self._method(index, call.method), self.endpoint.metadata()
         try:
-            response = self._method(index, call.method)(
-                call.request, timeout=call.timeout_s, metadata=self.endpoint.metadata()
-            )
+            return method(call.request, timeout=call.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
-            self._target = index
-            raise PolicyError.from_rpc_error(error) from error
-        self._target = index
-        return response
+            raise error_of_call(error) from error
 
     def _method(self, index: int, name: str) -> Callable[..., Any]:
         with self._lock:

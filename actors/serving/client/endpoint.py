@@ -1,8 +1,8 @@
-"""`Endpoint`: the addresses and credentials with which a client connects."""
+"""`Endpoint`: the addresses and credentials with which a client connects; `Connected`: what both clients share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import grpc
 
 from actors.errors import UserError
-from actors.serving.options import KEEPALIVE_S, client_channel_options
+from actors.serving.client.session_protocol import Call, RetryBudget
+from actors.serving.options import client_channel_options
 from actors.text_file import as_utf8
+from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 _PATH = f"/{policy_pb2.DESCRIPTOR.services_by_name['PolicyService'].full_name}/"
@@ -38,7 +40,6 @@ class Endpoint:
     root_certificates: Path | None = None
     client_cert: Path | None = None
     client_key: Path | None = None
-    keepalive_s: float = KEEPALIVE_S
 
     @classmethod
     def parse(cls, target: str | Sequence[str], **options: Any) -> Endpoint:
@@ -59,14 +60,14 @@ class Endpoint:
 
     def channel(self, index: int) -> grpc.Channel:
         target = self.targets[index]
-        credentials, options = self._credentials(), client_channel_options(target, self.keepalive_s)
+        credentials, options = self._credentials(), client_channel_options(target)
         if credentials is None:
             return grpc.insecure_channel(target, options)
         return grpc.secure_channel(target, credentials, options)
 
     def aio_channel(self, index: int) -> grpc.aio.Channel:
         target = self.targets[index]
-        credentials, options = self._credentials(), client_channel_options(target, self.keepalive_s)
+        credentials, options = self._credentials(), client_channel_options(target)
         if credentials is None:
             return grpc.aio.insecure_channel(target, options)
         return grpc.aio.secure_channel(target, credentials, options)
@@ -76,6 +77,36 @@ class Endpoint:
             return None
         parts = [p.read_bytes() if p else None for p in (self.root_certificates, self.client_key, self.client_cert)]
         return grpc.ssl_channel_credentials(*parts)
+
+
+class Connected:
+    """The connection of a client to one or more replicas; see `PolicyClient` for the arguments."""
+
+    def __init__(
+        self,
+        target: str | Sequence[str],
+        *,
+        token: str = "",
+        token_file: str | Path | None = None,
+        tls: bool = False,
+        root_certificates: str | Path | None = None,
+        client_cert: str | Path | None = None,
+        client_key: str | Path | None = None,
+        deadline_s: float = 30.0,
+        attempt_s: float = 10.0,
+    ) -> None:
+        self.endpoint = Endpoint.parse(
+            target, token=token, token_file=token_file, tls=tls, root_certificates=root_certificates,
+            client_cert=client_cert, client_key=client_key,
+        )  # fmt: skip
+        self.retry_budget = RetryBudget(deadline_s, attempt_s)
+        self._spaces: Spaces | None = None  # of the server
+        self._target = 0  # index of the address that was tried last
+        self._methods: dict[tuple[int, str], Callable[..., Any]] = {}  # by address and name
+
+    def _address(self, call: Call) -> int:
+        """Return the index of the address to try: after a failure, the next one."""
+        return (self._target + (1 if call.attempt else 0)) % len(self.endpoint.targets)
 
 
 def _first_token(path: Path) -> str:

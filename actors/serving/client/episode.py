@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from actors.serving.client.session import Answer, PolicyError
 from actors.serving.client.session_protocol import Operation, SessionProtocol, retry_call
 from actors.serving.messages import end_request
-from actors.serving.refusal import Reason
+from actors.sessions.refusal import Code, Reason
+from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
@@ -144,7 +143,7 @@ class EpisodeProtocol:
 
     @staticmethod
     def _misuse(message: str) -> PolicyError:
-        return PolicyError(grpc.StatusCode.INVALID_ARGUMENT, message, Reason.REWARD_INVALID)
+        return PolicyError(Code.INVALID_ARGUMENT, message, Reason.REWARD_INVALID)
 
 
 class ClientEpisode(EpisodeProtocol):

@@ -7,9 +7,9 @@ import torch
 
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
-from actors.serving.client.recorded_step import RULE_VERSION, RecordedStep
 from actors.serving.messages import unpack_mask
-from actors.serving.session_state import read_state
+from actors.sessions.session import RULE_VERSION, RecordedStep
+from actors.sessions.session_state import read_state
 from actors.wire import policy_pb2
 
 

@@ -12,7 +12,7 @@ from actors.gym.spaces import GymSpaces
 from actors.gym.unified import UnifiedEnv
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode, EpisodeSummary
-from actors.serving.client.session import SessionLost
+from actors.sessions.session import SessionLost
 from actors.types.spaces import Spaces
 
 

@@ -14,15 +14,13 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
-from actors.serving.client.recorded_step import RecordedStep
-from actors.serving.client.session import Answer, PolicyError, SessionLost
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason
+from actors.sessions.refusal import Code, Reason
+from actors.sessions.session import Answer, PolicyError, RecordedStep, SessionLost
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
@@ -200,5 +198,5 @@ class SessionProtocol:
         try:
             yield from retry_call("CloseSession", request, self.retry_budget, time.monotonic() + CLOSE_S)
         except PolicyError as error:
-            if error.code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            if error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
                 raise

@@ -7,7 +7,9 @@ from typing import Any
 
 import grpc
 
-from actors.serving.client.session import PolicyError
+from actors.serving.status import error_of_call, error_of_step
+from actors.sessions.refusal import Code
+from actors.sessions.session import PolicyError
 from actors.wire import policy_pb2
 
 Key = tuple[str, int]  # session id, step index
@@ -39,9 +41,9 @@ class StepStream:
                     await self._stream.write(policy_pb2.StepStreamRequest(step=request))
                 return await waiter
         except TimeoutError as error:
-            raise PolicyError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:.1f} s") from error
+            raise PolicyError(Code.DEADLINE_EXCEEDED, f"no answer within {timeout_s:.1f} s") from error
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError) as error:
-            raise PolicyError(grpc.StatusCode.UNAVAILABLE, f"the step stream ended: {error}") from error
+            raise PolicyError(Code.UNAVAILABLE, f"the step stream ended: {error}") from error
         finally:
             if self._pending.get(key) is waiter:
                 del self._pending[key]
@@ -60,15 +62,15 @@ class StepStream:
                 if waiter is None or waiter.done():
                     continue
                 if response.HasField("failure"):
-                    waiter.set_exception(PolicyError.from_step_failure(response.failure))
+                    waiter.set_exception(error_of_step(response.failure))
                 else:
                     waiter.set_result(response.step)
         except grpc.aio.AioRpcError as error:
-            stream_error = PolicyError.from_rpc_error(error)
+            stream_error = error_of_call(error)
             message = str(stream_error)
         finally:
             for waiter in self._pending.values():
                 if not waiter.done():
-                    unauthenticated = stream_error and stream_error.code is grpc.StatusCode.UNAUTHENTICATED
-                    code = grpc.StatusCode.UNAUTHENTICATED if unauthenticated else grpc.StatusCode.UNAVAILABLE
+                    unauthenticated = stream_error and stream_error.code is Code.UNAUTHENTICATED
+                    code = Code.UNAUTHENTICATED if unauthenticated else Code.UNAVAILABLE
                     waiter.set_exception(PolicyError(code, message, stream_error.reason if stream_error else ""))

@@ -1,32 +1,29 @@
 """`Admission`: the interceptor that checks tokens and limits concurrent calls.
 
-The token is checked first: a call without a valid one is refused before it counts against any limit. From then until it
-ends, also while its request has not arrived, a call counts against the limit of the server and that of its token.
-Calls of the health service need no token and have a limit of their own; beyond it the oldest call is ended.
+The token is checked first, before the request of the call is read: a call without a valid one is refused before it
+counts against any limit. Then the call counts against the limit of the server and that of its token until it ends.
+Health checks, which load balancers send, need no token and are not counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import math
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 
 from actors.serving.options import ServeOptions
-from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import OWNER, TokenFile
-from actors.serving.server.connections import Connections
+from actors.serving.server.credentials import OWNER, TokenFile
+from actors.serving.status import abort
+from actors.sessions.refusal import Reason, Refusal
 
-HEALTH = "/grpc.health.v1.Health/"  # needs no token, since load balancers have none
-MAX_HEALTH_CALLS = 256  # concurrent Check and Watch calls
-_END_OF_REQUESTS = object()
+HEALTH = "/grpc.health.v1.Health/"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MethodBehavior = Callable[[Any, Context], Awaitable[Any]]
@@ -36,10 +33,8 @@ MethodBehavior = Callable[[Any, Context], Awaitable[Any]]
 class _ActiveCall:
     """A call that was admitted and has not ended."""
 
-    owner: str  # hash of its token; "" if tokens are not used, and for health checks
+    owner: str  # hash of its token; "" if tokens are not used
     task: asyncio.Task[Any]
-    peer: str  # other end of its connection, as gRPC names it; "" for health checks
-    due_s: float  # time by which the next request must arrive, by `time.monotonic`
     end_reason: Refusal | None = None  # set if the server ends the call
 
 
@@ -47,17 +42,12 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Wrap every method of the server. `on_refused` is called for each call that is refused or ended."""
 
     def __init__(
-        self,
-        options: ServeOptions,
-        tokens: TokenFile | None,
-        connections: Connections,
-        on_refused: Callable[[Refusal, str], None],
+        self, options: ServeOptions, tokens: TokenFile | None, on_refused: Callable[[Refusal, str], None]
     ) -> None:
-        self._options, self._tokens, self._connections, self._on_refused = options, tokens, connections, on_refused
+        self._options, self._tokens, self._on_refused = options, tokens, on_refused
         self._wrapped: dict[str, Any] = {}
         self._calls: set[_ActiveCall] = set()
         self._by_owner: Counter[str] = Counter()
-        self._health: dict[_ActiveCall, None] = {}  # oldest first
 
     async def intercept_service(
         self,
@@ -65,6 +55,13 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         method = handler_call_details.method
+        if method.startswith(HEALTH):
+            return await continuation(handler_call_details)
+        if self._tokens is not None:
+            try:
+                OWNER.set(self._tokens.check(handler_call_details.invocation_metadata or ()))
+            except Refusal as refusal:  # a method that takes a stream begins before a request has arrived
+                return grpc.stream_unary_rpc_method_handler(partial(self._refuse, refusal, method))
         if method not in self._wrapped:
             handler = await continuation(handler_call_details)
             if handler is None:
@@ -73,138 +70,82 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return self._wrapped[method]
 
     def sweep(self) -> None:
-        """End calls whose token is no longer valid, and calls whose next request is overdue."""
-        now = time.monotonic()
-        for call in (*self._calls, *self._health):
-            if call.end_reason is not None:
-                continue
+        """End calls whose token is no longer valid."""
+        for call in self._calls:
             try:
-                if self._tokens is not None and call.owner:
-                    self._tokens.confirm(call.owner)
+                self._confirm(call.owner)
             except Refusal as refusal:
-                _end(call, refusal)
-            if now > call.due_s:
-                _end(
-                    call, Refusal(Reason.IDLE, "no request arrived in time: repeat the call when there is one to send")
-                )
+                if call.end_reason is None:
+                    call.end_reason = refusal
+                    call.task.cancel()
+
+    def _confirm(self, owner: str) -> None:
+        if self._tokens is not None:
+            self._tokens.confirm(owner)
 
     def _wrap(self, method: str, handler: Any) -> Any:
-        """Wrap a handler. The wrapper takes requests as a stream, also for unary calls, so that it runs before the
-        request arrives: calls are refused at once, and calls that never send a request can be ended."""
         behavior = _as_coroutine(handler)
-        streaming = bool(handler.request_streaming)
 
-        async def serve(requests: AsyncIterator[Any], context: Context) -> Any:
+        async def serve(request: Any, context: Context) -> Any:
             call: _ActiveCall | None = None
             try:
-                call = self._admit(method, context, streaming)
-                OWNER.set(call.owner)
-                incoming = _RequestStream(requests, call, self._tokens, self._connections, self._options.idle_timeout_s)
-                if streaming:
-                    return await behavior(incoming, context)
-                request = await anext(incoming, _END_OF_REQUESTS)
-                if request is _END_OF_REQUESTS:
-                    raise Refusal(Reason.MALFORMED, "the call ended without a request")
-                call.due_s = math.inf
-                return await behavior(request, context)
+                call = self._admit(OWNER.get())
+                return await behavior(
+                    self._confirmed(request, call.owner) if handler.request_streaming else request, context
+                )
             except Refusal as refusal:
-                await self._abort(refusal, method, context)
+                await self._refuse(refusal, method, request, context)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if call is None or call.end_reason is None or task is None:
                     raise
                 task.uncancel()
-                await self._abort(call.end_reason, method, context)
+                await self._refuse(call.end_reason, method, request, context)
             finally:
                 if call is not None:
                     self._release(call)
 
-        make_handler = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return make_handler(serve, handler.request_deserializer, handler.response_serializer)
+        kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}_rpc_method_handler"
+        return getattr(grpc, kind)(serve, handler.request_deserializer, handler.response_serializer)
 
-    def _admit(self, method: str, context: Context, streaming: bool) -> _ActiveCall:
-        """Check the token and the limits, and register the call. Raises `Refusal`."""
-        options, owner = self._options, ""
-        task = asyncio.current_task()
+    def _admit(self, owner: str) -> _ActiveCall:
+        """Check the limits, and register the call. Raises `Refusal`."""
+        task, options = asyncio.current_task(), self._options
         assert task is not None
-        due_s = time.monotonic() + (options.idle_timeout_s if streaming else options.request_timeout_s)
-        if method.startswith(HEALTH):
-            if len(self._health) >= MAX_HEALTH_CALLS:
-                oldest = next(iter(self._health))
-                del self._health[oldest]
-                _end(oldest, Refusal(Reason.CALLS_FULL, "too many concurrent health checks: the oldest is ended"))
-            call = _ActiveCall(owner, task, "", due_s)
-            self._health[call] = None
-            return call
-        if self._tokens is not None:
-            owner = self._tokens.check(context.invocation_metadata() or ())
         if len(self._calls) >= options.max_concurrent_calls:
             raise Refusal(
                 Reason.CALLS_FULL, f"{len(self._calls)} calls are in progress, the limit of this server: try again"
             )
-        if (
-            self._tokens is not None
-            and self._tokens.multiple_valid
-            and self._by_owner[owner] >= options.calls_per_token
-        ):
+        shared = self._tokens is not None and self._tokens.multiple_valid
+        if shared and self._by_owner[owner] >= options.calls_per_token:
             raise Refusal(
                 Reason.CALLS_FULL,
                 f"{self._by_owner[owner]} calls with this token are in progress, its limit: try again",
             )
-        call = _ActiveCall(owner, task, context.peer(), due_s)
+        call = _ActiveCall(owner, task)
         self._calls.add(call)
         self._by_owner[owner] += 1
         return call
 
     def _release(self, call: _ActiveCall) -> None:
-        self._health.pop(call, None)
-        if call in self._calls:
-            self._calls.remove(call)
-            self._by_owner[call.owner] -= 1
-            if not self._by_owner[call.owner]:
-                del self._by_owner[call.owner]
+        self._calls.remove(call)
+        self._by_owner[call.owner] -= 1
+        if not self._by_owner[call.owner]:
+            del self._by_owner[call.owner]
 
-    async def _abort(self, refusal: Refusal, method: str, context: Context) -> None:
+    async def _confirmed(self, requests: AsyncIterator[Any], owner: str) -> AsyncIterator[Any]:
+        """Iterate over the requests of a stream, with the token checked again for each. Raises `Refusal`."""
+        async for request in requests:
+            self._confirm(owner)
+            yield request
+
+    async def _refuse(self, refusal: Refusal, method: str, request: Any, context: Context) -> None:
         self._on_refused(refusal, method)
-        await context.abort(refusal.code, refusal.message, refusal.trailers())
+        await abort(context, refusal)
 
 
-class _RequestStream:
-    """The requests of one call. Each has the token checked again, and shows that call and connection are in use."""
-
-    def __init__(
-        self,
-        source: AsyncIterator[Any],
-        call: _ActiveCall,
-        tokens: TokenFile | None,
-        connections: Connections,
-        idle_s: float,
-    ) -> None:
-        self._source, self._call, self._tokens = source, call, tokens
-        self._connections, self._idle_s = connections, idle_s
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        """Await the next request. Raises `Refusal` if the token is no longer valid."""
-        request = await anext(self._source)
-        self._call.due_s = time.monotonic() + self._idle_s
-        if self._tokens is not None and self._call.owner:
-            self._tokens.confirm(self._call.owner)
-        if self._call.peer:
-            self._connections.used(self._call.peer)
-        return request
-
-
-def _end(call: _ActiveCall, refusal: Refusal) -> None:
-    if call.end_reason is None:
-        call.end_reason = refusal
-        call.task.cancel()
+def _arity(streaming: bool) -> str:
+    return "stream" if streaming else "unary"
 
 
 def _as_coroutine(handler: Any) -> MethodBehavior:

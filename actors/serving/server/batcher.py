@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.env.rng import Purpose, stream
 from actors.policy.median import has_median, median_noise, next_hazard
+from actors.rng import Purpose, stream
 from actors.serving.messages import MessageLayout, StepQuery, make_step_batch
-from actors.serving.noise import SERVING_SEED, step_noise
-from actors.serving.refusal import Refusal
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import PendingStep, Session, StateTable
 from actors.serving.server.training import StepRecord, unfinished_step
+from actors.sessions.noise import SERVING_SEED, step_noise
+from actors.sessions.refusal import Refusal
 from actors.types.actions import ActionMasks
 
 RECENT_S = 0.02  # a session that steps again within this time of an answer is expected to do so after the next one
@@ -207,8 +207,8 @@ class Batcher:
         decision = program.run(obs, blueprints, masks, states, rows, noise, greedy)
         if medians:
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
-            for step, own in zip(steps, hazard.tolist(), strict=True):
-                step.session.hazard = own
+            for step, value in zip(steps, hazard.tolist(), strict=True):
+                step.session.hazard = value
         record = None
         if before is not None:
             record = StepRecord(unfinished_step(obs, blueprints, masks), decision, before, model)

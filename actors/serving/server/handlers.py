@@ -12,11 +12,11 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import OWNER
+from actors.serving.server.credentials import OWNER
 from actors.serving.server.metrics import ServingMetrics
-from actors.serving.server.model_info import model_info
 from actors.serving.server.service import PolicyService
+from actors.serving.status import abort
+from actors.sessions.refusal import Reason, Refusal
 from actors.wire import policy_pb2
 
 SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
@@ -32,6 +32,9 @@ class _MessageType(Protocol[M]):
     def FromString(self, data: bytes) -> M: ...
 
 
+Respond = Callable[[PolicyService, Any, Context], Awaitable[Message | bytes]]
+
+
 class Handlers:
     """The methods of PolicyService. `service` is None until the first weights are loaded."""
 
@@ -44,14 +47,13 @@ class Handlers:
 
     def generic_handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the handler to register with a gRPC server."""
-        unary = grpc.unary_unary_rpc_method_handler
         methods = {
-            "GetModel": unary(self._get_model, _parser(policy_pb2.GetModelRequest), _serialize),
-            "OpenSession": unary(self._open, _parser(policy_pb2.OpenSessionRequest), _serialize),
-            "ResetSession": unary(self._reset, _parser(policy_pb2.ResetSessionRequest), _serialize),
-            "CloseSession": unary(self._close, _parser(policy_pb2.CloseSessionRequest), _serialize),
-            "EndEpisode": unary(self._end_episode, _parser(policy_pb2.EndEpisodeRequest)),
-            "Step": unary(self._step, _parser(policy_pb2.StepRequest)),
+            "GetModel": self._unary("GetModel", policy_pb2.GetModelRequest, self._get_model),
+            "OpenSession": self._unary("OpenSession", policy_pb2.OpenSessionRequest, self._open),
+            "ResetSession": self._unary("ResetSession", policy_pb2.ResetSessionRequest, self._reset),
+            "CloseSession": self._unary("CloseSession", policy_pb2.CloseSessionRequest, self._close),
+            "EndEpisode": self._unary("EndEpisode", policy_pb2.EndEpisodeRequest, self._end_episode),
+            "Step": self._unary("Step", policy_pb2.StepRequest, self._step),
             "StepStream": grpc.stream_stream_rpc_method_handler(
                 self._step_stream, _parser(policy_pb2.StepStreamRequest), _serialize
             ),
@@ -79,75 +81,56 @@ class Handlers:
             raise Refusal(Reason.NOT_READY, "the server has not loaded any weights yet")
         return self.service
 
-    async def _get_model(self, request: policy_pb2.GetModelRequest | None, context: Context) -> Message:
-        async def get() -> Message:
-            service = self._ready(request)
-            return model_info(service.models, service.options)
+    def _unary(self, name: str, request_type: _MessageType[M], respond: Respond) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return a method that turns the exceptions of `respond` into gRPC statuses."""
 
-        return await self._handle("GetModel", context, get)
+        async def handle(request: M | None, context: Context) -> Message | bytes:
+            self.calls += 1
+            try:
+                return await respond(self._ready(request), request, context)
+            except Refusal as refusal:
+                request_id = _request_id(context)
+                self.record_refusal(refusal, name, request_id)
+                refusal.metadata["request_id"] = request_id
+                await abort(context, refusal)
+            except Exception:
+                request_id = _request_id(context)
+                self._log.exception("failed", method=name, request_id=request_id)
+                message = f"internal error: see request {request_id} in the server's log"
+                await context.abort(grpc.StatusCode.INTERNAL, message)
+                raise AssertionError("context.abort always raises") from None
+            finally:
+                self.calls -= 1
 
-    async def _open(self, request: policy_pb2.OpenSessionRequest, context: Context) -> Message:
-        async def open_session() -> policy_pb2.OpenSessionResponse:
-            response = await self._ready(request).open_session(request, OWNER.get())
-            self._log.info(
-                "session opened", session=response.session_id[:6], policy_version=response.policy_version,
-                imported=bool(request.exported_state), request_id=_request_id(context), peer=context.peer(),
-            )  # fmt: skip
-            return response
+        return grpc.unary_unary_rpc_method_handler(handle, _parser(request_type), _serialize)
 
-        return await self._handle("OpenSession", context, open_session)
+    async def _get_model(self, service: PolicyService, request: Any, context: Context) -> Message:
+        return service.models.describe(service.options)
 
-    async def _reset(self, request: policy_pb2.ResetSessionRequest, context: Context) -> Message:
-        async def reset() -> Message:
-            return self._ready(request).reset_session(request, OWNER.get())
+    async def _open(self, service: PolicyService, request: Any, context: Context) -> Message:
+        response = await service.open_session(request, OWNER.get())
+        self._log.info(
+            "session opened", session=response.session_id[:6], policy_version=response.policy_version,
+            imported=bool(request.exported_state), request_id=_request_id(context), peer=context.peer(),
+        )  # fmt: skip
+        return response
 
-        return await self._handle("ResetSession", context, reset)
+    async def _reset(self, service: PolicyService, request: Any, context: Context) -> Message:
+        return service.reset_session(request, OWNER.get())
 
-    async def _close(self, request: policy_pb2.CloseSessionRequest, context: Context) -> Message:
-        async def close() -> Message:
-            response = self._ready(request).close_session(request, OWNER.get())
-            self._log.info("session closed", session=request.session_id[:6], request_id=_request_id(context))
-            return response
+    async def _close(self, service: PolicyService, request: Any, context: Context) -> Message:
+        response = service.close_session(request, OWNER.get())
+        self._log.info("session closed", session=request.session_id[:6], request_id=_request_id(context))
+        return response
 
-        return await self._handle("CloseSession", context, close)
+    async def _end_episode(self, service: PolicyService, request: Any, context: Context) -> bytes:
+        return service.end_episode(request, OWNER.get())
 
-    async def _end_episode(self, request: policy_pb2.EndEpisodeRequest, context: Context) -> bytes:
-        async def end() -> bytes:
-            return self._ready(request).end_episode(request, OWNER.get())
-
-        return await self._handle("EndEpisode", context, end)
-
-    async def _step(self, request: policy_pb2.StepRequest, context: Context) -> bytes:
+    async def _step(self, service: PolicyService, request: Any, context: Context) -> bytes:
         start = time.perf_counter()
-
-        async def step() -> bytes:
-            return await self._ready(request).start_step(request, OWNER.get())
-
-        answer = await self._handle("Step", context, step)
+        answer = await service.start_step(request, OWNER.get())
         self._metrics.step_s.observe(time.perf_counter() - start)
         return answer
-
-    T = TypeVar("T")
-
-    async def _handle(self, method: str, context: Context, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `call`, and turn its exceptions into gRPC statuses."""
-        self.calls += 1
-        try:
-            return await call()
-        except Refusal as refusal:
-            request_id = _request_id(context)
-            self.record_refusal(refusal, method, request_id)
-            refusal.metadata["request_id"] = request_id
-            await context.abort(refusal.code, refusal.message, refusal.trailers())
-        except Exception:
-            request_id = _request_id(context)
-            self._log.exception("failed", method=method, request_id=request_id)
-            await context.abort(
-                grpc.StatusCode.INTERNAL, f"internal error: see request {request_id} in the server's log"
-            )
-        finally:
-            self.calls -= 1
-        raise AssertionError("context.abort always raises")
 
     async def _step_stream(
         self, requests: AsyncIterator[policy_pb2.StepStreamRequest | None], context: Context
@@ -162,7 +145,7 @@ class Handlers:
                 stream.capacity.release()  # only after the write, which blocks if the client does not read
             if stream.end_reason is not None:
                 self.record_refusal(stream.end_reason, "StepStream", stream.request_id)
-                await context.abort(stream.end_reason.code, stream.end_reason.message, stream.end_reason.trailers())
+                await abort(context, stream.end_reason)
         finally:
             self.calls -= 1
             self._readers.discard(reader)
@@ -233,7 +216,7 @@ class _StepStreamCall:
         if isinstance(error, Refusal):
             self._handlers.record_refusal(error, "StepStream", self.request_id)
             failure = policy_pb2.StepFailure(
-                code=error.code_number, reason=error.reason, message=error.message, metadata=error.metadata
+                code=error.code, reason=error.reason, message=error.message, metadata=error.metadata
             )
         else:
             self._handlers._log.error("failed", method="StepStream", request_id=self.request_id, exc_info=error)
@@ -264,5 +247,5 @@ def _parser(message_type: _MessageType[M]) -> Callable[[bytes], M | None]:
     return parse
 
 
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+def _serialize(message: Message | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()

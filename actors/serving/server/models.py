@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.acting.programs import Program, TracedPolicy, make_program
 from actors.policy.network import FactoredRecurrentActorCritic
@@ -18,10 +17,13 @@ from actors.policy.state import StateSizes
 from actors.rules.names import rule_policy
 from actors.rules.program import RuleProgram
 from actors.serving.messages import MAX_SLOTS, MessageLayout
-from actors.serving.refusal import Reason, Refusal
+from actors.serving.options import ServeOptions
+from actors.sessions.refusal import Reason, Refusal
+from actors.slots.spaces import seed_spaces
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from actors.version import installed
+from actors.wire import policy_pb2
 
 if TYPE_CHECKING:
     from actors.policy.acting.kernel_step import KernelStep
@@ -151,6 +153,23 @@ class ModelVersions:
     def find(self, version: int) -> ServedModel | None:
         """Return the version if it is held."""
         return next((model for model in reversed(self.held) if model.version == version), None)
+
+    def describe(self, options: ServeOptions) -> policy_pb2.GetModelResponse:
+        """Return the served model, the spaces that it accepts, and the limits of the server."""
+        response = policy_pb2.GetModelResponse(
+            policy_version=self.newest.version,
+            generation=self.newest.generation,
+            held_versions=sorted(model.version for model in self.held),
+            spaces_json=self.spaces.to_json(),
+            session_ttl_s=options.session_ttl_s,
+            max_message_bytes=options.max_message_bytes,
+            server=installed(),
+        )
+        for spaces_hash, layout in self.layouts.items():
+            response.accepted.add(slots=layout.spaces.slots, spaces_hash=spaces_hash, obs_size=layout.spaces.obs_size)
+        for head in self.spaces.action.heads:
+            response.heads.add(name=head.name, choices=head.choices)
+        return response
 
     def layout(self, spaces_hash: str) -> MessageLayout:
         """Return the message layout of these spaces. Raises `Refusal` if the model does not accept them."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Protocol
 
 import grpc
 import structlog
@@ -23,20 +27,20 @@ from actors.metrics.http import MetricsServer
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.admission import Admission
-from actors.serving.server.auth import TokenFile
-from actors.serving.server.certificates import CertificateReloader
-from actors.serving.server.connections import Connections
+from actors.serving.server.collector import EpisodeCollector
+from actors.serving.server.credentials import CertificateReloader, TokenFile
 from actors.serving.server.handlers import SERVICE, Handlers
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedRule
 from actors.serving.server.service import PolicyService
-from actors.serving.server.trainer import Trainer
 from actors.serving.server.training import EpisodeSink
-from actors.serving.session_state import read_key
+from actors.sessions.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet
 
 SWEEP_S = 1.0  # between two checks for expired sessions and overdue calls
+RESERVED_FILES = 128  # for everything but connections: weights, the store, the token file, the metrics port
+TIMEOUT_S = 60.0  # of the start and the shutdown of a thread
 FLUSH_S = 0.5  # grace period of gRPC for the last answers
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -83,11 +87,12 @@ class PolicyServer:
         self._log = structlog.get_logger("tamiyo.serving")
         self._key = read_key(options.state_key_file)
         self._tokens = TokenFile(options.token_file) if options.token_file else None
-        self._trainer = Trainer(external, sink, self._tokens) if external is not None and sink is not None else None
+        self._collector = (
+            EpisodeCollector(external, sink, self._tokens) if external is not None and sink is not None else None
+        )
         self.handlers = Handlers(self.metrics)
-        self._connections = Connections(options.max_connections)
-        self._admission = Admission(options, self._tokens, self._connections, self.handlers.record_refusal)
-        channel_options = server_channel_options(options, self._connections.refused_from)
+        self._admission = Admission(options, self._tokens, self.handlers.record_refusal)
+        channel_options = server_channel_options(options, _possible_connections(options.max_connections))
         self._server = grpc.aio.server(interceptors=[self._admission], options=channel_options)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
@@ -198,7 +203,7 @@ class PolicyServer:
                 f"{limit} bytes are refused: give --max-message-bytes {needed}"
             )
         self.handlers.service = PolicyService(
-            models, self.options, self._key, self.metrics, self._tokens, self._trainer
+            models, self.options, self._key, self.metrics, self._tokens, self._collector
         )
         for name in ("", SERVICE):
             await self._health.set(name, _SERVING)
@@ -217,10 +222,6 @@ class PolicyServer:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._admission.sweep()
-            if not self.address.startswith("unix:"):
-                closed = self._connections.sweep(int(self.address.rpartition(":")[2]))
-                if closed:
-                    self._log.warning("connections closed: too many are open", count=closed)
             if self.handlers.service is not None and (count := self.handlers.service.expire()):
                 self._log.info("sessions expired", count=count)
 
@@ -259,6 +260,17 @@ def _credentials(options: ServeOptions) -> grpc.ServerCredentials | None:
     return CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
 
 
+def _possible_connections(wanted: int) -> int:
+    """Return how many of the `wanted` connections the limit of open files allows, which is raised if possible."""
+    files = wanted + RESERVED_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        files = soft
+    return max(1, files - RESERVED_FILES)
+
+
 def _accepts_connections(path: str) -> bool:
     """Whether a server has this unix socket. gRPC would replace it, and later remove that of the other server."""
     with socket.socket(socket.AF_UNIX) as probe:
@@ -276,3 +288,48 @@ def _device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name} is not available: give --device cpu or auto")
     return torch.device(name)
+
+
+class ServerThread(NamedTuple):
+    """A running server, its event loop and its thread."""
+
+    server: PolicyServer
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+@contextmanager
+def serve_in_thread(
+    options: ServeOptions,
+    source: PolicySource,
+    external: ExternalConfig | None = None,
+    sink: EpisodeSink | None = None,
+) -> Iterator[ServerThread]:
+    """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
+    ready: Future[tuple[PolicyServer, asyncio.AbstractEventLoop]] = Future()
+
+    async def main() -> None:
+        server = PolicyServer(options, source, external, sink)
+        await server.start()
+        ready.set_result((server, asyncio.get_running_loop()))
+        await server.run()
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    thread = threading.Thread(target=run, name="policy-server")
+    thread.start()
+    try:
+        server, loop = ready.result(TIMEOUT_S)
+        yield ServerThread(server, loop, thread)
+    finally:
+        if ready.done() and ready.exception() is None:
+            server, loop = ready.result()
+            with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
+                loop.call_soon_threadsafe(server.stop.set)
+        thread.join(TIMEOUT_S)

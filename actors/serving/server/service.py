@@ -10,18 +10,16 @@ import structlog
 
 from actors.serving.messages import end_digest, parse_step, request_digest
 from actors.serving.options import ServeOptions
-from actors.serving.refusal import Reason, Refusal
-from actors.serving.server.auth import TokenFile
 from actors.serving.server.batcher import Batcher, BatchResult, QueuedStep
+from actors.serving.server.collector import EpisodeCollector
+from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
-from actors.serving.server.pins import VersionPins
-from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
-from actors.serving.server.trainer import Trainer
+from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable, VersionPins
 from actors.serving.server.training import Ended, recorded_step
-from actors.serving.session_state import seal, unseal
+from actors.sessions.refusal import Reason, Refusal
+from actors.sessions.session_state import seal, unseal
 from actors.types.actions import continuous_values
-from actors.version import installed
 from actors.wire import policy_pb2
 
 _MAX_RESPONSE_BYTES = 1024  # of a StepResponse without exported state
@@ -42,22 +40,20 @@ class PolicyService:
         key: bytes,
         metrics: ServingMetrics,
         tokens: TokenFile | None = None,
-        trainer: Trainer | None = None,
+        collector: EpisodeCollector | None = None,
     ) -> None:
         self.models, self.options, self.metrics = models, options, metrics
         self.draining = False
-        self.trainer = trainer
+        self.collector = collector
         self._key, self._log = key, structlog.get_logger("tamiyo.serving")
         state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
 
         def share(limit: int) -> int | None:
             return limit if tokens is not None and tokens.multiple_valid else None
 
-        self.pins = VersionPins(
-            models, options.max_versions, lambda: share(options.versions_per_token), metrics.moved.inc
-        )
+        self.pins = VersionPins(models, options.max_versions, metrics.moved.inc)
         self.sessions = SessionTable(
-            state_table, options.session_ttl_s, options.first_step_ttl_s, time.monotonic, self._on_close,
+            state_table, options.session_ttl_s, time.monotonic, self._on_close,
             max_per_owner=lambda: share(options.sessions_per_token), evict_after_s=options.evict_after_s,
         )  # fmt: skip
         self.batcher = Batcher(
@@ -75,14 +71,14 @@ class PolicyService:
         self.metrics.sessions.set(len(self.sessions))
         self.metrics.policy_version.set(self.models.newest.version)
         self.metrics.versions_held.set(len(self.models.held))
-        for account in self.trainer.accounts() if self.trainer is not None else ():
+        for account in self.collector.accounts() if self.collector is not None else ():
             self.metrics.count(account)
 
     def expire(self) -> int:
         """Close expired sessions, and return their number. Also end training sessions whose token lost the scope."""
         count = self.sessions.expire()
-        if self.trainer is not None:
-            self.trainer.end_unpermitted(self.sessions)
+        if self.collector is not None:
+            self.collector.end_unpermitted(self.sessions)
         self.metrics.expired.inc(count)
         self.update_gauges()
         return count
@@ -99,7 +95,7 @@ class PolicyService:
         """Open or import a session, which counts against the limit of `owner`. Raises `Refusal`."""
         if self.draining:
             raise Refusal(Reason.DRAINING, "this server is shutting down: open the session at another server")
-        trainer = self._require_trainer(request, owner) if request.train else None
+        collector = self._collector(request, owner) if request.train else None
         layout = self.models.layout(request.spaces_hash)
         model = self.models.newest
         if not model.ready(layout.spaces):
@@ -108,10 +104,10 @@ class PolicyService:
         if request.exported_state:
             session = self._import_session(request, owner)
         else:
-            latest = request.latest if trainer is None else trainer.config.weights == "step"
+            latest = request.latest if collector is None else collector.config.weights == "step"
             session = self.sessions.open(layout, request.seed, latest, owner=owner)
-            if trainer is not None:
-                session.training = trainer.begin(session)
+            if collector is not None:
+                session.training = collector.begin(session)
             self.pins.pin(session)
         self.metrics.opened.inc()
         self.metrics.evicted.inc(self.sessions.evicted - evicted)
@@ -121,27 +117,16 @@ class PolicyService:
             next_step_index=session.next_index,
             policy_version=self._model(session).version,
             session_ttl_s=self.options.session_ttl_s,
-            first_step_ttl_s=self.options.first_step_ttl_s,
         )
 
-    def _require_trainer(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Trainer:
-        """Return the trainer if this request may open a training session now. Raises `Refusal`."""
-        if self.trainer is None:
+    def _collector(self, request: policy_pb2.OpenSessionRequest, owner: str) -> EpisodeCollector:
+        """Return the collector of a training session that may be opened now. Raises `Refusal`."""
+        if self.collector is None:
             raise Refusal(
                 Reason.NOT_TRAINING, "this server learns from no session: start one with tamiyo train --env external"
             )
-        if request.exported_state:
-            raise Refusal(Reason.STATE_INVALID, "a training session cannot be imported: open a new one")
-        if request.spaces_hash != self.models.spaces.hash:
-            own = self.models.spaces
-            raise Refusal(
-                Reason.SPACES_MISMATCH,
-                f"this run learns from spaces {own.hash} with {own.slots} slots, not from {request.spaces_hash}: play "
-                f"in an environment with the same spaces, or open the session without `train` (server: {installed()})",
-            )
-        self.trainer.require_scope(owner)
-        self.trainer.require_room()
-        return self.trainer
+        self.collector.require_open(request, owner, self.models.spaces)
+        return self.collector
 
     def _import_session(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
         """Continue an exported session. If it is still open here and not behind the export, it is kept unchanged, so
@@ -180,8 +165,8 @@ class PolicyService:
     def _session(self, session_id: str, owner: str) -> Session:
         """Return this owner's session. Raises `Refusal`, also if it is a training session whose token may not train."""
         session = self.sessions.get(session_id, owner)
-        if session.training is not None and self.trainer is not None:
-            self.trainer.require_scope(owner)
+        if session.training is not None and self.collector is not None:
+            self.collector.require_scope(owner)
         return session
 
     def _model(self, session: Session) -> ServedModel:
@@ -200,12 +185,12 @@ class PolicyService:
         session = self._session(request.session_id, owner)
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: reset it after the answer")
-        if session.training is not None and self.trainer is not None:
-            self.trainer.require_room()
+        if session.training is not None and self.collector is not None:
+            self.collector.require_room()
         self.sessions.close(session)
         fresh = self.sessions.open(session.layout, request.seed, session.latest, session.id, owner)
-        if session.training is not None and self.trainer is not None:
-            fresh.training = self.trainer.begin(fresh)
+        if session.training is not None and self.collector is not None:
+            fresh.training = self.collector.begin(fresh)
         self.pins.pin(fresh)
         return policy_pb2.ResetSessionResponse(policy_version=self.models.newest.version)
 
@@ -225,8 +210,8 @@ class PolicyService:
         """End the episode of a training session, or return the stored answer if it has ended in the same way. Returns a
         serialized `EndEpisodeResponse`. Raises `Refusal`."""
         session = self._session(request.session_id, owner)
-        episode, trainer = session.training, self.trainer
-        if episode is None or trainer is None:
+        episode, collector = session.training, self.collector
+        if episode is None or collector is None:
             raise Refusal(Reason.NOT_TRAINING, "this session is not learned from: open it with `train`")
         digest = end_digest(request)
         if episode.ended is not None:
@@ -239,8 +224,8 @@ class PolicyService:
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: end it after the answer")
         self.sessions.touch(session)
-        trainer.require_room()
-        response = trainer.end(session, request, self.batcher, self._model(session), self.models.newest.version)
+        collector.require_room()
+        response = collector.end(session, request, self.batcher, self._model(session), self.models.newest.version)
         episode.ended = Ended(digest, response)
         return response
 
@@ -292,12 +277,12 @@ class PolicyService:
         query = parse_step(request, session.layout)
         reward = request.reward if request.HasField("reward") else None
         export = request.export_state and session.training is None
-        if session.training is not None and self.trainer is not None:
+        if session.training is not None and self.collector is not None:
             self.sessions.touch(session)  # also if it has to wait for the queue
-            self.trainer.check_step(session.training, index, reward, query, request)
+            self.collector.check_step(session.training, index, reward, query, request)
             if session.training.segment_full:
                 self.pins.unpin(session)
-            elif self.trainer.outdated(session, self.models.newest):
+            elif self.collector.outdated(session, self.models.newest):
                 self.pins.move(session)
         elif reward is not None:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")

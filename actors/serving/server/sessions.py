@@ -1,4 +1,5 @@
-"""`SessionTable`: the open sessions, when they expire or are evicted, and the table of their recurrent states."""
+"""`SessionTable`: the open sessions, when they expire or are evicted, and the table of their recurrent states; and
+`VersionPins`: the versions of the weights that they use."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import torch
 
 from actors.policy.state import PolicyState, StateSizes
 from actors.serving.messages import MessageLayout
-from actors.serving.refusal import IMPORT_REQUIRED, Reason, Refusal
-from actors.serving.server.models import ServedModel
+from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.training import TrainingEpisode
+from actors.sessions.refusal import IMPORT_REQUIRED, Reason, Refusal
 
 MAX_CLOSED_IDS = 10_000  # ids of expired and evicted sessions that are remembered
 
@@ -98,8 +99,8 @@ class StateTable:
 class SessionTable:
     """The open sessions: at most one per row of `state_table`, and at most `max_per_owner()` per owner.
 
-    A session expires after `ttl_s` without a step, or after `first_ttl_s` if it has never stepped. It is idle after
-    `evict_after_s` without a step, unless a step is in progress.
+    A session expires after `ttl_s` without a step. It is idle after `evict_after_s` without a step, unless a step is in
+    progress.
 
     If an owner at its limit opens a session, the least recently used of its sessions is evicted, provided that it is
     idle. If all rows are taken, the same applies, first to this owner and then to owners with more sessions, largest
@@ -110,32 +111,29 @@ class SessionTable:
         self,
         state_table: StateTable,
         ttl_s: float,
-        first_ttl_s: float,
         clock: Callable[[], float],
         on_close: Callable[[Session], None],
         max_per_owner: Callable[[], int | None],  # None: no limit; owner "" never has one
         evict_after_s: float,
     ) -> None:
-        self.state_table, self.ttl_s, self.first_ttl_s = state_table, ttl_s, first_ttl_s
-        self.evict_after_s = evict_after_s
+        self.state_table, self.ttl_s, self.evict_after_s = state_table, ttl_s, evict_after_s
         self.evicted = 0  # so far
         self._clock, self._on_close, self._max_per_owner = clock, on_close, max_per_owner
-        # Least recently used first, in all three.
-        self._stepped: OrderedDict[str, Session] = OrderedDict()
-        self._unstepped: OrderedDict[str, Session] = OrderedDict()
+        # Least recently used first, in both.
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._by_owner: dict[str, OrderedDict[str, Session]] = {}
         self._closed_ids: OrderedDict[str, str] = OrderedDict()  # and their owners
 
     def __len__(self) -> int:
-        return len(self._stepped) + len(self._unstepped)
+        return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
         """Iterate over a copy."""
-        return iter([*self._stepped.values(), *self._unstepped.values()])
+        return iter(list(self._sessions.values()))
 
     def find(self, session_id: str, owner: str) -> Session | None:
         """Return the session, or None if this owner has no such session open."""
-        session = self._stepped.get(session_id) or self._unstepped.get(session_id)
+        session = self._sessions.get(session_id)
         return session if session is not None and session.owner == owner else None
 
     def get(self, session_id: str, owner: str) -> Session:
@@ -148,8 +146,8 @@ class SessionTable:
         if self._closed_ids.get(session_id) == owner:
             raise Refusal(
                 Reason.SESSION_EXPIRED,
-                f"the session expired after {self.ttl_s:g} s without a step ({self.first_ttl_s:g} s before its first), "
-                "or was evicted while idle: open it again with its exported state",
+                f"the session expired after {self.ttl_s:g} s without a step, or was evicted while idle: open it again "
+                "with its exported state",
                 **required,
                 session_ttl_s=self.ttl_s,
             )
@@ -173,7 +171,7 @@ class SessionTable:
             session_id or secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, latest, owner
         )
         session.last_used_s = self._clock()
-        self._unstepped[session.id] = session
+        self._sessions[session.id] = session
         self._by_owner.setdefault(owner, OrderedDict())[session.id] = session
         self._closed_ids.pop(session.id, None)
         return session
@@ -182,14 +180,11 @@ class SessionTable:
         """Mark the session as just used."""
         session.last_used_s = self._clock()
         self._by_owner[session.owner].move_to_end(session.id)
-        if session.id in self._unstepped:
-            self._stepped[session.id] = self._unstepped.pop(session.id)
-        else:
-            self._stepped.move_to_end(session.id)
+        self._sessions.move_to_end(session.id)
 
     def close(self, session: Session) -> None:
         """Remove the session and free its row."""
-        (self._stepped if session.id in self._stepped else self._unstepped).pop(session.id)
+        del self._sessions[session.id]
         owned = self._by_owner[session.owner]
         del owned[session.id]
         if not owned:
@@ -205,17 +200,16 @@ class SessionTable:
     def expire(self) -> int:
         """Close the sessions that have expired, and return their number."""
         now, count = self._clock(), 0
-        for sessions, ttl_s in ((self._stepped, self.ttl_s), (self._unstepped, self.first_ttl_s)):
-            while sessions:
-                session = next(iter(sessions.values()))
-                if now - session.last_used_s <= ttl_s:
-                    break
-                if session.pending is not None:
-                    self.touch(session)
-                else:
-                    self.close(session)
-                    self._record_closed(session)
-                    count += 1
+        while self._sessions:
+            session = next(iter(self._sessions.values()))
+            if now - session.last_used_s <= self.ttl_s:
+                break
+            if session.pending is not None:
+                self.touch(session)
+            else:
+                self.close(session)
+                self._record_closed(session)
+                count += 1
         return count
 
     def _make_room(self, owner: str) -> None:
@@ -261,3 +255,47 @@ class SessionTable:
         self._closed_ids[session.id] = session.owner
         if len(self._closed_ids) > MAX_CLOSED_IDS:
             self._closed_ids.popitem(last=False)
+
+
+class VersionPins:
+    """The versions that sessions are pinned to.
+
+    A session keeps the version with which it began, unless it is `latest`. At most `max_versions` are held, the newest
+    included. Beyond that the oldest one is released: its sessions move to the version that is the newest at their next
+    step, and `on_move` is called for each.
+    """
+
+    def __init__(self, models: ModelVersions, max_versions: int, on_move: Callable[[], None]) -> None:
+        self._models, self._max_versions, self._on_move = models, max_versions, on_move
+        self._sessions: dict[ServedModel, dict[str, Session]] = {}  # by version and id
+
+    def pin(self, session: Session, model: ServedModel | None = None) -> None:
+        """Pin a session that is not pinned to `model`, by default the newest version, unless it is `latest`."""
+        if not session.latest:
+            session.pinned = model or self._models.newest
+            self._sessions.setdefault(session.pinned, {})[session.id] = session
+
+    def unpin(self, session: Session) -> None:
+        """Undo `pin`, if the session is pinned."""
+        model, session.pinned = session.pinned, None
+        if model is None:
+            return
+        del self._sessions[model][session.id]
+        if not self._sessions[model]:
+            del self._sessions[model]
+            self._models.release(model)
+
+    def move(self, session: Session) -> None:
+        """Have a session use the version that is the newest at its next step."""
+        self.unpin(session)
+        self._on_move()
+
+    def adopt(self, model: ServedModel) -> None:
+        """Make `model` the newest version, and release those that are not used and those beyond `max_versions`."""
+        previous = self._models.newest
+        self._models.adopt(model)
+        if previous not in self._sessions:
+            self._models.release(previous)
+        for oldest in self._models.held[: -self._max_versions]:
+            for session in list(self._sessions[oldest].values()):
+                self.move(session)

@@ -10,17 +10,17 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.recorder import Recorder
 from actors.serving.account import Account
 from actors.serving.external import ExternalConfig
 from actors.serving.messages import pack_mask
-from actors.serving.refusal import Reason, Refusal
 from actors.serving.server.models import ServedModel
+from actors.sessions.refusal import Reason, Refusal
 from actors.types.actions import ActionMasks
 from actors.types.episode import CarriedSteps, EndReason, Episode
+from actors.types.fleet_step import FleetStep
 from actors.wire import policy_pb2
 
 ENV_ID = "external"

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from actors.env.rng import Purpose, stream
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
+from actors.rng import Purpose, stream
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from deploy.config.schema import Config

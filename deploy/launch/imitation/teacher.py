@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from actors.config import EnvConfig
-from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.errors import UserError
+from actors.rng import Purpose, stream
 from actors.rollout.wave import Provenance, run_wave
 from actors.rules.choices import LOOK
 from actors.rules.chooser import ChooserRule

@@ -22,7 +22,7 @@ import pytest
 from actors.growth.controller import LOG_VARIABLE
 from actors.growth.decision import Decision
 from actors.serving.server.models import ServedRule
-from actors.serving.server.thread import serve_in_thread
+from actors.serving.server.server import serve_in_thread
 from deploy.cli import main
 from deploy.commands.serve_flags import serve_flags
 

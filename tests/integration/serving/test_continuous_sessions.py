@@ -106,17 +106,6 @@ def test_a_client_gets_values_within_the_bounds(squash: bool) -> None:
     assert np.abs(answer.continuous).max() <= 2.0
 
 
-def test_a_box_alone_gives_values_alone() -> None:
-    converter, weights = policy(Recorded(spaces.Box(-1.0, 1.0, (2,), np.float64)))
-    with endpoint(FakeWeightStore(weights)) as e, PolicyClient(e.address) as client:
-        with client.episode(5, converter.spaces) as episode:
-            action = episode.act(np.zeros(4))
-            episode.reward(0.0)
-        e.episodes(1)
-    assert episode.answer is not None
-    np.testing.assert_array_equal(np.asarray(action), episode.answer.continuous)
-
-
 def _deviations(greedy: Any, mean: torch.Tensor) -> NDArray[np.float64]:
     """Read the standard deviations off the log-probs of the means, whose densities are 1 / (sqrt(2 pi) std)."""
     return np.exp(-(greedy.log_probs[:, -3:].astype(np.float64) + 16 * np.log(2.0)) - 0.5 * np.log(2 * np.pi))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
+from actors.sessions.local import LocalPolicy
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.node import install
 from tests.support.serving.servers import serving, step_inputs

@@ -13,9 +13,9 @@ import pytest
 from actors.errors import UserError
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import Endpoint
-from actors.serving.client.session import PolicyError
 from actors.serving.options import MAX_MESSAGE_BYTES, ServeOptions, client_channel_options
 from actors.serving.server.server import FixedWeights, PolicyServer
+from actors.sessions.session import PolicyError
 from deploy.config.schema import PRESETS
 from deploy.launch.endpoint import serve_options
 from tests.support.learning.toy import SPACES

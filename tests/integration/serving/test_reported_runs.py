@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 
 from actors.codec import decode_episode
-from actors.env.env import seed_spaces
-from actors.env.episode.reward import objective
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.policy.publish import config_of, from_weights, to_weights
 from actors.policy.saved import TRAINED, read_weights
 from actors.policy.state import StateSizes
-from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalPolicy
-from actors.serving.server.models import ServedRule
 from actors.serving.server.server import FixedWeights
+from actors.sessions.local import LocalPolicy
+from actors.slots.objective import objective
+from actors.slots.spaces import seed_spaces
 from actors.types.episode import EndReason, Episode
 from learner.schema import EpisodeSchema
 from tests.support.growth.growing import Run, mlp
-from tests.support.serving.servers import serving, write_file
+from tests.support.serving.servers import serving
 from tests.support.serving.training_sessions import endpoint
 
 pytestmark = pytest.mark.integration
@@ -71,17 +69,6 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
     EpisodeSchema(SPACES, StateSizes.of(config_of(TRAINED_WEIGHTS)), local.state_stride).check(served)
     assert served.telemetry == local.telemetry
     assert served.telemetry["growth_ratio"] > 0
-
-
-@pytest.mark.long
-def test_a_served_rule_is_reported_as_a_demonstration(tmp_path: Path) -> None:
-    with serving(ServedRule("fixed-column:double@2")) as running:
-        start(running.address, tmp_path / "served").epochs(HORIZON).grower.close()
-    start("fixed-column:double@2", tmp_path / "local").epochs(HORIZON)
-    served, local = written(tmp_path / "served"), written(tmp_path / "local")
-    same(served, local)
-    assert set(served.policy_version) == set(local.policy_version) == {-1}
-    assert not served.states.h.size
 
 
 def test_an_endpoint_learns_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +151,7 @@ def test_a_lost_session_ends_the_report(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def _sessions(own: Any) -> list[Any]:
-    return list(own.running.service.sessions._stepped.values())
+    return list(own.running.service.sessions)
 
 
 def test_other_spaces_are_refused_in_one_line() -> None:
@@ -173,15 +160,3 @@ def test_other_spaces_are_refused_in_one_line() -> None:
         pytest.raises(UserError, match="cannot learn from this model: this run learns from"),
     ):
         Run(mlp(), own.address, ["1"], report=True)
-
-
-@pytest.mark.long
-def test_a_token_that_may_not_train_reports_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    tokens = write_file(tmp_path / "tokens", "a" * 32 + "\n" + "b" * 32 + " train\n")
-    with endpoint(FixedWeights(WEIGHTS), tokens=tokens) as own:
-        for token in ("a", "b"):
-            with PolicyClient(own.address, token=token * 32) as client:
-                start(client).epochs(HORIZON).grower.close()
-        own.episodes(1)
-    assert written(tmp_path / "tamiyo-episodes").terminated

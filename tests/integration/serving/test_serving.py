@@ -11,8 +11,8 @@ import pytest
 
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import Answer, PolicyError
+from actors.sessions.local import LocalPolicy
+from actors.sessions.session import Answer
 from tests.support.learning.toy import POLICIES, SPACES, toy_network
 from tests.support.serving.servers import RunningServer, serving, step_inputs, weights
 
@@ -96,13 +96,3 @@ def test_get_model_describes_the_model(client: PolicyClient) -> None:
     assert model.policy_version == 1
     assert {a.slots for a in model.accepted} == set(range(1, 9))
     assert [h.name for h in model.heads] == list(SPACES.action.names)
-
-
-def test_closing_a_session_twice_does_not_affect_other_sessions(client: PolicyClient) -> None:
-    session = client.open(SPACES)
-    other = client.open(SPACES)
-    session.close()
-    session.close()
-    other.step(*step_inputs(0, 0))
-    with pytest.raises(PolicyError):
-        client.open(SPACES.with_slots(4)).step(*step_inputs(0, 0))  # shapes of two slots in a session of four

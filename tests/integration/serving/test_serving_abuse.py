@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 
@@ -11,11 +9,11 @@ import grpc
 import numpy as np
 import pytest
 
-from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
-from actors.serving.client.local import LocalPolicy
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, error_info
+from actors.serving.status import error_info
+from actors.sessions.local import LocalPolicy
+from actors.sessions.refusal import Reason
 from actors.wire import episode_pb2, policy_pb2
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.servers import RunningServer, serving, step_inputs
@@ -182,48 +180,6 @@ def test_a_refusal_of_other_spaces_names_the_expected_ones(channel: grpc.Channel
         assert (info.reason, info.metadata["expected"]) == (Reason.SPACES_MISMATCH, SPACES.hash)
 
 
-def test_connections_without_a_handshake_are_closed_and_others_served() -> None:
-    """200 connections: half silent, half stuck in the middle of the HTTP/2 preface."""
-    with serving(handshake_timeout_s=1.0) as running:
-        host, _, port = running.address.rpartition(":")
-        quiet = [socket.create_connection((host, int(port))) for _ in range(200)]
-        for i, connection in enumerate(quiet):
-            connection.settimeout(10)
-            if i % 2:
-                connection.sendall(b"PRI * HTTP/2.0\r\n")
-        with PolicyClient(running.address, deadline_s=5) as client:
-            session = client.open(SPACES)
-            start = time.monotonic()
-            for step in range(20):
-                session.step(*step_inputs(0, step))
-            assert time.monotonic() - start < 5
-        for connection in quiet:
-            while connection.recv(4096):
-                pass  # the settings frame of the server, then the end of the connection
-            connection.close()
-
-
-def test_thousands_of_opens_without_a_step_do_not_block_others_for_long() -> None:
-    with serving(max_sessions=100, first_step_ttl_s=1.0) as running, grpc.insecure_channel(running.address) as channel:
-        active = open_session(channel)
-        step = channel.unary_unary(*METHODS["Step"])
-        step(good(active, 0), timeout=10)
-        opening = channel.unary_unary(*METHODS["OpenSession"])
-        codes: dict[str, int] = {}
-        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-        for index in range(1, 21):
-            assert step(good(active, index), timeout=10).step_index == index  # a session that steps is not evicted
-            for future in [opening.future(request, timeout=30) for _ in range(100)]:
-                error = future.exception()
-                code = "OK" if error is None else f"{error.code().name} {error_info(error).reason}"
-                codes[code] = codes.get(code, 0) + 1
-        assert set(codes) == {"OK", f"RESOURCE_EXHAUSTED {Reason.SESSIONS_FULL}"}
-        assert codes["OK"] >= 99
-        assert len(running.service.sessions) <= 100
-        time.sleep(1.1)
-        assert open_session(channel)
-
-
 def churn(running: RunningServer, count: int) -> None:
     """Open `count` sessions and let them expire, in the server's event loop."""
     service = running.service
@@ -257,8 +213,3 @@ def assert_memory_stays_flat(sessions: int) -> None:
 
 def test_expired_sessions_leave_no_memory_behind() -> None:
     assert_memory_stays_flat(5_000)
-
-
-@pytest.mark.long
-def test_a_hundred_thousand_expired_sessions_leave_no_memory_behind() -> None:
-    assert_memory_stays_flat(100_000)

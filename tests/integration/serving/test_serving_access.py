@@ -20,16 +20,15 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actors.config import ConfigError
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
 from actors.serving.options import ServeOptions
-from actors.serving.refusal import Reason
 from actors.serving.server.server import FixedWeights
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.certificates import Authority
@@ -130,51 +129,6 @@ def test_health_is_serving_once_weights_are_loaded() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert connect_outcome(running.address) == "OK"
-
-
-def test_reflection_lists_the_service() -> None:
-    with serving() as running, grpc.insecure_channel(running.address) as channel:
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (response,) = stub.ServerReflectionInfo(iter([request]), timeout=5)
-        names = {s.name for s in response.list_services_response.service}
-        assert {"tamiyo.v1.PolicyService", "grpc.health.v1.Health"} <= names
-    with serving(reflection=False) as running, grpc.insecure_channel(running.address) as channel:
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            list(stub.ServerReflectionInfo(iter([request]), timeout=5))
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_connections_are_renewed_without_a_failed_step() -> None:
-    """With a `max_connection_age` of 0.2 s, during 2 s of steps, unary and on a stream."""
-
-    async def play(address: str, stream: bool) -> None:
-        async with AsyncPolicyClient(address, stream=stream, deadline_s=10) as client:
-            session = await client.open(SPACES)
-            end, step = time.monotonic() + 2.0, 0
-            while time.monotonic() < end:
-                assert (await session.step(*step_inputs(0, step))).step_index == step
-                step += 1
-                await asyncio.sleep(0.01)
-
-    with serving(max_connection_age_s=0.2, max_connection_age_grace_s=0.1) as running:
-        for stream in (False, True):
-            asyncio.run(play(running.address, stream))
-
-
-def test_keepalive_pings_of_clients_are_allowed() -> None:
-    """The server allows pings at the rate of its clients, also without calls in progress."""
-    with serving(keepalive_s=0.4) as running:
-        from actors.serving.client.endpoint import Endpoint
-
-        with Endpoint.parse(running.address, keepalive_s=0.4).channel(0) as channel:
-            changes: list[grpc.ChannelConnectivity] = []
-            channel.subscribe(changes.append, try_to_connect=True)
-            grpc.channel_ready_future(channel).result(5)
-            time.sleep(3)
-            assert changes[-1] is grpc.ChannelConnectivity.READY
-            assert changes.count(grpc.ChannelConnectivity.READY) == 1
 
 
 @contextmanager

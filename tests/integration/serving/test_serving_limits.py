@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import PolicyError
 from actors.serving.messages import step_request
-from actors.serving.refusal import Reason
-from actors.serving.server import admission
 from actors.serving.server.handlers import MAX_STREAM_STEPS
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError
 from actors.wire import policy_pb2
-from tests.support.learning.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES
 from tests.support.serving.calls import connections, half_open, outcome, wait_for
 from tests.support.serving.servers import RunningServer, connect_outcome, serving, step_inputs, write_file
 
@@ -53,31 +47,6 @@ def test_calls_without_a_token_do_not_count_against_the_limits(tokens: Path) -> 
         assert Counter(outcome(call) for call in (*steps, *streams)) == {Reason.TOKEN_MISSING: 120}
         assert connect_outcome(running.address, token="alice") == "OK"
         assert check(channels[0]) == SERVING
-
-
-def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there are more health calls than the limit, the oldest are ended."""
-    monkeypatch.setattr(admission, "MAX_HEALTH_CALLS", 20)
-    with (
-        serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
-        connections(running.address, 2) as channels,
-        half_open(channels[:1], STREAM, 8, "alice"),
-    ):
-        wait_for(lambda: running.server.handlers.calls == 8)
-        assert connect_outcome(running.address, token="bob") == Reason.CALLS_FULL
-        assert check(channels[0]) == SERVING
-        stub = health_pb2_grpc.HealthStub(channels[1])
-        watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(30)]
-        with half_open(channels[1:], "/grpc.health.v1.Health/Check", 10) as checks:
-            for watch in watches:
-                with suppress(grpc.RpcError):  # of one that has ended already
-                    next(watch)
-            wait_for(lambda: sum(call.is_active() for call in (*watches, *checks)) == 20)
-            ended = [call for call in (*watches, *checks) if not call.is_active()]
-            assert {outcome(call) for call in ended} == {Reason.CALLS_FULL}
-            assert check(channels[0]) == SERVING
-        for watch in watches:
-            watch.cancel()
 
 
 def test_one_of_several_tokens_can_use_only_its_share_of_the_calls(tokens: Path) -> None:
@@ -119,47 +88,6 @@ def test_a_single_valid_token_may_use_all_calls_and_sessions(tmp_path: Path) -> 
         assert [session.step(*step_inputs(0, 1)).step_index for session in sessions[:2]] == [1, 1]
 
 
-def test_a_call_without_a_request_is_ended(tokens: Path) -> None:
-    with (
-        serving(token_file=tokens, request_timeout_s=0.3) as running,
-        connections(running.address, 1) as channels,
-        half_open(channels, STEP, 5, "alice") as steps,
-        half_open(channels, "/grpc.health.v1.Health/Check", 5) as checks,
-    ):
-        assert {outcome(call) for call in (*steps, *checks)} == {Reason.IDLE}
-        assert connect_outcome(running.address, token="alice") == "OK"
-
-
-def test_an_idle_stream_is_ended_and_the_client_opens_another() -> None:
-    async def main(address: str) -> None:
-        async with AsyncPolicyClient(address, stream=True, deadline_s=10) as client:
-            session = await client.open(SPACES)
-            for step in range(2):
-                assert (await session.step(*step_inputs(0, step))).step_index == step
-                await asyncio.sleep(2.5 * (1 - step))
-
-    with serving(idle_timeout_s=0.5) as running:
-        asyncio.run(main(running.address))
-        refusals = running.server.metrics.registry.get_sample_value("tamiyo_serve_refusals_total", {"reason": "IDLE"})
-        assert refusals == 1.0
-
-
-def test_calls_beyond_the_limit_of_a_connection_are_queued() -> None:
-    with (
-        serving(max_connection_streams=10, max_sessions=300) as running,
-        connections(running.address, 2) as channels,
-    ):
-        opening = channels[0].unary_unary(*METHODS["OpenSession"])
-        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-        assert [f.code() for f in [opening.future(request, timeout=30) for _ in range(300)]] == [
-            grpc.StatusCode.OK
-        ] * 300
-        with half_open(channels[1:], STREAM, 30):
-            wait_for(lambda: running.server.handlers.calls == 10)
-            time.sleep(0.3)
-            assert running.server.handlers.calls == 10
-
-
 def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
     """Of 5,000 steps, only those are computed that fit the limit of the stream and the windows of the connection. Once
     the client reads, it receives every answer."""
@@ -185,49 +113,12 @@ def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
     assert all(answer.step == answers[0].step for answer in answers)
 
 
-def test_one_of_several_tokens_can_use_only_its_share_of_the_sessions(tokens: Path) -> None:
-    local = LocalPolicy(toy_network(), version=1)
+def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path) -> None:
     with (
-        serving(token_file=tokens, max_sessions=16, evict_after_s=0.5) as running,
-        PolicyClient(running.address, token="alice", deadline_s=5) as alice,
-        PolicyClient(running.address, token="bob", deadline_s=5) as bob,
+        serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
+        connections(running.address, 2) as channels,
+        half_open(channels[:1], STREAM, 8, "alice"),
     ):
-        session_of_bob = bob.open(SPACES)
-        session_of_bob.step(*step_inputs(0, 0))
-        sessions = [alice.open(SPACES, seed=i) for i in range(4)]  # a quarter of 16
-        for session in sessions:
-            session.step(*step_inputs(0, 0))
-        with pytest.raises(PolicyError) as caught:
-            alice.open(SPACES)
-        assert caught.value.reason == Reason.SESSIONS_FULL
-        assert bob.open(SPACES).step(*step_inputs(0, 0)).step_index == 0
-        time.sleep(0.6)
-        for session in sessions[1:]:
-            session.step(*step_inputs(0, 1))
-        alice.open(SPACES).step(*step_inputs(0, 0))  # evicts the first
-        counters = running.server.metrics.registry
-        assert counters.get_sample_value("tamiyo_serve_sessions_evicted_total") == 1.0
-        assert session_of_bob.step(*step_inputs(0, 1)).step_index == 1
-        time.sleep(0.6)
-        answer, reference = sessions[0].step(*step_inputs(0, 1)), local.open(SPACES)
-        expected = [reference.step(*step_inputs(0, step)) for step in range(2)][1]
-        assert answer.step_index == 1
-        np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
-
-
-def test_if_all_rows_are_taken_the_owner_with_most_sessions_loses_one(tmp_path: Path) -> None:
-    names = "abcde"
-    with ExitStack() as stack:
-        running = stack.enter_context(
-            serving(token_file=write_file(tmp_path / "tokens", "\n".join(names)), max_sessions=9, evict_after_s=0.0)
-        )
-        clients = [stack.enter_context(PolicyClient(running.address, token=n, deadline_s=5)) for n in names]
-        for client in clients[:4]:  # two each, a quarter of 9
-            for _ in range(2):
-                client.open(SPACES)
-        clients[4].open(SPACES)
-        assert len(running.service.sessions) == 9
-        clients[4].open(SPACES)
-        clients[4].open(SPACES)  # evicts one of its own: it has reached its limit
-        held = Counter(s.owner for s in running.service.sessions._unstepped.values())
-        assert sorted(held.values()) == [1, 2, 2, 2, 2]
+        wait_for(lambda: running.server.handlers.calls == 8)
+        assert connect_outcome(running.address, token="bob") == Reason.CALLS_FULL
+        assert check(channels[0]) == SERVING

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -19,11 +16,10 @@ from actors.errors import UserError
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.endpoint import METHODS
-from actors.serving.client.session import PolicyError
-from actors.serving.messages import step_request
-from actors.serving.refusal import Reason, error_info
-from actors.serving.server.auth import parse_tokens
-from actors.wire import policy_pb2
+from actors.serving.server.credentials import parse_tokens
+from actors.serving.status import error_info
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError
 from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import write_secrets
 from tests.support.learning.toy import SPACES
@@ -71,32 +67,6 @@ def test_streams_of_a_removed_token_are_ended(tmp_path: Path) -> None:
             assert asyncio.run(stepping(running.address)) == Reason.TOKEN_INVALID
             assert [outcome(call) for call in (*silent, *reflections)] == [Reason.TOKEN_INVALID] * 3
         assert others[0].is_active()
-
-
-def test_a_stream_whose_client_does_not_read_ends_when_its_token_is_removed(tmp_path: Path) -> None:
-    file = write_file(tmp_path / "tokens", "old\nother\n")
-    with serving(token_file=file) as running, grpc.insecure_channel(running.address) as channel:
-        opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-        opened = channel.unary_unary(*METHODS["OpenSession"])(opening, metadata=bearer("old"))
-        step = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *step_inputs(0, 0), True, True))
-        end = threading.Event()
-
-        def flood() -> Iterator[policy_pb2.StepStreamRequest]:
-            while not end.is_set():
-                yield step
-
-        call = channel.stream_stream(*METHODS["StepStream"])(flood(), metadata=bearer("old"))
-        time.sleep(0.5)
-        replace(file, "other\n")
-        time.sleep(2 * RELOAD_S)
-        try:
-            with pytest.raises(grpc.RpcError) as caught:
-                list(call)
-        finally:
-            end.set()
-        assert error_info(caught.value).reason == Reason.TOKEN_INVALID
-        assert running.server.handlers.calls == 0
-        assert connect_outcome(running.address, token="other") == "OK"
 
 
 def test_a_missing_or_malformed_token_file_admits_no_client_and_is_logged(tmp_path: Path) -> None:
@@ -192,41 +162,6 @@ def test_files_that_do_not_match_leave_the_certificate_in_use(tmp_path: Path) ->
     key.write_bytes(b"no key")
     with pytest.raises(UserError, match="cannot use"), serving(tls_cert=cert, tls_key=key):
         pass
-
-
-def test_a_replaced_client_authority_is_used_for_the_next_connection(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    (tmp_path / "next").mkdir()
-    successor = Authority(tmp_path / "next")
-    cert, key = authority.issue("server")
-    trusted = write_file(tmp_path / "clients.pem", authority.certificate.read_text())
-
-    def accepted(name: str, of: Authority) -> bool:
-        client_cert, client_key = of.issue(name)
-        try:
-            with PolicyClient(
-                running.address, root_certificates=authority.certificate, client_cert=client_cert,
-                client_key=client_key, deadline_s=2,
-            ) as client:  # fmt: skip
-                client.model()
-        except PolicyError:
-            return False
-        return True
-
-    with serving(tls_cert=cert, tls_key=key, tls_client_ca=trusted) as running:
-        assert (accepted("a", authority), accepted("a", successor)) == (True, False)
-        trusted.write_bytes(successor.certificate.read_bytes())
-        assert (accepted("b", authority), accepted("b", successor)) == (False, True)
-
-
-def test_metrics_are_served_on_the_host_of_the_listen_address() -> None:
-    with socket.create_server(("127.0.0.2", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    with serving(listen="127.0.0.2:0", metrics_port=port):
-        page = urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=5).read().decode()
-        assert "tamiyo_serve_steps_total" in page
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_reflection_requires_a_token_if_the_server_does(tmp_path: Path) -> None:

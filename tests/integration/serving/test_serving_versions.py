@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +13,10 @@ from actors.policy.median import median_noise, next_hazard
 from actors.policy.publish import from_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import Answer
-from actors.serving.noise import step_noise
-from actors.transport.redis import connect
-from deploy.launch.embedded_redis import EmbeddedRedis
+from actors.sessions.noise import step_noise
+from actors.sessions.session import Answer
 from tests.support.learning.toy import SPACES
-from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
+from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights
 from tests.support.serving.training_sessions import RawSession
 from tests.support.stores import Store
 
@@ -116,22 +112,6 @@ def test_new_weights_are_adopted_and_the_sessions_of_the_oldest_version_move() -
         np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
 
 
-def test_one_of_several_tokens_pins_only_its_share_of_the_versions(tmp_path: Path) -> None:
-    tokens = write_file(tmp_path / "tokens", "alice\nbob\n")
-    with (
-        serving(max_versions=4, token_share=0.5, token_file=tokens) as running,
-        PolicyClient(running.address, token="alice") as alice,
-        PolicyClient(running.address, token="bob") as bob,
-    ):
-        patient, greedy = bob.open(SPACES), []
-        for version in range(1, 9):
-            greedy.append(alice.open(SPACES))
-            adopt(running, version + 1)
-        # Those of 1 to 6 have moved. With the first step of one of them alice uses a third version, so 7 is released.
-        assert [s.step(*step_inputs(0, 0)).policy_version for s in greedy] == [9] * 7 + [8]
-        assert patient.step(*step_inputs(0, 0)).policy_version == 1
-
-
 def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Store) -> None:
     learner, reader = open_transport(), open_transport()
     generation = learner.open_generation(-1, "learner")
@@ -144,39 +124,3 @@ def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_trans
             while running.service is None or running.service.models.newest.version != version:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-
-
-def test_if_the_store_lost_the_newest_weights_those_in_memory_are_served(
-    embedded_redis: EmbeddedRedis, namespace: str
-) -> None:
-    learner = connect(embedded_redis.url, None, namespace)
-    generation = learner.open_generation(-1, "learner").number
-
-    def publish(version: int) -> None:
-        learner.publish(replace(weights(version=version), generation=generation))
-
-    publish(1)
-    with serving(connect(embedded_redis.url, None, namespace), poll_s=0.02) as running:
-        with PolicyClient(running.address) as client, client.open(SPACES) as session:
-            session.step(*step_inputs(0, 0))
-            key = learner.queue.key
-            newest = {"head": 2, "manifest:2": b"{}", "payload:2": key(f"weights:{generation}:2")}
-            learner.queue.client.hset(key("weights"), mapping=newest)  # published, and evicted by the store
-            time.sleep(0.2)
-            assert session.step(*step_inputs(0, 1)).policy_version == 1
-        publish(3)
-        deadline = time.monotonic() + 10
-        while running.service.models.newest.version != 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-
-def test_local_sessions_of_one_policy_do_not_affect_each_other() -> None:
-    policy = LocalPolicy(from_weights(weights()), 1)
-    first, second = policy.open(SPACES, seed=1), policy.open(SPACES, seed=1)
-    for step in range(4):
-        policy.open(SPACES, seed=2).step(*step_inputs(5, step))
-        assert (
-            first.step(*step_inputs(0, step), False)[0].tolist()
-            == second.step(*step_inputs(0, step), False)[0].tolist()
-        )

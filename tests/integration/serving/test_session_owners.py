@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -48,22 +47,6 @@ def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
     assert list(dropped.values()) == [2]
 
 
-def test_a_training_session_is_refused_from_the_moment_the_scope_is_gone(tmp_path: Path) -> None:
-    tokens = write_file(tmp_path / "tokens", "teacher train\n")
-    with endpoint(tokens=tokens) as e:
-        session = RawSession(e.address, token="teacher")
-        session.step(0)
-        e.running.server._tokens._trainers.clear()  # type: ignore[union-attr]
-        for call in (
-            lambda: session.step(1, 1.0),
-            lambda: session.end(1, 1.0),
-            lambda: session.stub.ResetSession(
-                policy_pb2.ResetSessionRequest(session_id=session.id), metadata=session.metadata
-            ),
-        ):
-            assert refused(call) in ("PERMISSION_DENIED NOT_PERMITTED", "NOT_FOUND SESSION_UNKNOWN")
-
-
 def test_the_session_of_another_token_does_not_exist(tmp_path: Path) -> None:
     """Nothing that another token does differs from what it does to a session that never was."""
     tokens = write_file(tmp_path / "tokens", "owner train\nstranger train\n")
@@ -90,18 +73,6 @@ def test_the_session_of_another_token_does_not_exist(tmp_path: Path) -> None:
         assert theirs.step(0).step_index == 0
         (episode,) = e.episodes(1)
     assert episode.rewards.tolist() == [0.5, 0.25]
-
-
-def test_an_expired_session_of_another_token_is_unknown(tmp_path: Path) -> None:
-    tokens = write_file(tmp_path / "tokens", "owner train\nstranger\n")
-    with endpoint(tokens=tokens, session_timeout_s=0.2) as e:
-        mine, theirs = RawSession(e.address, token="owner"), RawSession(e.address, train=False, token="stranger")
-        mine.step(0)
-        time.sleep(0.3)
-        e.running.call(e.running.service.expire)
-        theirs.id = mine.id
-        assert refused(lambda: mine.step(1, 0.0)) == "NOT_FOUND SESSION_EXPIRED"
-        assert refused(lambda: theirs.step(1)) == "NOT_FOUND SESSION_UNKNOWN"
 
 
 def test_an_exported_state_belongs_to_its_token(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from actors.config import QueueConfig
-from actors.env.rng import Purpose, stream
 from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
+from actors.rng import Purpose, stream
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.episode import ClientEpisode
-from actors.serving.client.session import PolicyError, SessionLost
-from actors.serving.noise import SERVING_SEED, step_noise
-from actors.serving.refusal import DETAILS_KEY
+from actors.serving.status import DETAILS_KEY, error_of_call
+from actors.sessions.noise import SERVING_SEED, step_noise
+from actors.sessions.session import PolicyError, SessionLost
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
 from actors.wire import policy_pb2
@@ -335,7 +335,7 @@ def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
         wait = RetryInfo()
         assert any(detail.Unpack(wait) for detail in details)
         assert 0 < wait.retry_delay.ToTimedelta().total_seconds() <= 1
-        assert PolicyError.from_rpc_error(error).retry_s == wait.retry_delay.ToTimedelta().total_seconds()
+        assert error_of_call(error).retry_s == wait.retry_delay.ToTimedelta().total_seconds()
         hasty = PolicyClient(e.address, deadline_s=0.5)
         with pytest.raises(PolicyError, match="the learner is behind"):
             hasty.episode(9, SPACES).__enter__()
@@ -394,31 +394,3 @@ def test_a_segment_has_weights_of_one_generation(mode: str) -> None:
         episode.terminate()
         segments = e.episodes(2)
     assert [(s.generation, list(s.policy_version)) for s in segments] == [(1, [7, 7]), (2, [8, 8])]
-
-
-def test_the_client_refuses_wrong_order() -> None:
-    with endpoint() as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
-        with pytest.raises(PolicyError, match="call reward"):
-            episode.reward(1.0)
-        play(episode, 1)
-        with pytest.raises(PolicyError, match="call reward"):
-            episode.reward(1.0)
-        obs, blueprints, masks = step_inputs(0, 1)
-        episode.act(obs, masks, blueprints)
-        with pytest.raises(PolicyError, match="call reward"):
-            episode.act(obs, masks, blueprints)
-        episode.reward(0.0)
-
-
-def test_the_account_is_what_the_ledger_says() -> None:
-    with endpoint() as e, PolicyClient(e.address) as client:
-        for number in range(3):
-            with client.episode(number, SPACES) as episode:
-                play(episode, 2)
-        e.episodes(3)
-        e.wait_for(lambda: e.shipper.account("").unsent == 0)
-        account = dataclasses.asdict(e.shipper.account(""))
-        (row,) = e.transport.ledger().actors.values()
-        figures = next(iter(e.transport.health().actors.values()))
-    assert (account["produced"], account["accepted"]) == (row.produced, row.accepted) == (3, 3)
-    assert figures["steps"] == account["steps"] == 6

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from actors.config import EnvConfig
 from actors.env import mixed_networks
-from actors.env.fleet import FleetStep, ReferenceFleet
+from actors.env.fleet import ReferenceFleet
 from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.reference_network import ParameterGroup, ReferenceColumn, ReferenceNetwork
@@ -31,6 +31,7 @@ from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
 from actors.slots.stage import Stage
+from actors.types.fleet_step import FleetStep
 from tests.support.env import cnn
 
 torch.set_num_threads(1)

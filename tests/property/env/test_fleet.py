@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import EnvConfig
-from actors.env.fleet import FleetStep, ReferenceFleet
+from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
+from actors.types.fleet_step import FleetStep
 from tests.support.env.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
 
 torch.set_num_threads(1)

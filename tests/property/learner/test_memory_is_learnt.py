@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.episode import EndReason
+from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch

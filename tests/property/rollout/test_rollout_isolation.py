@@ -11,13 +11,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.env.fleet import FleetStep
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.rollout.recorder import Recorder, Rows
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode, RecurrentState
+from actors.types.fleet_step import FleetStep
 from tests.support.episodes import episodes_equal
 from tests.support.learning.toy import POLICIES, ToyFleet, toy_network, toy_seed, toy_wave
 

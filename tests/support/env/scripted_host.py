@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.env.env import seed_spaces
 from actors.env.episode.epoch import EpochOutcome, EpochResult
 from actors.env.host_episode import HostEpisode
 from actors.slots.contributions import Subset
+from actors.slots.spaces import seed_spaces
 from tests.support.env.walks import Action
 
 Accuracy = Callable[[int, Subset], float]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import grpc
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,8 @@ from torch import Tensor, nn
 
 from actors.growth.controller import GrowthController
 from actors.growth.slots import SlotSpec
-from actors.serving.client.session import Answer, PolicyError
+from actors.sessions.refusal import Code
+from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
@@ -78,7 +78,7 @@ class Script:
         pass
 
 
-UNREACHABLE = PolicyError(grpc.StatusCode.UNAVAILABLE, "no server there [UNAVAILABLE]")
+UNREACHABLE = PolicyError(Code.UNAVAILABLE, "no server there [UNAVAILABLE]")
 
 
 def mlp(seed: int = 0, width: int = 12) -> nn.Sequential:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from actors.config import EnvConfig, PolicyConfig
 from actors.env import seed_fleet
-from actors.env.fleet import FleetStep
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.gym.fleet import GymFleet
 from actors.gym.unified import UnifiedEnv
@@ -34,6 +33,7 @@ from actors.rollout.wave import Provenance
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.server import server
 from actors.types.episode import Episode
+from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch

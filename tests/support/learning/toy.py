@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.config import PolicyConfig
-from actors.env.fleet import FleetStep
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason, Episode
+from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
 from tests.support.learning.sequences import SequenceBatch
 

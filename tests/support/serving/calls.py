@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from actors.serving.refusal import error_info
+from actors.serving.status import error_info
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.session import PolicyError
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource
-from actors.serving.server.thread import serve_in_thread
+from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource, serve_in_thread
 from actors.serving.server.training import EpisodeSink
+from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet

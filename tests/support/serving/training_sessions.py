@@ -13,9 +13,9 @@ import pytest
 
 from actors.codec import decode_episode
 from actors.config import QueueConfig
-from actors.serving.client.session import PolicyError
 from actors.serving.external import ExternalConfig
 from actors.serving.messages import end_request, step_request
+from actors.serving.status import error_of_call
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
 from actors.wire import policy_pb2, policy_pb2_grpc
@@ -98,5 +98,5 @@ class RawSession:
 def refused(call: Callable[[], Any]) -> str:
     with pytest.raises(grpc.RpcError) as caught:
         call()
-    reason = PolicyError.from_rpc_error(caught.value).reason
+    reason = error_of_call(caught.value).reason
     return f"{caught.value.code().name} {reason}"  # type: ignore[attr-defined]

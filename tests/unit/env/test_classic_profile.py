@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
-from actors.env.env import SeedTrainingEnv, seed_spaces
+from actors.env.env import SeedTrainingEnv
 from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces

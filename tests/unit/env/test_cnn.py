@@ -15,9 +15,9 @@ from actors.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.make import make_host
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
-from actors.env.rng import Purpose, stream
 from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
 from actors.layers.batch_norm import running_statistics as evaluate
+from actors.rng import Purpose, stream
 from tests.support.env import cnn
 from tests.support.env.walks import WAIT, act
 

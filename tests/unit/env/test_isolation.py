@@ -14,9 +14,9 @@ from torch import Tensor
 from actors.env.env import SeedTrainingEnv
 from actors.env.hosts.mlp import MLPHost
 from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
-from actors.env.rng import Purpose, stream
 from actors.env.tasks import make_task
 from actors.layers.batch_norm import Normalize
+from actors.rng import Purpose, stream
 from actors.types.actions import Op
 from tests.support.env.walks import WAIT, act, tiny_env
 

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 
 from actors.config import EnvConfig, PolicyConfig
-from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.slots.spaces import seed_spaces
 from deploy.cli import main
 from deploy.commands.evaluate import EvaluateOptions, Evaluation
 from deploy.config.schema import PRESETS, Config

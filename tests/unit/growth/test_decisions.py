@@ -18,11 +18,11 @@ from actors.errors import UserError
 from actors.growth.controller import GrowthController
 from actors.growth.decision import read_log
 from actors.growth.slots import SlotSpec
-from actors.serving.client.session import Answer, SessionLost
+from actors.sessions.session import Answer, SessionLost
 from actors.slots.base_features import BASE
 from actors.slots.slot_features import SLOT
 from actors.slots.stage import Stage
-from actors.types.actions import ActionMasks, Op, playable
+from actors.types.actions import ActionMasks, Op
 from tests.support.growth.growing import (
     GROWN,
     UNREACHABLE,
@@ -251,18 +251,6 @@ def test_nothing_is_decided_after_the_horizon() -> None:
 def test_a_missing_shadow_call_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     Run(mlp(), Script(GROWN), ["3"], shadow=False).epochs(4)
     assert "learns nothing: call shadow" in caplog.text
-
-
-def test_every_reachable_state_has_a_legal_action() -> None:
-    script = Script([*GROWN, fossilize()])
-    Run(mlp(), script, ["3"]).epochs(5)
-    assert all(playable(s.action, m) for s in [_spaces()] for _, _, m in script.seen)
-
-
-def _spaces() -> Any:
-    from actors.env.env import seed_spaces
-
-    return seed_spaces(1)
 
 
 def make(model: nn.Module, slots: Any, **options: Any) -> GrowthController:

@@ -71,10 +71,3 @@ def test_the_whole_model_can_be_a_slot() -> None:
     own = Run(nn.Linear(6, 3), Script(GROWN), [""]).epochs(4)
     plain = own.grower.export()
     assert torch.equal(plain(own.x_y[0]), own.model(own.x_y[0]))
-
-
-def test_the_trained_model_itself_can_be_copied_and_pickled(tmp_path: Path) -> None:
-    own = Run(mlp(), Script(GROWN), ["3"]).epochs(4)
-    torch.save(own.model, tmp_path / "model.pt")
-    read = torch.load(tmp_path / "model.pt", weights_only=False)
-    assert torch.equal(read(own.x_y[0]), own.model(own.x_y[0]))

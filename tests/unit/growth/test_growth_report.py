@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.codec import decode_episode, encode_episode
-from actors.env.env import seed_spaces
-from actors.env.episode.reward import objective
+from actors.codec import decode_episode
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.config import GrowthConfig
@@ -21,8 +18,10 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import config_of, from_weights
 from actors.policy.saved import TRAINED, read_weights
 from actors.policy.state import StateSizes
-from actors.serving.client.local import LocalPolicy
-from actors.serving.client.session import PolicyError
+from actors.sessions.local import LocalPolicy
+from actors.sessions.session import PolicyError
+from actors.slots.objective import objective
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner.ppo.batch import make_batch
@@ -218,22 +217,6 @@ def test_a_reported_run_is_sampled() -> None:
     assert any(actions(deterministic=False, seed=seed) != greedy for seed in range(3))
 
 
-@pytest.mark.long
-def test_true_writes_into_the_default_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with caplog.at_level(logging.INFO):
-        own = start(True)
-        plain = start(False, deterministic=False)
-        own.epochs(HORIZON)
-        plain.epochs(HORIZON)
-    assert [d.asked for d in own.grower.log] == [d.asked for d in plain.grower.log]
-    episode = written(tmp_path / "tamiyo-episodes")
-    assert encode_episode(episode) == next((tmp_path / "tamiyo-episodes").iterdir()).read_bytes()
-    assert "this run is reported in" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"deterministic": True}, "report needs sampled actions"), ({"dry_run": True}, "dry_run applies nothing")],
@@ -257,18 +240,6 @@ def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     for damaged in ({**good, "episode": good["episode"][:-1]}, {**good, "rents": ["x"]}, {**good, "rents": []}, 5):
         with pytest.raises(UserError, match="damaged"):
             start(tmp_path).grower.load_state_dict({**state, "report": damaged})
-
-
-@pytest.mark.long
-def test_a_run_that_was_not_reported_is_not_reported_from_its_middle(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = start(False).epochs(2)
-    resumed = start(tmp_path)
-    resumed.grower.load_state_dict(own.grower.state_dict())
-    resumed.epochs(HORIZON - 2)
-    assert "resumed from a checkpoint without the steps before it" in caplog.text
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.long

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
-from actors.serving.client.local import LocalPolicy
+from actors.sessions.local import LocalPolicy
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
-from tests.support.growth.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp, prune
+from tests.support.growth.columns import grow, run
+from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]
 
@@ -34,10 +35,34 @@ def saved(own: Run, schedule: Any) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("cut", [2, 6, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 4, 8))])
-def test_resume_is_bit_equal(cut: int) -> None:
-    def make(script: Any) -> tuple[Run, CosineAnnealingLR]:
-        own = Run(ConvNet(), script, ["stem", "block"], (1, 5, 4))
+def seeds(actions: Any) -> Run:
+    return Run(ConvNet(), Script(actions), ["stem", "block"], (1, 5, 4))
+
+
+def columns(name: str) -> Callable[[Any], Run]:
+    return lambda actions: run(name, actions, train_rows=96)
+
+
+COLUMNS = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
+
+
+@pytest.mark.parametrize(
+    ("make", "actions", "cut"),
+    [
+        (seeds, BUSY, 2),
+        (seeds, BUSY, 6),
+        (columns("resnet"), COLUMNS, 2),
+        (columns("tied transformer"), COLUMNS, 5),
+        *(pytest.param(seeds, BUSY, cut, marks=pytest.mark.long) for cut in (1, 4, 8)),
+        pytest.param(columns("resnet"), COLUMNS, 5, marks=pytest.mark.long),
+        pytest.param(columns("tied transformer"), COLUMNS, 2, marks=pytest.mark.long),
+    ],
+)
+def test_resume_is_bit_equal(make: Callable[[Any], Run], actions: Any, cut: int) -> None:
+    """Also where the model runs for the first time after its columns were rebuilt."""
+
+    def start() -> tuple[Run, CosineAnnealingLR]:
+        own = make(actions)
         return own, CosineAnnealingLR(own.optimizer, 12)
 
     def play(own: Run, schedule: CosineAnnealingLR, epochs: int) -> None:
@@ -45,12 +70,12 @@ def test_resume_is_bit_equal(cut: int) -> None:
             own.epochs(1)
             schedule.step()
 
-    whole, schedule = make(Script(BUSY))
+    whole, schedule = start()
     play(whole, schedule, 12)
-    first, schedule = make(Script(BUSY))
+    first, schedule = start()
     play(first, schedule, cut)
     checkpoint = saved(first, schedule)
-    second, schedule = make(Script(BUSY))
+    second, schedule = start()
     grower, model, optimizer, scheduled, rng = torch.load(io.BytesIO(checkpoint), weights_only=True)
     second.grower.load_state_dict(grower)
     second.model.load_state_dict(model)
@@ -63,6 +88,8 @@ def test_resume_is_bit_equal(cut: int) -> None:
     assert own.keys() == other.keys()
     assert all(torch.equal(own[k], other[k]) for k in own)
     assert [d.stages for d in whole.grower.log[cut:]] == [d.stages for d in second.grower.log]
+    seen = [run_.grower.config.policy.seen for run_ in (whole, second)]  # type: ignore[union-attr]
+    assert all((a[0] == b[0]).all() for a, b in zip(seen[0][cut:], seen[1], strict=True)), "the policy sees the same"
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED
 from tests.support.growth.growing import GROWN, Script, data, mlp
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -41,10 +43,12 @@ class Module(pl.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)]
 
 
-def fit(module: Module, script: Script, folder: Path, epochs: int, resume: str | None = None) -> Any:
+def fit(
+    module: Module, where: dict[str, Any], actions: Any, folder: Path, epochs: int, resume: str | None = None
+) -> Any:
     from actors.growth.lightning import GrowthCallback
 
-    growth = GrowthCallback(["net.3"], num_classes=3, policy=script, horizon_epochs=8)
+    growth = GrowthCallback(num_classes=3, policy=Script(actions), horizon_epochs=8, **where)
     keeper = pl.callbacks.ModelCheckpoint(folder, save_last=True)
     trainer = pl.Trainer(
         max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
@@ -55,17 +59,20 @@ def fit(module: Module, script: Script, folder: Path, epochs: int, resume: str |
     return growth.grower
 
 
-def test_a_lightning_trainer_grows_and_resumes(tmp_path: Path) -> None:
-    whole = Module()
-    grower = fit(whole, Script(GROWN), tmp_path / "whole", 6)
-    assert grower.stages == {"net.3": Stage.HOLDING}
-    alone = Module()
-    fit(alone, Script([]), tmp_path / "alone", 3)
+COLUMNS = {"columns": Column(lambda scale: mlp(width=int(12 * scale)), model="net")}
+
+
+@pytest.mark.parametrize(
+    ("where", "actions", "slot"), [({"slots": ["net.3"]}, GROWN, "net.3"), (COLUMNS, JOINED, "column 1")]
+)
+def test_a_lightning_trainer_grows_and_resumes(where: dict[str, Any], actions: Any, slot: str, tmp_path: Path) -> None:
+    whole, alone, first, second = Module(), Module(), Module(), Module()
+    grower = fit(whole, where, actions, tmp_path / "whole", 6)
+    assert grower.stages[slot] is Stage.HOLDING
+    fit(alone, where, [], tmp_path / "alone", 3)
     assert whole.seen[:9] == alone.seen, "a young seed left its host alone"
-    first = Module()
-    fit(first, Script(GROWN), tmp_path / "cut", 4)
-    second = Module()
-    resumed = fit(second, Script(GROWN), tmp_path / "cut2", 6, str(tmp_path / "cut" / "last.ckpt"))
+    fit(first, where, actions, tmp_path / "cut", 4)
+    resumed = fit(second, where, actions, tmp_path / "cut2", 6, str(tmp_path / "cut" / "last.ckpt"))
     assert resumed.stages == grower.stages
     own, other = whole.state_dict(), second.state_dict()
     assert own.keys() == other.keys()

@@ -10,12 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import lr_scheduler
 
 from actors.growth.columns.column import Column
 from actors.growth.columns.grown_model import GrownColumn
 from actors.slots.stage import Stage
-from tests.support.growth.columns import GATED, JOINED, MODELS, YOUNG, grow, host_state, run
+from tests.support.growth.columns import GATED, MODELS, YOUNG, grow, host_state, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, mlp, prune
 
 
@@ -77,23 +76,6 @@ def test_the_statistics_of_a_column_are_those_of_training_it_alone() -> None:
     assert torch.nn.functional.cosine_similarity(seen, twin.norm.running_mean, 0) > 0.5
 
 
-def test_shadow_gradients_are_those_of_the_loss_with_the_column_on() -> None:
-    own = run("gru", YOUNG).epochs(2)
-    own.train()
-    own.optimizer.zero_grad()
-    rows = slice(0, 32)
-    own.grower.shadow(lambda: own.loss(rows))
-    given = {n: p.grad for n, p in own.model.named_parameters() if p.grad is not None}
-    assert given
-    assert all("tamiyo_columns.0" in n for n in given)
-    x, y = own.x_y
-    column = column_of(own)
-    logits = own.model(x[rows]).detach() + column(x[rows])
-    params = dict(column.named_parameters())
-    for n, g in zip(params, torch.autograd.grad(F.cross_entropy(logits, y[rows]), list(params.values())), strict=True):
-        torch.testing.assert_close(given[f"tamiyo_columns.0.seed.{n}"], g)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_stages_alpha_and_the_sum_of_outputs(name: str) -> None:
     own = run(name, [grow(speed=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
@@ -128,16 +110,6 @@ def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None
     assert own.grower.stages["column 1"] is Stage.DORMANT
 
 
-def test_schedulers_continue_and_a_column_has_a_rate_of_its_own() -> None:
-    own = Run(mlp(), Script(JOINED), columns=Column(lambda s: mlp(width=int(12 * s)), lr_scale=0.5), slots=[])
-    schedule = lr_scheduler.CosineAnnealingLR(own.optimizer, 10)
-    for _ in range(5):
-        own.epochs(1)
-        schedule.step()
-        rates = [g["lr"] for g in own.optimizer.param_groups]
-        assert rates[1] == pytest.approx(rates[0] / 2)
-
-
 def test_a_column_takes_the_settings_of_the_largest_group() -> None:
     model = mlp()
     small, large = [p for p in model.parameters() if p.dim() == 1], [p for p in model.parameters() if p.dim() == 2]
@@ -147,24 +119,6 @@ def test_a_column_takes_the_settings_of_the_largest_group() -> None:
     own.optimizer.add_param_group({"params": large, "weight_decay": 0.3})
     own.epochs(1)
     assert own.optimizer.param_groups[2]["weight_decay"] == 0.3
-
-
-def test_contributions_are_the_effect_of_switching_columns_off() -> None:
-    own = run("resnet", [*JOINED, grow(1), advance(1)], evaluate=lambda: own.validate()[1]).epochs(5)
-    plain = run("resnet", [*JOINED, grow(1), advance(1)]).epochs(5)
-    assert own.losses == plain.losses, "measuring has no side effects"
-    own.train()
-    full = own.validate()[1]
-
-    def accuracy(on: dict[int, float]) -> float:
-        with own.grower._seeds.activated(on):
-            return own.validate()[1]
-
-    none, both = accuracy({}), accuracy({0: 1.0, 1: 1.0})
-    own.grower.step(*own.validate())
-    slots = own.grower._growth.slots
-    assert slots[0].contribution == pytest.approx(100 * (full - none))
-    assert slots[1].contribution == pytest.approx(100 * (both - full))
 
 
 def test_building_a_column_leaves_the_users_random_numbers_alone() -> None:

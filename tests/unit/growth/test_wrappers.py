@@ -1,4 +1,4 @@
-"""The controller with averaged weights, mixed precision, and `torch.compile`."""
+"""Growing with averaged weights, mixed precision, and `torch.compile`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
+from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
-from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None:
-    """The average is created before the controller or after it."""
-    model = mlp()
-    before = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5)) if early else None
-    own = Run(model, Script([*GROWN, WAIT, prune()]), ["3"])
-    ema = before or AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-    own.grower.follow(ema)
-    for _ in range(4):
-        own.epochs(1)
-        ema.update_parameters(model)
-    names = [n for n, _ in model.named_parameters()]
-    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == names
-    x = own.x_y[0]
-    assert not torch.equal(ema(x), model(x))
-    for _ in range(30):  # an average of what no longer moves is what it is
-        ema.update_parameters(model)
-    torch.testing.assert_close(ema(x), model(x))
-    own.epochs(1)
-    ema.update_parameters(model)
-    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == [n for n, _ in mlp().named_parameters()]
+from tests.support.growth.columns import JOINED, MODELS, grow, run
+from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp, prune
 
 
 def scaled(own: Run, epochs: int, dtype: torch.dtype) -> list[float]:
@@ -59,22 +38,6 @@ def scaled(own: Run, epochs: int, dtype: torch.dtype) -> list[float]:
             losses.append(main.item())
         own.grower.step(*own.validate())
     return losses
-
-
-@pytest.mark.parametrize(
-    ("dtype", "make", "slot", "shape"),
-    [(torch.bfloat16, mlp, "3", (6,)), (torch.float16, ConvNet, "stem", (1, 5, 4))],
-)
-def test_mixed_precision_with_scaled_losses(dtype: torch.dtype, make: Any, slot: str, shape: tuple[int, ...]) -> None:
-    own = Run(make(), Script(GROWN), [slot], shape)
-    losses = scaled(own, 6, dtype)
-    assert own.grower.stages == {slot: Stage.HOLDING}
-    alone = scaled(Run(make(), Script([]), [slot], shape), 3, dtype)
-    assert losses[:9] == alone
-    norm = own.grower._growth.slots[0].gradient_norm
-    assert norm is not None
-    assert 0 < norm < 10  # of gradients that the scaler has divided again
-    assert all(torch.isfinite(p).all() for p in own.model.parameters())
 
 
 @pytest.mark.parametrize("where", ["outside", pytest.param("in place", marks=pytest.mark.long)])
@@ -105,14 +68,90 @@ def test_a_compiled_model_sees_every_change(where: str) -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("dims", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_compiled_convolutions_can_grow(dims: int) -> None:
-    shape = (1, 9) if dims == 1 else (1, 5, 4)
+BUSY = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None:
+    torch.manual_seed(0)
+    make, shape = MODELS["resnet"]
+    model = make(1.0)
+    before = AveragedModel(model, use_buffers=False) if early else None
+    own = Run(model, Script([*JOINED, WAIT, prune()]), [], shape, columns=Column(make))
+    ema = before or AveragedModel(model)
+    own.grower.follow(ema)
+    for _ in range(4):
+        own.epochs(1)
+        ema.update_parameters(model)
+    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == [n for n, _ in model.named_parameters()]
+    x = own.x_y[0]
+    assert ema.module.tamiyo_columns[0].on
+    ema.module.load_state_dict(model.state_dict())
+    assert torch.equal(ema.eval()(x), model.eval()(x))
+    own.epochs(1)
+    assert [n for n, _ in ema.module.named_parameters()] == [n for n, _ in make(1.0).named_parameters()]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
+def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> None:
+    own = run(name, JOINED)
+    losses = scaled(own, 5, dtype)
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    assert losses[:9] == scaled(run(name, []), 3, dtype)
+    norm = own.grower._growth.slots[0].gradient_norm
+    assert norm is not None
+    assert 0 < norm < 10  # of gradients that the scaler has divided again
+    score = own.grower._growth.slots[1].score
+    assert score is not None
+    assert 0 < score < 10, "a loss scale cancels"
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("gru", "outside"), ("resnet", "in place"), pytest.param("resnet", "outside", marks=pytest.mark.long)],
+)
+def test_a_compiled_model_with_columns_sees_every_change(name: str, where: str) -> None:
+    """A compiled and an eager run of one script agree, without graph breaks."""
+    graphs = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compiled(model: nn.Module) -> nn.Module:
+        if where == "outside":
+            return torch.compile(model, backend=count, fullgraph=name == "resnet")
+        model.compile(backend=count, fullgraph=True)
+        return model
+
     torch.compiler.reset()
-    script = [germinate(0, 4), advance(), advance()]
-    plain = Run(ConvNet(dims), Script(script), ["stem"], shape).epochs(4)
-    own = Run(ConvNet(dims), Script(script), ["stem"], shape, wrap=lambda m: torch.compile(m, backend="eager"))
-    own.epochs(4)
-    assert own.grower.stages == {"stem": Stage.HOLDING}
-    torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
+    make, shape = MODELS[name]
+    script = [grow(speed=1), advance(), advance(), WAIT, prune(), WAIT]
+    runs = []
+    for wrap in (lambda m: m, compiled):
+        torch.manual_seed(0)
+        runs.append(Run(make(1.0), Script(script), [], shape, columns=Column(make), wrap=wrap))
+    plain, own = runs
+    if where == "in place":  # hooks run within the graph, so that columns start with a gate
+        plain.grower._seeds.columns_gated = True
+    for _ in range(6):
+        plain.epochs(1)
+        rng = torch.get_rng_state()
+        own.epochs(1)
+        torch.set_rng_state(rng)
+        assert own.grower.stages == plain.grower.stages
+    assert own.grower._seeds.columns_gated is (where == "in place")
+    assert graphs
+    assert own.grower._growth.slots[1].score is None
+    if name == "gru":  # without dropout, the losses are equal
+        torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
     torch.compiler.reset()
+
+
+def test_the_cap_holds_for_columns() -> None:
+    half = sum(p.numel() for p in MODELS["gru"][0](0.5).parameters())
+    capped = run("gru", [grow(), grow(size="half"), grow(1, size="half")], max_added_parameters=half).epochs(3)
+    assert ["not legal" in d.reason for d in capped.grower.log] == [True, False, True]
+    assert capped.grower.added_parameters == half
+    host = sum(p.numel() for p in MODELS["gru"][0](1.0).parameters())
+    assert run("gru", []).grower.max_added_parameters == 15 * host

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.env.fleet import FleetStep
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash, from_weights, to_weights
@@ -21,6 +20,7 @@ from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason
+from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch

@@ -10,7 +10,7 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.median import has_median, median_noise, next_hazard
 from actors.rollout.wave import Provenance, run_wave
-from actors.serving.client.local import LocalPolicy
+from actors.sessions.local import LocalPolicy
 from actors.types.actions import Op, independent_spec
 from actors.types.spaces import Spaces
 from tests.support.learning.slow_policy import everything_legal, slow_to_act

@@ -69,25 +69,17 @@ async def work(seconds: float) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_single_session_never_waits() -> None:
+@pytest.mark.parametrize("sessions", [(0,), (2, 0, 1)])
+def test_a_batch_runs_once_all_recently_answered_sessions_have_stepped(sessions: tuple[int, ...]) -> None:
+    """A single session therefore never waits."""
+
     async def main() -> None:
         harness = BatcherHarness()
-        await harness.answered(0)
-        harness.step(0)
-        await asyncio.sleep(WAIT_S / 2)
-        assert [steps for _, steps in harness.passes] == [1]
-
-    asyncio.run(main())
-
-
-def test_a_batch_runs_once_all_recently_answered_sessions_have_stepped() -> None:
-    async def main() -> None:
-        harness = BatcherHarness()
-        await harness.answered(0, 1, 2)
-        for session in (2, 0, 1):
+        await harness.answered(*sorted(sessions))
+        for session in sessions:
             harness.step(session)
         await asyncio.sleep(WAIT_S / 2)
-        assert [steps for _, steps in harness.passes] == [3]
+        assert [steps for _, steps in harness.passes] == [len(sessions)]
 
     asyncio.run(main())
 

@@ -11,10 +11,10 @@ from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
 from actors.errors import UserError
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.local import LocalRule
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
-from actors.serving.server.thread import serve_in_thread
+from actors.serving.server.server import serve_in_thread
+from actors.sessions.local import LocalRule
 from deploy.commands.serve_flags import serve_flags
 
 RULE = "fixed-column:double@2"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import json
 import subprocess
 import sys
 
-import grpc
 import numpy as np
 import pytest
-import structlog
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,13 +17,13 @@ from actors.policy.acting.exported import example_inputs
 from actors.policy.acting.programs import TracedPolicy
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
-from actors.serving.client.session import PolicyError
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
-from actors.serving.noise import step_noise
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.sessions import StateTable
-from actors.types.actions import ActionMasks, independent_spec, playable
-from deploy.launch.server_log import configure_log
+from actors.sessions.noise import step_noise
+from actors.sessions.refusal import Code
+from actors.sessions.session import PolicyError
+from actors.types.actions import ActionMasks, playable
 from tests.support.examples import examples
 from tests.support.learning.toy import SPACES, SPEC, toy_network
 from tests.support.serving.servers import step_inputs
@@ -63,12 +59,6 @@ def test_playable_agrees_with_an_enumeration_of_all_choices(seed: int, share: fl
     assert masks.slot is not None
     expected = [brute_force(ActionMasks(masks.op[i], masks.slot[i], masks.rest[i])) for i in range(n)]
     assert playable(SPEC, masks).tolist() == expected
-
-
-def test_playable_without_slots() -> None:
-    spec = independent_spec([2, 3])
-    masks = ActionMasks.of_flat(spec, np.array([[1, 0, 0, 0, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]], dtype=np.bool_))
-    assert playable(spec, masks).tolist() == [True, False, False]
 
 
 def test_requests_round_trip_into_batches() -> None:
@@ -159,20 +149,6 @@ def test_importing_the_clients_imports_neither_torch_nor_ray() -> None:
     assert result.stdout.split() == []
 
 
-def test_the_log_goes_to_the_current_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream that was standard error when the log was configured may be closed by then."""
-    first, second = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "stderr", first)
-    configure_log("json")
-    first.close()
-    monkeypatch.setattr(sys, "stderr", second)
-    try:
-        structlog.get_logger("tamiyo.serving").warning("new weights wait", versions=2)
-    finally:
-        structlog.reset_defaults()
-    assert json.loads(second.getvalue())["event"] == "new weights wait"
-
-
 @pytest.mark.parametrize(
     ("text", "transient"),
     [
@@ -182,4 +158,4 @@ def test_the_log_goes_to_the_current_standard_error(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_calls_that_a_stopping_server_cancels_are_repeated(text: str, transient: bool) -> None:
-    assert PolicyError(grpc.StatusCode.CANCELLED, text).transient is transient
+    assert PolicyError(Code.CANCELLED, text).transient is transient

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from actors.policy.state import StateSizes
 from actors.serving.messages import MessageLayout
-from actors.serving.refusal import Refusal
 from actors.serving.server.sessions import PendingStep, SessionTable, StateTable
+from actors.sessions.refusal import Refusal
 from tests.support.examples import examples
 from tests.support.learning.toy import SPACES
 
@@ -61,7 +61,7 @@ OPERATIONS = st.lists(
 def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[str, str, int]]) -> None:
     now = 1000.0
     rows = StateTable(StateSizes((1, 1), (1, 1), (0, 0), (0, 0)), ROWS, torch.device("cpu"))
-    sessions = SessionTable(rows, 1e9, 1e9, lambda: now, lambda _: None, lambda: SHARE, IDLE_S)
+    sessions = SessionTable(rows, 1e9, lambda: now, lambda _: None, lambda: SHARE, IDLE_S)
     known: dict[str, ModelSession] = {}
     for kind, owner, pick in operations:
         now += 0.001  # no two times are equal

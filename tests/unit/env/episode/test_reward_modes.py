@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig
-from actors.env.env import SeedTrainingEnv, seed_spaces
+from actors.env.env import SeedTrainingEnv
 from actors.env.episode.reward import shaping
 from actors.env.episode.twin import (
     CAPACITY,
@@ -33,6 +33,7 @@ from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.rollout.sampler import WaveSampler, make_sampler
 from actors.rollout.wave import PolicyNoise, Provenance, run_wave
 from actors.slots.contributions import EvalResult
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.slots.topology import GrownSeed
 from actors.types.actions import ActionMasks, Op

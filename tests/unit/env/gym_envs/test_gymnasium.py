@@ -23,12 +23,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from actors.blueprints.family import blueprint_index
 from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
-from actors.env.registration import ENV_ID, register_envs
 from actors.env.rendering.palette import OPS, STYLE
 from actors.env.rendering.timeline_chart import frame
 from actors.env.vector_env import SeedTrainingVectorEnv
+from actors.gym.registration import register_envs
 from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
+from actors.types.episode import SEED_TRAINING
 from tests.support.env.fleets import break_host
 from tests.support.env.walks import act
 
@@ -44,7 +45,7 @@ TINY: dict[str, Any] = {
 
 
 def many(num_envs: int, **settings: Any) -> SeedTrainingVectorEnv:
-    env = gymnasium.make_vec(ENV_ID, num_envs=num_envs, **TINY | settings)
+    env = gymnasium.make_vec(SEED_TRAINING, num_envs=num_envs, **TINY | settings)
     assert isinstance(env, SeedTrainingVectorEnv)
     return env
 
@@ -52,7 +53,7 @@ def many(num_envs: int, **settings: Any) -> SeedTrainingVectorEnv:
 def loop(num_envs: int, **settings: Any) -> VectorEnv[Any, Any, Any]:
     """Make Gymnasium's `SyncVectorEnv` of single environments."""
     how = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
-    return gymnasium.make_vec(ENV_ID, num_envs=num_envs, **how, **TINY | settings)
+    return gymnasium.make_vec(SEED_TRAINING, num_envs=num_envs, **how, **TINY | settings)
 
 
 @pytest.mark.parametrize("profile", ["tamiyo", "classic"])
@@ -60,7 +61,7 @@ def test_a_seed_action_means_the_same_as_its_array(profile: str) -> None:
     grow = SeedAction(Op.GERMINATE, slot=1, blueprint=blueprint_index("mlp_wide"), blend=2)
     seen = []
     for action in (grow, grow.as_array(profile)):
-        env = gymnasium.make(ENV_ID, profile=profile, **TINY)
+        env = gymnasium.make(SEED_TRAINING, profile=profile, **TINY)
         env.reset(seed=3)
         assert env.action_space.contains(grow.as_array(profile))
         obs, _, _, _, info = env.step(action)
@@ -86,7 +87,7 @@ def test_an_op_that_the_profile_lacks_and_an_unknown_blueprint_are_refused() -> 
 
 @pytest.mark.parametrize("profile", ["tamiyo", "classic"])
 def test_gymnasiums_environment_checker_passes(profile: str) -> None:
-    env = gymnasium.make(ENV_ID, profile=profile, **TINY)
+    env = gymnasium.make(SEED_TRAINING, profile=profile, **TINY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env.unwrapped)
@@ -102,7 +103,7 @@ def test_gymnasiums_environment_checker_passes(profile: str) -> None:
 def test_importing_tamiyo_registers_and_loads_no_torch(code: str) -> None:
     light = "import sys; assert 'torch' not in sys.modules"
     ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code.format(id=ENV_ID, light=light)],
+        [sys.executable, "-W", "error", "-c", code.format(id=SEED_TRAINING, light=light)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -117,14 +118,14 @@ def test_registering_twice_gives_no_warning() -> None:
         warnings.simplefilter("always")
         register_envs()
     assert [str(warning.message) for warning in caught] == []
-    assert ENV_ID in gymnasium.registry
+    assert SEED_TRAINING in gymnasium.registry
 
 
 def test_spaces_and_metadata() -> None:
-    env = gymnasium.make_vec(ENV_ID, num_envs=64)
+    env = gymnasium.make_vec(SEED_TRAINING, num_envs=64)
     assert isinstance(env, SeedTrainingVectorEnv)
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    one = gymnasium.make(ENV_ID)
+    one = gymnasium.make(SEED_TRAINING)
     assert (env.single_observation_space, env.single_action_space) == (one.observation_space, one.action_space)
     assert env.observation_space == batch_space(one.observation_space, 64)
     seen, info = env.reset(seed=0)
@@ -238,7 +239,7 @@ def pixels(picture: Any, color: tuple[int, int, int]) -> int:
 
 
 def test_the_slot_timeline_is_drawn() -> None:
-    env = gymnasium.make(ENV_ID, render_mode="rgb_array", **TINY)
+    env = gymnasium.make(SEED_TRAINING, render_mode="rgb_array", **TINY)
     env.reset(seed=0)
     before = env.render()
     env.step(act(1, 0, 3))
@@ -250,11 +251,11 @@ def test_the_slot_timeline_is_drawn() -> None:
     assert before.dtype == np.uint8
     marker = tuple(int(OPS["GERMINATE"][i : i + 2], 16) for i in (1, 3, 5))
     assert pixels(after, marker) > pixels(before, marker)  # once in the legend, and once more over its slot
-    assert gymnasium.make(ENV_ID, **TINY).unwrapped.render() is None
+    assert gymnasium.make(SEED_TRAINING, **TINY).unwrapped.render() is None
 
 
 def test_all_frames_of_an_episode_have_the_same_layout() -> None:
-    env = gymnasium.make(ENV_ID, render_mode="rgb_array", **TINY | {"budget_ratio": 40.0}).unwrapped
+    env = gymnasium.make(SEED_TRAINING, render_mode="rgb_array", **TINY | {"budget_ratio": 40.0}).unwrapped
     assert isinstance(env, SeedTrainingEnv)
 
     def places() -> list[Any]:

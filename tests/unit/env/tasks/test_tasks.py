@@ -15,13 +15,13 @@ from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
 from actors.env.fleet import ReferenceFleet
-from actors.env.rng import Purpose, stream
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
 from actors.env.tasks.families.bundled import BUNDLES
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
 from actors.env.tasks.task import DIMENSIONS, TaskKind
+from actors.rng import Purpose, stream
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
 NAMES = [family.name for family in families() if family.from_files is None]

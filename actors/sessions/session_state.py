@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from actors.codec import pack_state, unpack_state
 from actors.errors import UserError
 from actors.policy.state import PolicyState, StateSizes
-from actors.serving.refusal import Reason, Refusal
+from actors.sessions.refusal import Reason, Refusal
 from actors.types.episode import InvalidEpisode
 from actors.wire import policy_pb2
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.refusal import IMPORT_REQUIRED, RETRY_S, Reason, error_info
+from actors.sessions.refusal import Code, Reason
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
-from actors.version import installed
-from actors.wire import policy_pb2
 
+if TYPE_CHECKING:  # these modules import PyTorch, which clients do not need
+    from actors.policy.network import ActOutput
+    from actors.policy.state import PolicyState
+
+RULE_VERSION = -1
+"""Recorded version of steps that no weights of a run chose: a rule, or a network whose version is unknown."""
 _NONE = np.zeros(0)
 
 
@@ -36,6 +39,16 @@ class Answer(NamedTuple):
     policy_version: int
     step_index: int
     continuous: NDArray[np.float64] = _NONE
+
+
+class RecordedStep(NamedTuple):
+    """What an episode records of a step, beside its observation; all arrays have a batch dimension of 1."""
+
+    decision: ActOutput
+    before: PolicyState  # the recurrent state before the step
+    version: int  # of the weights that chose the action, or `RULE_VERSION`
+    generation: int
+    state_stride: int  # steps between the recurrent states that an episode of these weights stores
 
 
 class PolicySession(Protocol):
@@ -88,17 +101,26 @@ class SessionOpener(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class TrainingOpener(SessionOpener, Protocol):
+    """A client of a policy server that may learn from sessions."""
+
+    def open_training(self, spaces: Spaces, seed: int) -> Any:
+        """Open a `TrainingSession`, one episode that the server learns from. Raises `PolicyError`."""
+        ...
+
+
 class PolicyError(RuntimeError):
     """A request to a policy failed.
 
-    `code` is the gRPC status code. `reason` is the reason in `ErrorInfo`, listed in proto/actors/wire/policy.proto, or
+    `code` is the status code. `reason` is the reason in `ErrorInfo`, listed in proto/actors/wire/policy.proto, or
     empty. `import_required` tells that the session must be opened again from its exported state, `retry_s` how long to
     wait at least before repeating the request.
     """
 
     def __init__(
         self,
-        code: grpc.StatusCode,
+        code: Code,
         message: str,
         reason: str = "",
         import_required: bool = False,
@@ -107,38 +129,20 @@ class PolicyError(RuntimeError):
         super().__init__(message)
         self.code, self.reason, self.import_required, self.retry_s = code, reason, import_required, retry_s
 
-    @classmethod
-    def from_rpc_error(cls, error: grpc.RpcError) -> PolicyError:
-        """Convert the error of a failed call."""
-        info = error_info(error)
-        code, details = error.code(), error.details()
-        if info.reason == Reason.SPACES_MISMATCH or code is grpc.StatusCode.UNIMPLEMENTED:
-            details = f"{details} (client: {installed()}; install one version on both if they differ)"
-        required = info.metadata.get(IMPORT_REQUIRED) == "true"
-        return cls(code, f"{details} [{code.name}]", info.reason, required, float(info.metadata.get(RETRY_S, 0.0)))
-
-    @classmethod
-    def from_step_failure(cls, failure: policy_pb2.StepFailure) -> PolicyError:
-        """Convert the failure of one step of a stream."""
-        code = next(c for c in grpc.StatusCode if c.value[0] == failure.code)
-        required = failure.metadata.get(IMPORT_REQUIRED) == "true"
-        retry_s = float(failure.metadata.get(RETRY_S, 0.0))
-        return cls(code, f"{failure.message} [{code.name}]", failure.reason, required, retry_s)
-
     @property
     def transient(self) -> bool:
         """Whether the same request may succeed if it is repeated, at this server or another."""
-        if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if self.code is Code.RESOURCE_EXHAUSTED:
             return self.reason in ("", Reason.CALLS_FULL, Reason.QUEUE_FULL) and "larger than max" not in str(self)
         text = str(self).lower()
-        if self.code is grpc.StatusCode.CANCELLED:  # by a server that stops; not by this client, whose texts these are
+        if self.code is Code.CANCELLED:  # by a server that stops; not by this client, whose texts these are
             return "channel closed" not in text and "locally cancelled" not in text
-        connection_lost = self.code is grpc.StatusCode.UNKNOWN and "stream removed" in text
-        return connection_lost or self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        connection_lost = self.code is Code.UNKNOWN and "stream removed" in text
+        return connection_lost or self.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
 
 
 class SessionLost(PolicyError):
     """The server no longer has the session, and its state cannot be restored: open a new session."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(grpc.StatusCode.NOT_FOUND, message, Reason.SESSION_UNKNOWN)
+        super().__init__(Code.NOT_FOUND, message, Reason.SESSION_UNKNOWN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.rng import Purpose, stream
+from actors.rng import Purpose, stream
 
 SERVING_SEED = 0  # used where a training run has its own seed
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from gymnasium.envs.registration import register, registry
 
-ENV_ID = "tamiyo/SeedTraining-v0"
+from actors.types.episode import SEED_TRAINING
 
 
 def register_envs() -> None:
     """Register the environment, once. `make` and `make_vec` take `run_seed`, `strict` and fields of `EnvConfig`."""
-    if ENV_ID not in registry:
+    if SEED_TRAINING not in registry:
         register(
-            id=ENV_ID,
+            id=SEED_TRAINING,
             entry_point="actors.env:make_env",
             vector_entry_point="actors.env.vector_env:make_vector_env",
         )

@@ -1,4 +1,4 @@
-"""`Trainer`: what the policy service does in addition for training sessions: who may open one, checks, and the end."""
+"""`EpisodeCollector`: who may open a training session, the checks of its steps, and the end of its episode."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import numpy as np
 from actors.serving.account import Account
 from actors.serving.external import ExternalConfig
 from actors.serving.messages import StepQuery, final_query, make_step_batch
-from actors.serving.refusal import RETRY_S, Reason, Refusal
-from actors.serving.server.auth import TRAIN_SCOPE, TokenFile
 from actors.serving.server.batcher import Batcher
+from actors.serving.server.credentials import TRAIN_SCOPE, TokenFile
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import Session, SessionTable
 from actors.serving.server.training import EpisodeSink, TrainingEpisode, final_step
+from actors.sessions.refusal import RETRY_S, Reason, Refusal
+from actors.types.spaces import Spaces
+from actors.version import installed
 from actors.wire import policy_pb2
 
 
-class Trainer:
+class EpisodeCollector:
     """Collects the episodes of training sessions and gives them to `sink`."""
 
     def __init__(self, config: ExternalConfig, sink: EpisodeSink, tokens: TokenFile | None) -> None:
@@ -31,6 +33,20 @@ class Trainer:
     def accounts(self) -> Sequence[Account]:
         """Return the accounts of all tokens so far."""
         return self._sink.accounts()
+
+    def require_open(self, request: policy_pb2.OpenSessionRequest, owner: str, spaces: Spaces) -> None:
+        """Raise `Refusal` unless this request may open a training session now, in a run that learns from `spaces`."""
+        if request.exported_state:
+            raise Refusal(Reason.STATE_INVALID, "a training session cannot be imported: open a new one")
+        if request.spaces_hash != spaces.hash:
+            raise Refusal(
+                Reason.SPACES_MISMATCH,
+                f"this run learns from spaces {spaces.hash} with {spaces.slots} slots, not from {request.spaces_hash}: "
+                "play in an environment with the same spaces, or open the session without `train` (server: "
+                f"{installed()})",
+            )
+        self.require_scope(owner)
+        self.require_room()
 
     def require_scope(self, owner: str) -> None:
         """Raise `Refusal` unless this owner's token may train. Without tokens, every client may."""

@@ -1,27 +1,22 @@
-"""`LocalPolicy`: a policy in this process, with the interface and the answers of a served one."""
+"""`LocalPolicy` and `LocalRule`: a policy in this process, with the interface and the answers of a served one."""
 
 from __future__ import annotations
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.policy.median import has_median, median_noise, next_hazard
-from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
-from actors.rollout.wave import Provenance
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
-from actors.serving.client.recorded_step import RULE_VERSION, RecordedStep
-from actors.serving.client.session import Answer, PolicyError
-from actors.serving.noise import SERVING_SEED, step_noise
-from actors.serving.refusal import Reason
-from actors.serving.session_state import seal, unseal
+from actors.sessions.noise import step_noise
+from actors.sessions.refusal import Code, Reason
+from actors.sessions.session import RULE_VERSION, Answer, PolicyError, RecordedStep
+from actors.sessions.session_state import seal, unseal
 from actors.types.actions import ActionMasks, continuous_values, playable
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
-
-LocallyPlayed = FactoredRecurrentActorCritic | RuleFollower
 
 LOCAL_KEY = b"a local session"
 """Not a secret: within one process, the signature only detects states that are damaged or come from a server."""
@@ -47,8 +42,8 @@ class LocalPolicy:
         state_stride: int = 1,
     ) -> None:
         self.version, self.generation, self.state_stride = version, generation, state_stride
+        self._given = network
         self._networks = {network.spaces.hash: network}
-        self._own = network
 
     def __enter__(self) -> LocalPolicy:
         return self
@@ -63,10 +58,11 @@ class LocalPolicy:
         session of a `LocalPolicy`.
         """
         if spaces.hash not in self._networks:
-            weights = to_weights(self._own, self.version, self.generation, self.state_stride)
-            self._networks[spaces.hash] = from_weights(weights, self._own.norm.weight.device, spaces)
-        source = Provenance(self.version, self.generation, self.state_stride, SERVING_SEED)
-        return LocalSession(self._networks[spaces.hash], self.version, source, seed, state)
+            weights = to_weights(self._given, self.version, self.generation, self.state_stride)
+            self._networks[spaces.hash] = from_weights(weights, self._given.norm.weight.device, spaces)
+        session = LocalSession(self._networks[spaces.hash], self.version, seed, state)
+        session.generation, session.state_stride = self.generation, self.state_stride
+        return session
 
     def close(self) -> None:
         """Do nothing; a local policy holds no connection."""
@@ -76,46 +72,40 @@ class LocalRule:
     """Follow a rule, such as `fixed-column:double@3`, with the interface of `LocalPolicy`.
 
     Args:
-        name: The name of the rule; docs/rules.md lists them.
+        name: The name of the rule; docs/rules.md lists them. Raises `ConfigError` for a name that is no rule.
     """
 
     def __init__(self, name: str) -> None:
-        """Raise `ConfigError` for a name that is no rule."""
         parse_rule(name)
-        self.name, self.version = name, 0
-
-    def __enter__(self) -> LocalRule:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.name = name
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
         """Open a session; see `LocalPolicy.open`. Every number of slots fits."""
-        source = Provenance(RULE_VERSION, 0, 1, SERVING_SEED)
-        return LocalSession(rule_policy(self.name, spaces), self.version, source, seed, state)
+        return LocalSession(rule_policy(self.name, spaces), 0, seed, state)
 
     def close(self) -> None:
         """Do nothing; a rule holds no connection."""
 
 
 class LocalSession:
-    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`. If `record` is set, `recorded`
-    is what an episode records of the last step."""
+    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`. If `record` is set, `recorded` is what an episode
+    records of the last step."""
 
-    def __init__(self, policy: LocallyPlayed, version: int, source: Provenance, seed: int, state: bytes = b"") -> None:
-        self.policy_version, self._source = version, source
+    def __init__(
+        self, policy: FactoredRecurrentActorCritic | RuleFollower, version: int, seed: int, state: bytes = b""
+    ) -> None:
+        self.policy_version, self.generation, self.state_stride = version, 0, 1
         self.record = False
         self.recorded: RecordedStep | None = None
         self._policy, self._seed, self._next_index = policy, seed, 0
         self._hazard = np.zeros(1)  # see `actors.policy.median`
-        self._state = policy.initial_state(1)
+        self._state: PolicyState = policy.initial_state(1)
         if state:
             sizes = StateSizes(*((t.shape[0], t.shape[2]) for t in self._state))
             imported, policy_state = unseal(state, sizes, LOCAL_KEY)
             self._seed, self._next_index = imported.seed, imported.next_step_index
             self._hazard[0] = imported.hazard
-            self._state = PolicyState(*(t.to(own.device) for t, own in zip(policy_state, self._state, strict=True)))
+            self._state = PolicyState(*(t.to(zero.device) for t, zero in zip(policy_state, self._state, strict=True)))
 
     def __enter__(self) -> LocalSession:
         return self
@@ -143,26 +133,23 @@ class LocalSession:
     ) -> Answer:
         spec = self._policy.spaces.action
         if not np.isfinite(obs).all():
-            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "obs contains NaN or Inf", Reason.NOT_FINITE)
+            raise PolicyError(Code.INVALID_ARGUMENT, "obs contains NaN or Inf", Reason.NOT_FINITE)
         if not playable(spec, masks):
-            raise PolicyError(grpc.StatusCode.INVALID_ARGUMENT, "the masks allow no action", Reason.ILLEGAL_MASK)
+            raise PolicyError(Code.INVALID_ARGUMENT, "the masks allow no action", Reason.ILLEGAL_MASK)
         batch = ActionMasks(masks.op[None], None if masks.slot is None else masks.slot[None], masks.rest[None])
         tracked, heads = has_median(self._policy.spaces), len(spec.heads)
         medians = deterministic and tracked
         noise = median_noise(self._hazard, heads) if medians else step_noise(self._seed, self._next_index, heads)[None]
-        # The memory of a rule is no recurrent state from which a network could learn.
-        is_network = isinstance(self._policy, FactoredRecurrentActorCritic)
-        before = self._state if is_network else PolicyState.zeros(StateSizes(), 1)
+        before = self._state
         decision, self._state = self._policy.act(
             np.asarray(obs, dtype=np.float32)[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
-            self._state, noise, deterministic and not medians,
+            before, noise, deterministic and not medians,
         )  # fmt: skip
         if tracked:
             self._hazard = next_hazard(self._hazard, decision.actions, decision.log_probs)
         self._next_index += 1
-        own = self._source
-        step = RecordedStep(decision, before, own.version, own.generation, own.state_stride)
-        self.recorded = step if self.record else None
+        if self.record:
+            self.recorded = self._recorded(decision, before)
         return Answer(
             decision.actions[0],
             decision.log_probs[0],
@@ -171,6 +158,12 @@ class LocalSession:
             self._next_index - 1,
             continuous_values(spec, decision.actions[0]),
         )
+
+    def _recorded(self, decision: ActOutput, before: PolicyState) -> RecordedStep:
+        if not isinstance(self._policy, FactoredRecurrentActorCritic):
+            # The memory of a rule is no recurrent state from which a network could learn.
+            return RecordedStep(decision, PolicyState.zeros(StateSizes(), 1), RULE_VERSION, 0, 1)
+        return RecordedStep(decision, before, self.policy_version, self.generation, self.state_stride)
 
     def reset(self, seed: int = 0) -> None:
         self._seed, self._next_index = seed, 0
