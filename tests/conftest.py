@@ -21,12 +21,12 @@ import hypothesis
 import pytest
 import structlog
 
-from actors.config import QueueConfig
 from actors.kernels.cache import is_compiled
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
 from deploy.launch.kernels import ENVIRONMENTS, PACKAGES
 from tests.support.examples import EXPLORE, exploring
+from tests.support.small_queue import SmallQueue
 
 if TYPE_CHECKING:
     from deploy.launch.embedded_redis import EmbeddedRedis
@@ -102,7 +102,7 @@ def is_property_test(item: pytest.Item) -> bool:
 
 COMPILE = "from actors.kernels.compile import compile_once; compile_once({!r}, {!r}, {!r})"
 Connect = Callable[..., Transport]
-"""`open_transport(**QueueConfig fields)` opens another handle on the test's own store."""
+"""`open_transport(**SmallQueue fields)` opens another handle on the test's own store."""
 
 
 @pytest.fixture(scope="session")
@@ -163,7 +163,7 @@ def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[C
     url = "" if request.param == "memory" else request.getfixturevalue("server_urls")[request.param]
 
     def open_one(**fields: float) -> Transport:
-        config = QueueConfig(**fields)  # type: ignore[arg-type]
+        config = SmallQueue(**fields)  # type: ignore[arg-type]
         if request.param == "memory":
             opened.append(MemoryTransport(config, store))
         else:

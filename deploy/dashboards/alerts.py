@@ -37,7 +37,7 @@ ALERTS = (
         "ratio_error_limit",
         "Actors and learner disagree",
         "Importance ratios of steps by the newest weights differ from 1 by more than rounding. Make sure that actors "
-        "and learner run the same version; with learner.amp or learner.tf32, check the reduced precision.",
+        "and learner run the same version; with learner.precision tf32 or bf16, compare with float32.",
     ),
     Alert(
         "lag_kl",

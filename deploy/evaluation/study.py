@@ -26,9 +26,10 @@ from rich.table import Table
 
 from actors.config import ConfigError
 from actors.errors import UserError
+from deploy.config.convert import suggest
 from deploy.config.schema import PRESETS, default_preset
 from deploy.config.user_file import read_yaml
-from deploy.config.yaml import overlay, suggest, to_yaml
+from deploy.config.yaml import overlay, to_yaml
 
 POLICY, RECORD, CURVE = "policy.safetensors", "record.json", "curve.csv"
 CELLS = "cells"

@@ -21,6 +21,7 @@ from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.config.yaml import from_yaml, to_yaml
 from deploy.launch import kernels
+from deploy.launch.machine import cores
 from deploy.launch.process_settings import checked_spaces, namespace
 from deploy.launch.run_lock import run_lock
 from learner.network import pick_device, resumed_network
@@ -36,12 +37,8 @@ def open_run(config: Config, resume: Path | None, holding: ExitStack | None = No
     is known to fail, before anything is written or started.
     """
     spaces = checked_spaces(config)
-    if config.imitation.episodes:
-        from deploy.launch.imitation.teacher import teacher_choices
-
-        teacher_choices(config.imitation.rules)
     if config.imitation.files and not config.run.init_from:
-        from deploy.launch.imitation.demonstration_files import read_demonstrations
+        from deploy.imitation.demonstration_files import read_demonstrations
 
         read_demonstrations(config, spaces)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
@@ -145,11 +142,11 @@ def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
         return config
     if list_checkpoints(run_dir / "checkpoints") and not config.learner.keeps_prior:
         return config
-    from deploy.launch.imitation.pretraining import pretrained_policy  # imports Numba
+    from deploy.imitation.pretraining import pretrained_policy  # imports Numba
 
     if config.imitation.episodes:
         compile_kernels(config, console)
-    path = pretrained_policy(config, run_dir, console)
+    path = pretrained_policy(config, checked_spaces(config), run_dir, console, cores())
     return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from actors.codec import encode_episode
-from actors.config import QueueConfig
 from actors.transport.base import EpisodeHeader, Malformed, Transport
 from actors.transport.ledger import ActorLedger
 from actors.transport.redis import RedisTransport, connect
@@ -21,6 +20,7 @@ from tests.conftest import Connect
 from tests.support.learning.toy import toy_network, toy_seed, toy_wave
 from tests.support.learning.toy_learner import ToyProducer, make_learner, toy_schema
 from tests.support.queueing import OK, counts, header, put, report, take_ids
+from tests.support.small_queue import SmallQueue
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +82,7 @@ def test_episodes_of_unpublished_versions_become_dead_letters(open_transport: Co
 
 @pytest.fixture(params=[False, True], ids=["functions", "scripts"])
 def redis_transport(embedded_redis: EmbeddedRedis, namespace: str, request: pytest.FixtureRequest) -> RedisTransport:
-    return connect(embedded_redis.url, QueueConfig(dead_letters_kept=1), namespace, scripts=request.param)
+    return connect(embedded_redis.url, SmallQueue(dead_letters_kept=1), namespace, scripts=request.param)
 
 
 @pytest.mark.parametrize(

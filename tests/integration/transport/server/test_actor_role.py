@@ -14,6 +14,7 @@ from actors.transport.redis import RedisTransport, connect
 from tests.conftest import OTHERS
 from tests.support.learning.toy_learner import ToyProducer, make_learner
 from tests.support.queueing import BUSY, OK, counts, put, report, take_ids
+from tests.support.small_queue import SmallQueue
 
 pytestmark = pytest.mark.integration
 LARGEST = f"{2**64 - 1}-{2**64 - 1}"
@@ -180,8 +181,8 @@ def fill(transport: RedisTransport, count: int, field: str, key: str = "ledger",
 
 
 def test_the_limits_are_the_runs_and_not_the_callers(learner: RedisTransport, server_urls: dict[str, str]) -> None:
-    large = QueueConfig(max_episodes=10**6, max_bytes=2**40, max_episode_bytes=2**28, dead_letters_kept=10**6)
-    small = QueueConfig(max_episodes=1, max_bytes=1, max_episode_bytes=1, dead_letters_kept=1)
+    large = SmallQueue(max_episodes=10**6, max_bytes=2**40, max_episode_bytes=2**28, dead_letters_kept=10**6)
+    small = SmallQueue(max_episodes=1, max_bytes=1, max_episode_bytes=1, dead_letters_kept=1)
     for config in (large, small):
         actor = RedisTransport(learner._queue, learner._queue, config)
         assert put(actor, *range(9), actor=f"a{config.max_episodes}") == [OK] * 8 + [BUSY]

@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from actors.codec import InvalidWeights, decode_episode
-from actors.config import QueueConfig
 from actors.transport.base import DropReason, Generation, Unreachable
 from actors.transport.ledger import LedgerError
 from actors.transport.redis import RedisTransport, connect
@@ -17,6 +16,7 @@ from actors.types.episode import InvalidEpisode
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_weights
 from tests.support.queueing import DUPLICATE, OK, counts, put, take_ids
+from tests.support.small_queue import SmallQueue
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ class TestRedisOnly:
     def transport(
         self, embedded_redis: EmbeddedRedis, namespace: str, request: pytest.FixtureRequest
     ) -> RedisTransport:
-        transport = connect(embedded_redis.url, QueueConfig(payload_ttl_s=1), namespace, scripts=request.param)
+        transport = connect(embedded_redis.url, SmallQueue(payload_ttl_s=1), namespace, scripts=request.param)
         transport.open_generation(-1, "learner")
         return transport
 
@@ -130,7 +130,7 @@ class TestRedisOnly:
     def test_settled_episodes_leave_no_keys_behind(
         self, transport: RedisTransport, client: Any, embedded_redis: EmbeddedRedis, namespace: str
     ) -> None:
-        transport = connect(embedded_redis.url, QueueConfig(dead_letters_kept=1, weights_kept=2), namespace)
+        transport = connect(embedded_redis.url, SmallQueue(dead_letters_kept=1, weights_kept=2), namespace)
         generation = transport.open_generation(-1, "learner").number
         for version in range(4):
             transport.publish(make_weights(version, generation))
