@@ -75,13 +75,12 @@ class Learner:
             self.heartbeat()  # called repeatedly during every wait
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
-        state.stop = over
         try:
-            with unwritable_reported(state.run_dir), state.open() as metrics_log:
+            with unwritable_reported(state.run_dir), state.open(over) as metrics_log:
                 elapsed_before = self.progress.elapsed_s
                 while self.progress.update < self.config.updates and not over():
                     start = time.monotonic()
-                    taken = state.with_store(self._take)
+                    taken = state.with_store(lambda: self._take(over))
                     if taken is None:
                         continue  # stopped, or the store was unreachable; episodes taken are still pending there
                     wait_s, episodes = time.monotonic() - start, [t.episode for t in taken]
@@ -104,10 +103,10 @@ class Learner:
                 raise
         return self.progress
 
-    def _take(self) -> list[TakenEpisode] | None:
+    def _take(self, over: Callable[[], bool]) -> list[TakenEpisode] | None:
         def stop() -> bool:
             self.state.publish_again()
-            return self.state.stop()
+            return over()
 
         c = self.config
         return self.intake.collect(c.batch_episodes, self.progress.version, stop, c.batch_steps)

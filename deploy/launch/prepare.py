@@ -16,6 +16,7 @@ from rich.console import Console
 from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
 from actors.policy.publish import from_weights
+from actors.types.names import NAME_RULE, is_name
 from actors.types.spaces import Spaces
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
@@ -57,6 +58,22 @@ def open_run(config: Config, resume: Path | None, holding: ExitStack | None = No
         where = error.filename or config.run.root
         raise UserError(f"cannot write to {where} ({error.strerror}): give another --run.root") from error
     return run_dir
+
+
+def with_run_name(config: Config, run_dir: Path) -> Config:
+    """Name a run without a name after its folder. The name identifies it on Redis and on a cluster."""
+    folder = run_dir.absolute().name
+    if not is_name(folder):  # the name is part of every episode id
+        raise UserError(f"the run folder is named {folder!r}: rename it to {NAME_RULE}")
+    return replace(config, run=replace(config.run, name=config.run.name or folder))
+
+
+def prepare_here(config: Config, resume: Path | None, holding: ExitStack, console: Console) -> tuple[Config, Path]:
+    """Prepare a run on this machine alone: open its folder, compile and pretrain. Returns the named run's settings and
+    its folder, which is locked until `holding` is closed."""
+    run_dir = open_run(config, resume, holding)
+    compile_kernels(config, console)
+    return pretrain(with_run_name(config, run_dir), run_dir, console), run_dir
 
 
 def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Path | None) -> None:

@@ -54,7 +54,7 @@ class RunState:
         self.progress = LearnerProgress()
         self.lineage = Lineage(run_dir, transport)
         self.ack_tracker = AckTracker(transport, config, (), None)
-        self.stop: Callable[[], bool] = lambda: False
+        self._stop: Callable[[], bool] = lambda: False
         self.checkpoint_s = self.publish_s = 0.0  # of the last checkpoint and the last publication
         self._restored_at: int | None = None  # update after which weights were rolled back, until one is sound again
         self._publish_retry: Backoff | None = None  # while the store has no room for the weights
@@ -66,10 +66,12 @@ class RunState:
         self.progress = checkpoint.progress
         self.ack_tracker = AckTracker(self.transport, self.config, checkpoint.consumed, checkpoint.memory)
 
-    def open(self) -> MetricsLog:
+    def open(self, stop: Callable[[], bool] = lambda: False) -> MetricsLog:
         """Take over the run. From the claim on, an older learner can change nothing; its earlier changes are in the
-        checkpoint that is then loaded. Waits for the store. Raises `Fenced` if another learner takes over."""
-        return Retry(self._warn, lambda: self.stop())(self._take_over)
+        checkpoint that is then loaded. Waits for the store, now and later, until `stop()`. Raises `Fenced` if another
+        learner takes over."""
+        self._stop = stop
+        return Retry(self._warn, stop)(self._take_over)
 
     def with_store(self, call: Callable[[], T]) -> T | None:
         """Return the result of `call`, or None if the store was unreachable meanwhile and the queue was taken over
@@ -79,7 +81,7 @@ class RunState:
         except Unreachable as error:
             self._warn(f"{error}; waiting for it, and training continues when it is back")
             began = time.monotonic()
-            Retry(stop=self.stop)(self._reopen)
+            Retry(stop=self._stop)(self._reopen)
             self._warn(f"Redis answers again, after {time.monotonic() - began:.1f} s")
         return None
 
@@ -132,7 +134,7 @@ class RunState:
         )
         with suppress(Unreachable):
             self.ack_tracker.acknowledge()
-        Retry(self._warn, lambda: self.stop())(lambda: self._reopen(sound.progress.version))
+        Retry(self._warn, self._stop)(lambda: self._reopen(sound.progress.version))
 
     def _restore_weights(self, checkpoint: Checkpoint) -> None:
         load_weights(self.network, checkpoint.weights)
@@ -253,4 +255,4 @@ class RunState:
         log.warning(line)
 
     def _when_full(self, write: Callable[[], T]) -> T:
-        return until_there_is_room(write, self.run_dir, self._warn, lambda: self.stop())
+        return until_there_is_room(write, self.run_dir, self._warn, self._stop)
