@@ -103,7 +103,6 @@ def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:
         minibatches=shape.batch_steps // shape.minibatch_steps,
         gamma=0.99,
         gae_lambda=0.95,
-        entropy_anneal_updates=0,
         target_kl=1e9,
         state_stride=STRIDE,
         **changes,

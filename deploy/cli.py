@@ -12,9 +12,10 @@ from pathlib import Path
 
 from actors.errors import UserError
 from actors.version import installed
-from deploy.commands.parser import CommandParser
+from deploy.config.convert import suggest
 from deploy.config.flags import parse
-from deploy.config.yaml import suggest, summary
+from deploy.config.parser import CommandParser
+from deploy.config.yaml import summary
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 USAGE = """\

@@ -17,97 +17,89 @@ class LearnerConfig:
     updates: int = 1000
     """Updates to run."""
     max_seconds: float | None = None
-    """Stop after this many seconds, even if updates are left."""
+    """Stop after this many seconds, even if updates are left. For a budget of time."""
     batch_episodes: int = 64
-    """Episodes per update, or segments of long ones."""
+    """Episodes per update, or segments of long ones. More for noisy returns."""
     batch_steps: int = 0
-    """Minimum steps per update; if episodes are short, a batch takes more than `batch_episodes`."""
+    """Minimum steps per update. If episodes are short, a batch takes more than `batch_episodes`; for Gymnasium
+    environments."""
     update_epochs: int | None = None
-    """Passes over a batch; null is 1 for recurrent cores and 10 for a feedforward one."""
+    """Passes over a batch. Null is 1 for recurrent cores and 10 for a feedforward one; more use samples better, and
+    move further."""
     minibatches: int = 1
-    """Minibatches per pass, whole sequences each."""
+    """Minibatches per pass, whole sequences each. More take more steps of the optimizer."""
     lr: float | None = None
-    """AdamW learning rate; null is 2.5e-4 for recurrent cores and 3e-4 for a feedforward one."""
-    weight_decay: float = 1e-4
-    """Decoupled weight decay; 0 on norms, biases and embeddings."""
+    """AdamW learning rate. Null is 2.5e-4 for recurrent cores and 3e-4 for a feedforward one; lower it if training is
+    unstable."""
     grad_clip: float = 0.5
-    """Global gradient-norm clip."""
+    """Global gradient-norm clip. Lower it if training is unstable."""
     gamma: float = 1.0
     """Discount. An episode of a seed host is short, and its rewards add up to J only undiscounted, hence 1; where
     episodes may be long or endless, undiscounted values have no bound, hence 0.99 in preset `general`."""
     gae_lambda: float = 0.97
-    """Lambda of generalized advantage estimation."""
+    """Lambda of generalized advantage estimation. Lower it where the critic is good and returns are noisy."""
     leave_one_out: bool = False
-    """Subtract from each advantage the mean at the same step of the batch's other episodes with the same seed; see
-    `actors.episodes_per_seed`."""
+    """Subtract from each advantage that of other episodes with the same seed. More precisely, their mean at the same
+    step; for seed hosts, with `actors.episodes_per_seed`."""
     objective: Literal["clipped", "decoupled"] = "clipped"
-    """`clipped` uses ratios to the behaviour policy; `decoupled` uses ratios to the proximal policy, weighted for the
-    lag."""
+    """`clipped` uses ratios to the behaviour policy. `decoupled` uses ratios to the proximal policy, weighted for the
+    lag, for runs whose episodes are old."""
     ratio: Literal["per_head", "joint"] = "per_head"
-    """One clipped ratio per head, or one for the whole action."""
+    """One clipped ratio per head, or one for the whole action. `joint` is for comparisons."""
     policy_denominator: Literal["steps", "head_steps"] = "steps"
-    """Average policy and entropy terms over all unforced steps (`steps`), or for each head over the steps at which it
-    is relevant (`head_steps`)."""
+    """Average policy and entropy terms over all unforced steps (`steps`), or per head. `head_steps` are the steps at
+    which a head is relevant, for heads that seldom are."""
     clip: float = 0.2
-    """Clip of the ratio."""
+    """Clip of the ratio. Lower it if training is unstable."""
     value_clip: float | None = 0.2
-    """Clip of the value around its proximal value, in running standard deviations of the return; null turns it off."""
+    """Clip of the value around its proximal value; null turns it off. In running standard deviations of the return; off
+    where returns change fast."""
     value_coef: float = 0.5
-    """Weight of the value loss."""
+    """Weight of the value loss. For critics that learn too slowly or disturb the trunk."""
     entropy_start: float = 0.05
-    """Entropy coefficient at the first update."""
+    """Entropy coefficient at the first update. Raise it if the policy collapses."""
     entropy_end: float = 0.005
-    """Entropy coefficient after `entropy_anneal_updates`."""
+    """Entropy coefficient after `entropy_anneal_updates`. Raise it if the policy collapses late."""
     entropy_anneal_updates: int = 200
-    """Updates over which the entropy coefficient falls linearly; 0 keeps `entropy_coef`."""
-    entropy_anneal_share: float | None = None
-    """Share of `updates` over which it falls instead: 1 is the whole run; null uses `entropy_anneal_updates`."""
-    entropy_coef: float = 0.01
-    """Constant entropy coefficient, used if `entropy_anneal_updates` is 0."""
-    entropy_coef_min: float = 0.0
-    """Floor of the entropy coefficient, whatever the other settings give."""
+    """Updates over which the entropy coefficient falls linearly. 0 keeps it at `entropy_end`; as long as exploring
+    pays."""
     continuous_entropy_coef: float = 0.0
-    """Entropy coefficient of continuous actions, per nat of differential entropy, whose scale has no maximum."""
-    prior_start: float = 0.0
-    """Return subtracted at the first update per nat of divergence from the initial policy (the imitated one, or that of
-    `run.init_from`)."""
-    prior_end: float = 0.0
-    """Return subtracted per nat after `prior_anneal_updates`."""
-    prior_anneal_updates: int = 200
-    """Updates over which this cost changes linearly."""
+    """Entropy coefficient of continuous actions, per nat of differential entropy. Its scale has no maximum; for
+    continuous tasks that need exploration."""
+    prior_coef: float = 0.0
+    """Return subtracted per nat of divergence from the initial policy. That is the imitated one, or that of
+    `run.init_from`; it keeps what was imitated."""
     target_kl: float | None = 0.02
-    """Stop an update before the step at which the KL to the proximal policy exceeds 1.5 times this; null turns the stop
-    off."""
+    """Stop an update when the KL to the proximal policy exceeds 1.5 times this; null for no stop. It is checked before
+    each step. Raise it for short trainings."""
     max_policy_lag: int = 4
-    """Maximum lag of an episode's oldest step, in weight versions; older episodes are dropped and counted."""
+    """Maximum lag of an episode's oldest step, in weight versions. Older episodes are dropped and counted; raise it for
+    long episodes."""
     state_stride: int = 8
-    """Steps between the recurrent states that an episode stores."""
+    """Steps between the recurrent states that an episode stores. For chunks and burn-in of other lengths."""
     chunk_length: int | None = None
-    """Length in steps of the sequences that gradients are propagated through, a multiple of `state_stride`; null uses
-    whole episodes."""
+    """Length in steps of the sequences that gradients are propagated through. A multiple of `state_stride`; null uses
+    whole episodes, which long ones may not allow."""
     burn_in: int = 0
-    """Steps replayed without gradient before each chunk that starts in mid-episode, a multiple of `state_stride`; once
-    per update, with the weights before it. The segments of an episode carry the steps before them."""
-    amp: Literal["off", "bf16"] = "off"
-    """Data type of encoder and core in the update; heads and losses always use float32."""
-    tf32: bool = False
-    """On CUDA, use TF32 in matrix products and in the LSTM: faster from Ampere on, but less precise; the limit of
-    ratio_error is then the same as with bf16."""
-    max_padding_waste: float = 1.3
-    """Largest ratio of padded to valid steps in a length bucket. On a CPU, networks without an external memory or
-    continuous actions run by kernels, which need no padding."""
+    """Steps replayed without gradient before each chunk that starts in mid-episode. A multiple of `state_stride`; once
+    per update, with the weights before it. The segments of an episode carry the steps before them. For recurrent
+    policies of long episodes."""
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """Of the update. On GPUs from Ampere on, less is faster: `tf32` rounds the factors of matrix products and of the
+    LSTM; `bf16` is the data type of encoder and core. Heads and losses always use float32."""
     checkpoint_every: int = 1
-    """Updates between checkpoints."""
+    """Updates between checkpoints. For large policies on slow disks."""
     ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"
-    """When to acknowledge episodes: after a durable checkpoint, or right after the optimizer step. In the second case,
+    """Acknowledge episodes after a durable checkpoint, or after the optimizer step. In the second case, for slow disks,
     episodes of updates that are lost in a crash count as `trained_then_lost`."""
     checkpoints_kept: int = 3
-    """Number of checkpoints to keep."""
+    """Number of checkpoints to keep. More to roll back further."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the update; auto uses CUDA if it is available and actors do not reserve all GPUs."""
+    """Device of the update. Auto uses CUDA if it is available and actors do not reserve all GPUs."""
     hang_s: float = 300.0
-    """Kill a learner that sends no heartbeat for this many seconds; it continues from its newest checkpoint. A single
-    minibatch, including compilation, and the pass over the whole batch before the first one must take less time."""
+    """Seconds without a heartbeat after which the learner is killed. It continues from its newest checkpoint. A single
+    minibatch, including compilation, and the pass over the whole batch before the first one must take less time; raise
+    it for large policies."""
 
     def __post_init__(self) -> None:
         positive = (
@@ -135,7 +127,6 @@ class LearnerConfig:
         )
         require(self.lr is None or self.lr > 0, f"learner.lr is {self.lr}: it must be positive")
         require(self.batch_steps >= 0, f"learner.batch_steps is {self.batch_steps}: it cannot be negative")
-        require(self.weight_decay >= 0, "learner.weight_decay cannot be negative")
         require(self.grad_clip > 0, "learner.grad_clip must be positive")
         require(0 < self.gamma <= 1, f"learner.gamma is {self.gamma}: give a discount in (0, 1]")
         require(0 <= self.gae_lambda <= 1, f"learner.gae_lambda is {self.gae_lambda}: give a value in [0, 1]")
@@ -146,27 +137,17 @@ class LearnerConfig:
         )
         require(self.value_coef >= 0, "learner.value_coef cannot be negative")
         require(
-            min(self.entropy_start, self.entropy_end, self.entropy_coef, self.continuous_entropy_coef) >= 0,
+            min(self.entropy_start, self.entropy_end, self.continuous_entropy_coef) >= 0,
             "entropy coefficients cannot be negative",
         )
-        require(self.entropy_coef_min >= 0, "learner.entropy_coef_min cannot be negative")
-        require(
-            self.entropy_anneal_share is None or 0 < self.entropy_anneal_share <= 1,
-            f"learner.entropy_anneal_share is {self.entropy_anneal_share}: give a share above 0 and at most 1, or null",
-        )
         require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
-        require(min(self.prior_start, self.prior_end) >= 0, "learner.prior_start and prior_end cannot be negative")
-        require(self.prior_anneal_updates >= 1, "learner.prior_anneal_updates must be at least 1")
+        require(self.prior_coef >= 0, "learner.prior_coef cannot be negative")
         require(
             self.target_kl is None or self.target_kl > 0,
             "learner.target_kl must be positive, or null to turn the KL stop off",
         )
         require(self.hang_s > 0, f"learner.hang_s is {self.hang_s}: it must be positive")
         require(self.max_policy_lag >= 0, "learner.max_policy_lag cannot be negative")
-        require(
-            self.max_padding_waste >= 1,
-            f"learner.max_padding_waste is {self.max_padding_waste}: padding cannot be below 1",
-        )
         require(
             self.ratio == "per_head" or self.policy_denominator == "steps",
             "learner.policy_denominator is head_steps, but learner.ratio is joint: one ratio has no heads to average",
@@ -191,12 +172,12 @@ class LearnerConfig:
     @property
     def ratio_error_limit(self) -> float:
         """The `ratio_error` above which acting and learning differ by more than rounding at this precision."""
-        return LOW_PRECISION_RATIO_ERROR if self.amp == "bf16" or self.tf32 else RATIO_ERROR
+        return LOW_PRECISION_RATIO_ERROR if self.precision != "float32" else RATIO_ERROR
 
     @property
     def keeps_prior(self) -> bool:
         """Whether updates need the initial policy of the run."""
-        return max(self.prior_start, self.prior_end) > 0
+        return self.prior_coef > 0
 
     def for_core(self, recurrent: bool) -> LearnerConfig:
         """Return the configuration with `update_epochs` and `lr` set to the defaults of a recurrent or feedforward core

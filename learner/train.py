@@ -50,7 +50,7 @@ class Learner:
         self.network = first_network(policy, spaces, seed, resume, init).to(pick_device(config.device))
         self.config = config = config.for_core(self.network.config.is_recurrent)
         assert config.lr is not None
-        optimizer = make_optimizer(self.network, config.lr, config.weight_decay)
+        optimizer = make_optimizer(self.network, config.lr)
         kept = from_weights(prior, spaces=spaces, config=policy) if prior is not None else None
         self.ppo = PPOUpdate(self.network, optimizer, config, seed, self.heartbeat, kept)
         schema = EpisodeSchema(spaces, self.network.core.sizes, config.state_stride)

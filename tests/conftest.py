@@ -173,7 +173,7 @@ def redis_store(request: pytest.FixtureRequest, namespace: str) -> Iterator[Stor
 
 @pytest.fixture(params=["memory", *SERVERS])
 def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[Store]:
-    """The test's own store on every backend; called with fields of `QueueConfig`, it opens another handle."""
+    """The test's own store on every backend; called with fields of `SmallQueue`, it opens another handle."""
     yield from opened(request.param, request, namespace)
 
 

@@ -4,9 +4,17 @@ from actors.config.checks import ConfigError, require, span
 from actors.config.env import FEATURE_GROUPS, MAX_SLOTS, PRICE, EnvConfig
 from actors.config.gym import GymConfig
 from actors.config.policy import MAX_FLOOR_MASS, MAX_LAYERS, MAX_WIDTH, PolicyConfig
-from actors.config.pool import MAX_REDIS_VALUE_BYTES, REDIS_SCHEMES, ActingConfig, ActorsConfig, QueueConfig
+from actors.config.pool import (
+    BUFFER_STEPS,
+    MAX_REDIS_VALUE_BYTES,
+    REDIS_SCHEMES,
+    ActingConfig,
+    ActorsConfig,
+    QueueConfig,
+)
 
 __all__ = [
+    "BUFFER_STEPS",
     "FEATURE_GROUPS",
     "MAX_FLOOR_MASS",
     "MAX_LAYERS",

@@ -21,82 +21,86 @@ class EnvConfig:
     """The seed-training environment: host, slots, data and rules."""
 
     tasks: tuple[str, ...] = ("digits", "wine", "spirals")
-    """Training tasks: names listed by `tamiyo tasks`, or mypkg:factory. Each episode draws one by its seed."""
+    """Training tasks: names from `tamiyo tasks`, or mypkg:factory. Each episode draws one by its seed. Narrow them to
+    your kind of data."""
     data_dir: str | None = None
-    """Folder with data sets that are not bundled, such as CIFAR-10."""
+    """Folder with data sets that are not bundled. For tasks such as CIFAR-10."""
     download: bool = False
-    """Download missing data sets to data_dir."""
+    """Download missing data sets to data_dir. For machines with a network."""
     slots: int = 3
-    """Slots in the stream of a host: places between its layers where a seed can grow. At least 1."""
+    """Slots in the stream of a host. Places between its layers where a seed can grow, at least 1; as many as the models
+    to be grown have."""
     column_slots: int = 2
-    """Slots for columns: whole networks of the host's architecture whose logits are added to the host's. A host has at
-    most 8 slots of both kinds."""
+    """Slots for columns. Whole networks of the host's architecture, whose logits are added to the host's; 0 for models
+    that cannot have any. A host has at most 8 slots of both kinds."""
     host_width: int | tuple[int, int] | None = None
     """Hidden units of an MLP host, or channels of a CNN host. Two numbers are a range, from which each episode draws
-    log-uniformly; null uses the range of each task family."""
+    log-uniformly; null uses the range of each task family. Narrow it to the sizes of your own models."""
     horizon_epochs: int | tuple[int, int] = 25
-    """Host epochs per episode, with one decision per epoch. Two numbers are a range, from which each episode draws."""
+    """Host epochs per episode, with one decision per epoch. Two numbers are a range, from which each episode draws; as
+    long as the trainings to be grown."""
     inner_steps: int | tuple[int, int] = 16
     """Minibatches per host epoch. Two numbers are a range, from which each episode draws the first, twice the first,
-    and so on, up to the second."""
+    and so on, up to the second. Fewer are faster, more are closer to real epochs."""
     batch_size: int = 64
-    """Samples per minibatch."""
+    """Samples per minibatch. For tasks of your own."""
     host_lr: float = 5e-3
-    """AdamW learning rate of the host."""
-    seed_lr: float = 5e-3
-    """AdamW learning rate of the seeds."""
-    weight_decay: float = 1e-4
-    """Decoupled weight decay of hosts and seeds."""
-    clip_norm: float = 1.0
-    """Gradient-norm clip, per environment and per group (the host and each seed)."""
+    """AdamW learning rate of hosts and seeds. For tasks of your own whose hosts learn too slowly or diverge."""
     rent_weight: float | tuple[float, float] = (0.25, 8.0)
-    """Price of parameters: points of accuracy per doubling of the host's parameters, held during a whole episode. Two
-    numbers are a range, from which each episode draws log-uniformly. The policy observes the price."""
+    """Price of growth: points of accuracy per doubling of the host's parameters. Two numbers are a range, from which
+    each episode draws log-uniformly; the policy observes the price. Fix it for a policy that serves one trade-off."""
     rent_warmup_updates: int = 0
-    """Updates over which the rent in rewards increases linearly from 0 to `rent_weight`, so that the policy learns the
-    benefits of growing before its costs. J always includes the full rent. Every new run starts at 0, also with
+    """Updates over which the rent in rewards rises from 0 to `rent_weight`. For short trainings without pretraining,
+    which would first learn only to WAIT. J always includes the full rent. Every new run starts at 0, also with
     `run.init_from`."""
     budget_ratio: float = 15.0
-    """Parameter budget for growth, as a multiple of the host's own parameters; 15 allows four doublings."""
+    """Parameter budget for growth, as a multiple of the host's. 15 allows four doublings; lower it where memory is the
+    limit."""
     gates: Literal["permissive", "strict"] = "permissive"
-    """How much evidence ADVANCE and FOSSILIZE require."""
+    """How much evidence ADVANCE and FOSSILIZE require. `strict` for comparisons with policies that choose freely."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device on which hosts are trained. Auto trains MLP hosts on the CPU, and CNN hosts on the GPU of an actor that
-    reserves a share of one (`actors.gpus_per_actor`), otherwise also on the CPU."""
+    reserves a share of one (`actors.gpus_per_actor`), otherwise also on the CPU. For machines where another choice is
+    faster."""
     backend: Literal["auto", "numba", "torch"] = "auto"
-    """How a fleet trains its hosts: `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
-    hosts together as stacked tensors. `auto` uses torch for CNN hosts and, with `device: cuda`, for all hosts."""
-    compile: bool = False
-    """Fuse operations of the torch backend with torch.compile. The first use takes a minute; only faster on CUDA."""
+    """How a fleet trains its hosts. `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
+    hosts together as stacked tensors. `auto` uses torch for CNN hosts and, with `device: cuda`, for all hosts. For
+    blueprints of your own, which have no kernels."""
     cuda_graph: bool = False
-    """Replay an epoch's minibatches as a CUDA graph."""
+    """Replay an epoch's minibatches as a CUDA graph. For hosts on a GPU, whose steps are shorter than their
+    launches."""
     isolation: Literal["shadow", "straight_through"] = "shadow"
-    """How a seed in TRAINING learns without affecting its host."""
-    embargo_epochs: int = 2
-    """Epochs before the slot of a pruned seed can be used again."""
+    """How a seed in TRAINING learns without affecting its host. `straight_through` for comparisons with the
+    literature."""
     contribution_every: int = 1
-    """Epochs between measurements of the seeds' contributions."""
+    """Epochs between measurements of the seeds' contributions. For policies that are to grow models which are measured
+    as rarely."""
     profile: Literal["tamiyo", "classic"] = "tamiyo"
-    """Action space: six heads and six ops, or (`classic`) four of each, with automatic advance."""
+    """Action space. Six heads and six ops, or (`classic`) four of each with automatic advance, for comparisons."""
     reward: Literal["objective", "sparse", "contribution"] = "objective"
-    """J as a reward in every step, as a single reward at the end, or in every step with shaping by contributions."""
+    """J as a reward in every step, at the end, or with shaping by contributions. `sparse` and `contribution` for
+    studies of credit assignment."""
     shaping_gamma: float = 1.0
-    """Discount of the shaping in `reward: contribution`; if it is not the learner's, the optimal policy changes."""
+    """Discount of the shaping in `reward: contribution`. It must be the learner's, or the optimal policy would
+    change."""
     reference: Literal["untrained", "twin"] = "untrained"
-    """Reference of the accuracy in rewards: only the untrained host, or also a twin that never grows."""
+    """Reference of the accuracy in rewards: the untrained host, or also a twin that never grows. The twin removes
+    noise, and doubles the work on hosts; for short trainings."""
     twin_coef: float | None = None
-    """Share of the twin's accuracy change that is subtracted from rewards; null uses the one fitted to each task."""
+    """Share of the twin's accuracy change that is subtracted from rewards. Null uses the one fitted to each task, and 1
+    for tasks of your own, whose share may be fitted too."""
     time_limit: Literal["terminated", "truncated"] = "terminated"
-    """Whether the horizon terminates or truncates an episode; `truncated` (bootstrapped) requires that the policy
-    cannot observe the horizon."""
+    """Whether the horizon terminates or truncates an episode. `truncated` (bootstrapped) is for trainings without a
+    fixed end; it requires that the policy cannot observe the horizon."""
     drop_features: float = 0.0
-    """Probability that a group of features (contributions, accuracy, training loss, number of rows, scores) is unknown
-    for a whole episode, so that the policy can also grow models for which they cannot be measured."""
+    """Probability that a group of features is unknown for a whole episode. The groups are contributions, accuracy,
+    training loss, number of rows, and scores. For policies that also grow models for which they cannot be measured."""
     hidden_features: tuple[str, ...] = ()
     """Groups of features that the policy never observes, for ablations: contributions, accuracy, train_loss,
     train_rows, scores, or price, which then reads as one point per doubling."""
     observe_time: bool = True
-    """Whether the policy observes the horizon and the elapsed share of it."""
+    """Whether the policy observes the horizon and the elapsed share of it. False for trainings whose end is not
+    known."""
 
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: give at least one task")
@@ -115,14 +119,11 @@ class EnvConfig:
         if self.host_width is not None:
             require_range("env.host_width", self.host_width, 1, "a host has at least one unit")
         require(self.batch_size >= 2, f"env.batch_size is {self.batch_size}: a minibatch has at least two samples")
-        require(self.host_lr > 0 and self.seed_lr > 0, "env.host_lr and env.seed_lr must be positive")
-        require(self.weight_decay >= 0, f"env.weight_decay is {self.weight_decay}: it cannot be negative")
-        require(self.clip_norm > 0, f"env.clip_norm is {self.clip_norm}: it must be positive")
+        require(self.host_lr > 0, f"env.host_lr is {self.host_lr}: it must be positive")
         least = 0.0 if isinstance(self.rent_weight, (int, float)) else 1e-6  # a log-uniform range excludes 0
         require_range("env.rent_weight", self.rent_weight, least, "a price cannot be negative, nor a range start at 0")
         require(self.rent_warmup_updates >= 0, "env.rent_warmup_updates cannot be negative; 0 disables the warm-up")
         require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: it must be positive")
-        require(self.embargo_epochs >= 1, f"env.embargo_epochs is {self.embargo_epochs}: it must be at least 1")
         require(
             self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
         )

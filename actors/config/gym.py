@@ -33,11 +33,14 @@ class GymConfig:
     wrappers: tuple[str, ...] = ()
     """Wrappers of each environment, innermost first, as module:Class. Not supported with vectorization own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
-    """Environments in one process, in one process each, or vectorized by the environment's own entry point."""
+    """In one process, in one process each, or by the environment's own entry point. `async` for slow simulators, `own`
+    for those that are vectorized."""
     squash: bool = False
-    """Squash continuous actions to their bounds by tanh, instead of clipping them there. All bounds must be finite."""
+    """Squash continuous actions to their bounds by tanh, instead of clipping them there. For bounded actions whose
+    extremes are often best; all bounds must be finite."""
     max_segment_steps: int = 1024
-    """Steps after which a running episode is shipped as a segment, bootstrapped, and continued in the next segment."""
+    """Steps after which a running episode is shipped as a segment. It is bootstrapped, and continued in the next
+    segment. Raise it for long dependencies, lower it where segments grow too old."""
 
     def __post_init__(self) -> None:
         make_arguments(self.kwargs)

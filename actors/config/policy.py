@@ -17,53 +17,60 @@ class PolicyConfig:
     """The factored recurrent actor-critic; published weights include its architecture."""
 
     core: Literal["lstm", "feedforward", "lstm+memory"] = "lstm"
-    """An LSTM, a feedforward network without state (a baseline), or an LSTM followed by an external memory."""
+    """LSTM, network without state (a baseline), or LSTM with an external memory. The memory is for tasks where much
+    must be remembered for long."""
     hidden_size: int = 128
-    """Width of the core."""
+    """Width of the core. For tasks that need a larger or smaller policy."""
     num_layers: int = 1
-    """Layers of the core."""
+    """Layers of the core. For tasks that need a deeper policy."""
     memory_cells: int = 16
-    """Number of cells of the external memory in `core: lstm+memory`."""
+    """Number of cells of the external memory in `core: lstm+memory`. As many as things to remember."""
     memory_size: int = 32
-    """Width of each cell of the external memory."""
+    """Width of each cell of the external memory. For larger things to remember."""
     encoder: Literal["slots", "flat"] = "slots"
     """One encoder shared by all slots, or one for the concatenated observation. Observations without slots are always
-    flat."""
+    flat; `flat` on seed hosts is a baseline."""
     encoder_size: int = 128
-    """Width of the base encoder and of the shared slot encoder."""
+    """Width of the base encoder and of the shared slot encoder. Beside `hidden_size`."""
     head_size: int | None = None
-    """Hidden width of the heads; null is half of `hidden_size`."""
+    """Hidden width of the heads; null is half of `hidden_size`. Beside `hidden_size`."""
     blueprint_embedding: int = 8
-    """Size of the learned blueprint embedding."""
+    """Size of the learned blueprint embedding. For many blueprints of your own."""
     choice_embedding: int = 16
-    """Size of the op embedding that later heads read."""
+    """Size of the op embedding that later heads read. Beside `blueprint_embedding`."""
     heads: Literal["conditioned", "independent"] = "conditioned"
-    """Whether later heads read the earlier choices. In action spaces without op and slot they never do."""
+    """Whether later heads read the earlier choices. `independent` is a baseline. In action spaces without op and slot
+    they never do."""
     critic: Literal["v", "q_op"] = "v"
-    """V(s), or Q(s, op): one value per op, so that the op head has its own baseline."""
+    """V(s), or Q(s, op): one value per op, so that the op head has its own baseline. For studies of credit
+    assignment."""
     bootstrap: Literal["expected", "sampled"] = "expected"
-    """Bootstrap value of truncated episodes with `critic: q_op`: the expectation over legal ops, or the value of a
-    sampled op."""
+    """Bootstrap value of truncated episodes with `critic: q_op`. The expectation over legal ops, or the value of a
+    sampled op, for comparisons."""
     popart: bool = True
-    """Normalize value targets and rescale the value output in place (PopArt)."""
+    """Normalize value targets and rescale the value output in place (PopArt). Off for comparisons."""
     causal_masks: bool = True
     """Exclude heads that are irrelevant to the chosen op from log-probs, entropies and losses. If false (an ablation),
     they are sampled from all their choices and trained at every step."""
     blind: bool = False
-    """Hide the observation, so that the policy only knows masks and the number of steps, as a fixed schedule does."""
+    """Hide the observation, as a baseline. The policy only knows masks and the number of steps, as a fixed schedule
+    does."""
     probability_floor: float = 0.002
-    """Minimum probability of each legal choice in every head, subject to `floor_mass`."""
+    """Minimum probability of each legal choice in every head, subject to `floor_mass`. Raise it where a choice dies
+    out."""
     floor_mass: float | Literal["auto"] = "auto"
-    """Maximum total probability of one head's floors: with n legal choices, each floor is at most floor_mass / n. Auto
-    is 0.01 in Gymnasium environments, and 0.5 in the seed-training environment, whose heads are small."""
+    """Maximum total probability of one head's floors. With n legal choices, each floor is at most floor_mass / n. Auto
+    is 0.01 in Gymnasium environments, and 0.5 in the seed-training environment, whose heads are small. For heads with
+    many choices."""
     log_std: Literal["constant", "state"] = "constant"
-    """Logarithm of the standard deviation of continuous actions: one parameter per dimension, or a linear function of
-    the core's output."""
+    """Log standard deviation of continuous actions: a parameter per dimension, or a function of the state. `state`
+    where some states need finer actions."""
     initial_log_std: float = 0.0
-    """Its initial value, in units of half the range of a bounded action. It is clamped to [-5, 2]."""
+    """Its initial value, in units of half the range of a bounded action. It is clamped to [-5, 2]. For simulators that
+    large actions break."""
     compile: bool = False
-    """Run acting and training with torch.compile. The first calls take tens of seconds. Inputs beyond PyTorch's
-    recompilation limit run eagerly, with one warning."""
+    """Run acting and training with torch.compile. For large policies on a GPU. The first calls take tens of seconds.
+    Inputs beyond PyTorch's recompilation limit run eagerly, with one warning."""
 
     @property
     def is_recurrent(self) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from actors.config.checks import require
 from actors.config.env import EnvConfig
 from actors.config.gym import GymConfig
 from actors.config.policy import PolicyConfig
+
+BUFFER_STEPS = 16384
+"""Steps of unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is dropped
+and counted."""
 
 
 @dataclass(frozen=True)
@@ -16,30 +20,27 @@ class ActorsConfig:
     """The pool of actors."""
 
     count: int | Literal["auto"] = 2
-    """Actor processes. A number is requested from the cluster, which may scale up for it. Auto uses the resources that
-    the cluster has: one actor per free CPU, more when nodes join, fewer when they leave."""
+    """Actor processes, or auto. A number is requested from the cluster, which may scale up for it. Auto uses the
+    resources that the cluster has: one actor per free CPU, more when nodes join, fewer when they leave."""
     max_count: int = 64
-    """Maximum number of actors with `count: auto`. The limit is lower if the episodes of so many actors would be too
-    stale to train on."""
+    """Maximum number of actors with `count: auto`. For clusters that others use too. The limit is lower if the episodes
+    of so many actors would be too stale to train on."""
     envs_per_actor: int = 8
-    """Environments that each actor steps together; a wave is one episode of each."""
+    """Environments that each actor steps together. A wave is one episode of each; more are faster, fewer give fresher
+    episodes."""
     episodes_per_seed: int = 1
-    """Episodes of each seed in a wave: of the same host, data and minibatches, with other actions. See
+    """Episodes of each seed in a wave. They have the same host, data and minibatches, with other actions. For
     `learner.leave_one_out`."""
-    buffer_steps: int = 16384
-    """Steps of unsent episodes that an actor keeps while the queue is busy. When the buffer is full, the oldest is
-    dropped and counted."""
-    fetch_timeout_s: float = 60.0
-    """Seconds that an actor waits for the first weights before it fails."""
     gpus_per_actor: float = 0.0
-    """GPUs that each actor reserves: a share below 1, so that several use one, or a whole number. Actors that reserve
-    none see no GPU."""
+    """GPUs that each actor reserves. A share below 1, so that several use one, or a whole number, for CNN hosts and
+    simulators on a GPU. Actors that reserve none see no GPU."""
     hang_s: float = 300.0
-    """Seconds without a reset or a step of an environment, or an attempt to reach the server, after which a busy actor
-    is killed and restarted. One attempt to reach a server that never responds takes up to 190 s."""
+    """Seconds without progress after which a busy actor is killed and restarted. Progress is a reset or a step of an
+    environment, or an attempt to reach the server, of which one takes up to 190 s if it never responds. Raise it for
+    slow environments."""
     spares: int = 1
-    """Started processes, of about 300 MB each, that wait to take the place of an actor that dies. Not used on a cluster
-    or with `gpus_per_actor`, because a spare reserves no resources."""
+    """Started processes that wait to take the place of an actor that dies. Each takes about 300 MB: 0 where memory is
+    short. Not used on a cluster or with `gpus_per_actor`, because a spare reserves no resources."""
 
     def __post_init__(self) -> None:
         require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
@@ -51,12 +52,11 @@ class ActorsConfig:
             f"{self.envs_per_actor}",
         )
         require(
-            self.buffer_steps >= 64 * self.envs_per_actor,
-            f"actors.buffer_steps is {self.buffer_steps}: it must hold 64 steps of each of the {self.envs_per_actor} "
-            "environments",
+            64 * self.envs_per_actor <= BUFFER_STEPS,
+            f"actors.envs_per_actor is {self.envs_per_actor}: the buffer of an actor holds 64 steps of each of at most "
+            f"{BUFFER_STEPS // 64} environments; use more actors",
         )
-        for name in ("fetch_timeout_s", "hang_s"):
-            require(getattr(self, name) > 0, f"actors.{name} is {getattr(self, name)}: it must be positive")
+        require(self.hang_s > 0, f"actors.hang_s is {self.hang_s}: it must be positive")
         require(self.spares >= 0, f"actors.spares is {self.spares}: it must not be negative")
         require(
             0 <= self.gpus_per_actor < 1 or (self.gpus_per_actor > 0 and float(self.gpus_per_actor).is_integer()),
@@ -77,31 +77,28 @@ MAX_REDIS_VALUE_BYTES = 512 * 1024 * 1024  # Redis's default limit (proto-max-bu
 class QueueConfig:
     """Limits of the episode queue and of the weight store."""
 
+    payload_ttl_s: ClassVar[float] = 60.0  # after which a payload expires if no queue entry refers to it
+    weights_kept: ClassVar[int] = 3  # versions in the store
+    dead_letters_kept: ClassVar[int] = 256  # evicted ones are counted
+
     max_episodes: int = 256
     """Episodes waiting in the queue at which further ones are refused as BUSY. Where two batches have more, because
-    episodes are short, the learner raises the limit to theirs."""
+    episodes are short, the learner raises the limit to theirs. Lower it for fresher episodes."""
     max_bytes: int = 256 * 1024 * 1024
-    """Bytes waiting in the queue at which further episodes are refused as BUSY."""
+    """Bytes waiting in the queue at which further episodes are refused as BUSY. For servers with little memory."""
     max_episode_bytes: int = 16 * 1024 * 1024
-    """Size limit of an episode; larger ones become dead letters."""
-    payload_ttl_s: float = 60.0
-    """Seconds after which a payload expires if no queue entry refers to it."""
-    weights_kept: int = 3
-    """Number of weight versions kept in the store."""
-    dead_letters_kept: int = 256
-    """Number of dead letters kept; evicted ones are counted."""
+    """Size limit of an episode; larger ones become dead letters. For large observations."""
     weights_redis: str = ""
-    """URL of a separate Redis server for the weights; if empty, they are in the same server as the episodes. Set its
-    password with TAMIYO_WEIGHTS_REDIS_PASSWORD."""
+    """URL of a separate Redis server for the weights. For many actors; if empty, they are in the same server as the
+    episodes. Set its password with TAMIYO_WEIGHTS_REDIS_PASSWORD."""
 
     def __post_init__(self) -> None:
-        for name in ("max_episodes", "max_bytes", "max_episode_bytes", "weights_kept", "dead_letters_kept"):
+        for name in ("max_episodes", "max_bytes", "max_episode_bytes"):
             require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
         require(
             self.max_episode_bytes <= MAX_REDIS_VALUE_BYTES,
             f"queue.max_episode_bytes is {self.max_episode_bytes}: Redis stores at most {MAX_REDIS_VALUE_BYTES} bytes",
         )
-        require(self.payload_ttl_s >= 1, f"queue.payload_ttl_s is {self.payload_ttl_s}: it must be at least 1")
         require(
             self.weights_redis == "" or self.weights_redis.startswith(REDIS_SCHEMES),
             f"queue.weights_redis is {self.weights_redis!r}: give redis://host:port/0, rediss://... or unix:///path",

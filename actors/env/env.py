@@ -68,7 +68,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
       (it joins the host, while alpha rises from 0 to its target).
     - SET_ALPHA_TARGET moves a seed in BLENDING or HOLDING (alpha at its target) to another alpha.
     - FOSSILIZE keeps a HOLDING seed for good.
-    - PRUNE removes a seed that is not fossilized, once alpha has fallen to 0. Its slot rests for `embargo_epochs`.
+    - PRUNE removes a seed that is not fossilized, once alpha has fallen to 0. Its slot rests for `EMBARGO_EPOCHS`.
 
     `gates` sets the evidence that ADVANCE and FOSSILIZE need. The `classic` profile has fewer heads and ops and
     advances by itself. `info` holds the legal choices: `action_mask` (flat), `slot_mask_by_op` `[num_ops, S]` and
@@ -132,7 +132,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.train_x, self.train_y = self._tensors(self.task.train.x, self.task.train.y)
         self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
-        optimizer_settings = OptimizerSettings(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
+        optimizer_settings = OptimizerSettings(c.host_lr, c.host_lr)
         with self.device:
             self.network = ReferenceNetwork(
                 self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype, c.column_slots

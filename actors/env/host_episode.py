@@ -25,7 +25,7 @@ from actors.env.tasks import DataFiles, Task, make_task
 from actors.rng import Purpose, restart, stream
 from actors.slots.contributions import EvalResult, subsets_to_evaluate
 from actors.slots.growth_state import GrowthRules, GrowthState
-from actors.slots.lifecycle import GATES, IllegalAction, Lifecycle, SeedAction
+from actors.slots.lifecycle import EMBARGO_EPOCHS, GATES, IllegalAction, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.objective import objective, objective_reward
 from actors.slots.slot_shape import column_slot, stream_slot
@@ -73,7 +73,7 @@ class HostEpisode:
         slot_shapes = [stream_slot(host.family, host.slot_width(s)) for s in range(config.slots)]
         slot_shapes += [column] * config.column_slots
         budget = config.budget_ratio * host_params
-        rules = GrowthRules(budget, GATES[config.gates], config.embargo_epochs, config.profile, self.rent_weight)
+        rules = GrowthRules(budget, GATES[config.gates], EMBARGO_EPOCHS, config.profile, self.rent_weight)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec)
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0

@@ -39,8 +39,8 @@ class OptimizerSettings:
 
     host_lr: float
     seed_lr: float
-    weight_decay: float
-    clip_norm: float
+    weight_decay: float = 1e-4
+    clip_norm: float = 1.0
 
 
 @dataclass

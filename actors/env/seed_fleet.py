@@ -68,11 +68,10 @@ class SeedTrainingFleet:
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
         settings = NetworkSettings(
             config.max_horizon_epochs * config.max_inner_steps,
-            OptimizerSettings(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm),
+            OptimizerSettings(config.host_lr, config.host_lr),
             dtype,
             self.device,
             least,
-            config.compile,
             config.cuda_graph and self.device.type == "cuda",
         )
         hosts: list[tuple[HostKind, Host]] = []

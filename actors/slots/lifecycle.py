@@ -25,6 +25,10 @@ LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
 """Stages in which an op can be legal. Gates, the budget and an alpha that falls to 0 restrict it further."""
 
 
+EMBARGO_EPOCHS = 2
+"""Epochs of a host of ours before the slot of a pruned seed can be used again."""
+
+
 class IllegalAction(ValueError):
     """An action that the masks forbid."""
 

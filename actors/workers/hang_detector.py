@@ -6,7 +6,7 @@ import time
 
 from actors.heartbeat import StallTimer
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.pulse import Pulse, forget_pulse
+from actors.workers.pulse import Pulse
 
 MAX_INTERVAL_S = 5.0  # between two pulses, and between two looks at them
 
@@ -26,8 +26,6 @@ class HangDetector:
 
     def watch(self, process: ProcessHandle | None) -> None:
         """Watch this process from now on, or none."""
-        if self._process is not None and process != self._process:
-            forget_pulse(self._process)
         self._process = process
         self.start()
 

@@ -1,7 +1,8 @@
 """The pulse of an actor: how far its main thread is, written to Ray's key-value store by another thread.
 
 Ray runs an actor's methods in its main thread only if there is no other thread for them, and environments need the main
-thread (`signal.alarm`, event loops, some windows). So a busy actor cannot be called: it reports its own progress.
+thread (`signal.alarm`, event loops, some windows). So a busy actor cannot be called: it reports its own progress. What
+an ended process leaves, some hundred bytes, stays until the cluster ends.
 """
 
 from __future__ import annotations
@@ -53,11 +54,6 @@ def start_pulse(process: ProcessHandle, heartbeat: Heartbeat, interval_s: float)
             time.sleep(interval_s)
 
     threading.Thread(target=write, name="pulse", daemon=True).start()
-
-
-def forget_pulse(process: ProcessHandle) -> None:
-    """Delete the pulse of a process that has ended, or is to be ended."""
-    internal_kv._internal_kv_del(_key(process), namespace=NAMESPACE)
 
 
 def _key(process: ProcessHandle) -> str:

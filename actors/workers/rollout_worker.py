@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from actors.config import ActingConfig
+from actors.config import BUFFER_STEPS, ActingConfig
 from actors.errors import UserError
 from actors.heartbeat import Heartbeat
 from actors.policy.acting.programs import ActingPolicy
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 PolicyName = Literal["learned", "random", "never_grow"]
 NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
 SUMMED = ("episodes", "steps", "seconds", "waited_s", "away_s")  # over the rounds of a report
+FIRST_WEIGHTS_S = 900.0  # a learner may pretrain before it publishes
 MAX_BUSY_WAIT_S = 5.0  # per call of `sample`; the next call waits again if episodes are still unsent
 
 
@@ -42,6 +43,7 @@ class WorkerSettings:
     namespace: str
     logs: str = ""  # run folder in whose folder `actors` its log is; "" leaves what it prints to Ray
     restarted: bool = False  # an earlier actor of this index was removed, or died
+    first_weights_s: float = FIRST_WEIGHTS_S  # longest wait for a learner's first weights
 
     @property
     def name(self) -> str:
@@ -121,8 +123,7 @@ class RolloutWorker:
         # Besides earlier incarnations in this pool, another pool may have had an actor of this name.
         lineage = self.incarnation if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
-        buffer = acting.actors.buffer_steps
-        self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, buffer)
+        self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, BUFFER_STEPS)
         self.weight_client = WeightClient(self.transport)
         self.policy: ActingPolicy | None = None
         self.digest = ""  # of the weights that act
@@ -147,7 +148,7 @@ class RolloutWorker:
         """Act with the newest weights for a while and ship the completed episodes.
 
         While the queue is full, nothing new is sampled. Waits for the first weights, and raises `UserError` if none
-        are published within `actors.fetch_timeout_s`.
+        are published within `first_weights_s`.
         """
         start, away_before_s = time.monotonic(), self._retry.outage_s
         parked_s = self._ship()
@@ -189,7 +190,7 @@ class RolloutWorker:
         try:
             return self.transport.new_incarnation(self.name)
         except NoFunctions:
-            if time.monotonic() - began > self.settings.acting.actors.fetch_timeout_s:
+            if time.monotonic() - began > self.settings.first_weights_s:
                 raise UserError(NO_LEARNER.format(self.name, "prepared store")) from None
             raise
 
@@ -214,7 +215,7 @@ class RolloutWorker:
         )
 
     def _fetch(self) -> None:
-        deadline = time.monotonic() + self.settings.acting.actors.fetch_timeout_s
+        deadline = time.monotonic() + self.settings.first_weights_s
         while True:
             weights = self._retry(lambda: self.weight_client.newest(self.digest))
             if weights is not None:

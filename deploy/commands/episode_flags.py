@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.errors import UserError
-from deploy.commands.parser import CommandParser
+from deploy.config.parser import CommandParser
 
 USAGE = """\
 usage: tamiyo episodes export [RUN] --out DIR [OPTIONS]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import UserError
-from deploy.commands.parser import CommandParser
+from deploy.config.parser import CommandParser
 from deploy.evaluation.suite import SUITES
 
 MODELS = "models"

@@ -33,5 +33,5 @@ def run_server(flags: ServeFlags) -> int:
     async def started(server: PolicyServer) -> None:
         print(f"serving on {server.address}", flush=True)
 
-    asyncio.run(serve(flags.options, source, started))
+    asyncio.run(serve(flags, source, started))
     return 0

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal, get_type_hints
 
 from actors.errors import UserError
 from actors.serving.options import ServeOptions
-from deploy.config.docstrings import set_help
-from deploy.config.flags import one_line
-
-Options = Annotated[ServeOptions, tyro.conf.arg(name="")]
+from deploy.config.convert import convert
+from deploy.config.parser import FieldParser
 
 
 @dataclass(frozen=True)
-class ServeFlags:
-    """Flags of `tamiyo serve`. One of --checkpoint, --rule and --redis is required."""
+class ServeFlags(ServeOptions):
+    """What is served, and how."""
 
     checkpoint: Path | None = None
     """Checkpoint file, or run folder, of which the newest checkpoint is served."""
@@ -32,27 +28,15 @@ class ServeFlags:
     """Number of threads of the forward pass."""
     log: Literal["json", "console"] = "json"
     """Format of the log on standard error."""
-    options: Options = field(default_factory=ServeOptions)
 
 
 def serve_flags(args: list[str]) -> ServeFlags:
     """Parse the flags. Raises `UserError` with a message of one line, or SystemExit(0) after printing help."""
-    known = {"--help", "-h", *(f"--{f.name}" for f in (*fields(ServeFlags), *fields(ServeOptions)))}
-    known |= {f"--no_{f.name}" for f in fields(ServeOptions)}
-    for arg in args:
-        name = "--" + arg.partition("=")[0][2:].replace("-", "_")
-        if arg.startswith("--") and name not in known:
-            raise UserError(f"unknown flag {arg.partition('=')[0]}; `tamiyo serve --help` lists all flags")
-    for cls in (ServeFlags, ServeOptions):
-        set_help(cls)
-    with one_line("serve"):
-        flags = tyro.cli(
-            ServeFlags,
-            prog="tamiyo serve",
-            description="Serve a policy over gRPC (tamiyo.v1.PolicyService).",
-            args=args,
-            use_underscores=True,
-        )
-    if sum(given is not None for given in (flags.checkpoint, flags.rule, flags.redis)) != 1:
+    parser = FieldParser("serve", "Serve a policy over gRPC (tamiyo.v1.PolicyService).")
+    parser.add_fields(ServeFlags)
+    hints = get_type_hints(ServeFlags)
+    given = {name: convert(value, hints[name], f"--{name}") for name, value in parser.given(args)[1].items()}
+    flags = ServeFlags(**given)
+    if sum(source is not None for source in (flags.checkpoint, flags.rule, flags.redis)) != 1:
         raise UserError("what is to be served? give one of --checkpoint PATH, --rule NAME and --redis URL")
     return flags

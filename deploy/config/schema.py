@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from actors.config import REDIS_SCHEMES, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
-from actors.rules.choices import TEACHER_CHOICES
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
@@ -21,40 +20,42 @@ class RunConfig:
     """A training run."""
 
     name: str = ""
-    """Name of the run: letters, digits, '.', '_' and '-'; empty uses the current time."""
+    """Name of the run: letters, digits, '.', '_' and '-'. Empty uses the current time."""
     root: str = "runs"
-    """Folder that holds all run folders."""
+    """Folder that holds all run folders. For another disk."""
     seed: int = 0
-    """Random seed of the run."""
+    """Random seed of the run. For repetitions."""
     init_from: str = ""
-    """Checkpoint or run folder with the initial weights of a new run; empty initializes them randomly."""
+    """Checkpoint or run folder with the initial weights of a new run. Empty initializes them randomly."""
     redis: str = ""
-    """URL of a Redis or Valkey server; empty starts an embedded one. TAMIYO_REDIS_PASSWORD sets the password."""
+    """URL of a Redis or Valkey server. For several machines; empty starts an embedded one. TAMIYO_REDIS_PASSWORD sets
+    the password."""
     actors_redis: str = ""
-    """URL of the same server for the actors of `tamiyo train`, such as redis://actor@HOST:6379/0, if they log in as a
+    """URL of the same server for the actors of `tamiyo train`. Such as redis://actor@HOST:6379/0, if they log in as a
     less privileged user; empty uses run.redis. TAMIYO_ACTORS_REDIS_PASSWORD sets the password."""
     address: str = ""
-    """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001; empty starts Ray on this machine."""
+    """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001. Empty starts Ray on this machine."""
     ship: Literal["image", "code", "pins"] = "image"
-    """What a run uploads to a cluster: `image` nothing, because its machines have everything installed; `code` Tamiyo
+    """What a run uploads to a cluster. `image` nothing, because its machines have everything installed; `code` Tamiyo
     and the modules of your own tasks; `pins` also the versions of all packages, which each machine installs once."""
     service: bool = False
-    """Run `tamiyo learner` as a service: resume the run of this name if it exists, and stay up after the last update,
-    so that metrics remain readable."""
+    """Run `tamiyo learner` as a service. Resume the run of this name if it exists, and stay up after the last update,
+    so that metrics remain readable; for Compose and Kubernetes."""
     reference_episodes: int = 48
     """Episodes of the comparison at the end, 0 for none. On seed hosts, the random policy and never-grow replay some of
-    the last fifth of the run; elsewhere, the learned and the random policy play new ones."""
+    the last fifth of the run; elsewhere, the learned and the random policy play new ones. More for narrower
+    intervals."""
     append_only: bool = False
-    """Make the embedded server write an append-only file, so that no episode is lost when it restarts."""
+    """Make the embedded server write an append-only file. No episode is lost when it restarts; for long runs."""
     metrics_port: int = 0
-    """Port of the Prometheus metrics, of Ray or of a separate learner or actors; 0 lets Ray choose a port, and disables
+    """Port of the Prometheus metrics. Of Ray or of a separate learner or actors; 0 lets Ray choose a port, and disables
     the metrics port of a separate learner or actors."""
     metrics_host: str = "127.0.0.1"
-    """Address that a separate learner or actors bind the metrics port to; it has no authentication."""
+    """Address that a separate learner or actors bind the metrics port to. It has no authentication; for containers."""
     wandb: str | None = None
     """Weights & Biases project to log metrics to (extra `wandb`)."""
     dashboard: bool = False
-    """Start the Ray dashboard on loopback."""
+    """Start the Ray dashboard on loopback. To look into Ray's processes."""
 
     def __post_init__(self) -> None:
         require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: use {NAME_RULE}")
@@ -91,17 +92,11 @@ class ImitationConfig:
     then grows the column that a regression expects to pay most at the price of the episode, or none."""
 
     episodes: int = 0
-    """Demonstrations of the teacher; 0 without `files` disables pretraining, and so does `run.init_from`."""
+    """Demonstrations of the teacher. 0 without `files` disables pretraining, and so does `run.init_from`."""
     hosts: int = 504
-    """Hosts on which never growing and all of `rules` are played, and to which the teacher's regression is fitted."""
-    temperature: float = 0.5
-    """Temperature in points: the teacher follows a rule in proportion to exp(expected J / temperature)."""
-    passes: int = 15
-    """Passes over the demonstrations."""
-    rules: tuple[str, ...] = tuple(f"fixed-column:{choice}" for choice in TEACHER_CHOICES)
-    """Rules that the teacher chooses from, beside never growing: one or more fixed columns from epoch 3 on."""
+    """Hosts that the teacher's regression is fitted to, by playing each of its choices on them. More for many tasks."""
     files: tuple[str, ...] = ()
-    """Files or folders with further demonstrations: whole episodes in the spaces of the run, such as reported training
+    """Files or folders with further demonstrations. Whole episodes in the spaces of the run, such as reported training
     runs. They are imitated beside those of the teacher, or alone if `episodes` is 0."""
 
     @property
@@ -115,9 +110,6 @@ class ImitationConfig:
             f"imitation.episodes is {self.episodes}: it must not be negative; 0 disables the teacher",
         )
         require(self.hosts >= 2, f"imitation.hosts is {self.hosts}: a regression needs at least 2")
-        require(self.temperature >= 0, f"imitation.temperature is {self.temperature}: it must not be negative")
-        require(self.passes >= 1, f"imitation.passes is {self.passes}: it must be at least 1")
-        require(len(self.rules) > 0, "imitation.rules is empty: name at least one rule, such as fixed-column:double@3")
 
 
 _PLAIN = ActorsConfig(), QueueConfig(), LearnerConfig()
@@ -131,8 +123,8 @@ _GENERAL = (
         minibatches=4,
         gamma=0.99,  # episodes may never end: a value covers about 100 steps
         gae_lambda=0.95,
-        entropy_anneal_updates=0,
-        entropy_coef=0.01,
+        entropy_start=0.01,
+        entropy_end=0.01,
         chunk_length=64,
         burn_in=128,
         max_policy_lag=8,  # a segment is up to 4 updates old when complete, and may wait for 4 more
@@ -172,8 +164,9 @@ class Config:
         require(
             running <= allowed,
             f"{self.actors.at_least} actors x {self.actors.envs_per_actor} environments run {running} episodes at "
-            f"once, but only {allowed} = (max_policy_lag + 1) x batch_episodes can be recent enough to train on: "
-            "run fewer environments, or raise learner.batch_episodes or learner.max_policy_lag",
+            f"once, but only {allowed} = (max_policy_lag + 1) x the episodes of a batch can be recent enough to train "
+            "on: run fewer environments, or raise learner.batch_episodes, learner.batch_steps or "
+            "learner.max_policy_lag",
         )
         require(
             self.queue.max_episodes >= self.learner.batch_episodes,
@@ -196,7 +189,7 @@ class Config:
         require(
             not self.external.spaces or not (self.imitation.episodes or self.learner.keeps_prior),
             "external.spaces has no seed hosts to imitate on, and collects segments: set imitation.episodes and "
-            "learner.prior_start to 0",
+            "learner.prior_coef to 0",
         )
         require(
             not self.gym.id or not self.imitation.episodes,
@@ -211,11 +204,11 @@ class Config:
         )
         require(
             not self.learner.keeps_prior or self.imitation.enabled or bool(self.run.init_from),
-            "learner.prior_start needs an initial policy: set imitation.episodes, imitation.files or run.init_from",
+            "learner.prior_coef needs an initial policy: set imitation.episodes, imitation.files or run.init_from",
         )
         require(
             not self.learner.keeps_prior or not self.gym.id,
-            "learner.prior_start needs whole episodes, but gym.id collects segments: set learner.prior_start to 0",
+            "learner.prior_coef needs whole episodes, but gym.id collects segments: set learner.prior_coef to 0",
         )
         require(
             not self.learner.leave_one_out or self.actors.episodes_per_seed > 1,
@@ -259,7 +252,10 @@ class Config:
 
     @property
     def _fresh_episodes(self) -> int:
-        return (self.learner.max_policy_lag + 1) * self.learner.batch_episodes
+        """Fewest episodes, or segments, that are recent enough to train on at once."""
+        longest = self.env.max_horizon_epochs if self.on_seed_hosts else self.gym.max_segment_steps
+        batch = max(self.learner.batch_episodes, self.learner.batch_steps // longest)
+        return (self.learner.max_policy_lag + 1) * batch
 
     @property
     def _fresh_steps(self) -> int:
@@ -320,8 +316,7 @@ _RESEARCH = replace(
         entropy_start=0.003,
         entropy_end=0.002,
         entropy_anneal_updates=100,
-        prior_start=1.0,
-        prior_end=1.0,
+        prior_coef=1.0,
         leave_one_out=True,
     ),
 )

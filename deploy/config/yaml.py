@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -15,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.config import ConfigError
+from deploy.config.convert import convert, show, suggest
 from deploy.config.schema import PRESETS, Config, default_preset
 from deploy.config.user_file import read_yaml
 
@@ -47,7 +46,7 @@ def to_yaml(config: Config) -> str:
 def overlay(base: Config, data: object) -> Config:
     """Override `base` with a mapping of sections. Raises `ConfigError` for an unknown key or an invalid value."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"settings must be sections with keys, such as `learner: {{lr: 0.001}}`, not {_show(data)}")
+        raise ConfigError(f"settings must be sections with keys, such as `learner: {{lr: 0.001}}`, not {show(data)}")
     names = [f.name for f in dataclasses.fields(base)]
     changed = {}
     for section, values in data.items():
@@ -61,64 +60,12 @@ def _overlay_section(base: Any, section: str, values: object) -> Any:
     if values is None:
         return base
     if not isinstance(values, Mapping):
-        raise ConfigError(f"section {section!r} must hold keys and values, not {_show(values)}")
+        raise ConfigError(f"section {section!r} must hold keys and values, not {show(values)}")
     hints = get_type_hints(type(base))
     for key in values:
         if key not in hints:
             raise ConfigError(f"unknown key {key!r} in section {section!r}{suggest(str(key), list(hints))}")
-    return dataclasses.replace(base, **{k: _convert(v, hints[k], f"{section}.{k}") for k, v in values.items()})
-
-
-def _convert(value: object, hint: Any, where: str) -> Any:
-    """Convert `value` to the type `hint`. A bool is not a number; `1e-3` is one, although YAML 1.1 reads it as text."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        words = [word for a in args if get_origin(a) is Literal for word in get_args(a)]
-        if value in words:
-            return value
-        plain = [a for a in args if a is not type(None) and get_origin(a) is not Literal]
-        try:
-            ranges = [a for a in plain if get_origin(a) is tuple]
-            return _convert(value, ranges[0] if ranges and isinstance(value, list) else plain[0], where)
-        except ConfigError as error:
-            raise ConfigError(" or ".join([str(error), *words])) from error
-    if origin is Literal:
-        if value not in args:
-            raise ConfigError(f"{where} is {_show(value)}: give one of {', '.join(map(str, args))}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise ConfigError(f"{where} is {_show(value)}: give a list, such as [a, b]")
-        if Ellipsis not in args and len(value) != len(args):
-            raise ConfigError(f"{where} has {len(value)} entries: give one number, or a range as [low, high]")
-        return tuple(_convert(v, args[0], f"{where}[{i}]") for i, v in enumerate(value))
-    if hint is float:
-        try:
-            if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-                return float(value)
-        except ValueError:
-            pass
-        raise ConfigError(f"{where} is {_show(value)}: give a number")
-    if type(value) is not hint:
-        wanted = {int: "an integer", bool: "true or false", str: "a string"}[hint]
-        raise ConfigError(f"{where} is {_show(value)}: give {wanted}")
-    return value
-
-
-def _show(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return str(yaml.safe_dump(value)).split("\n")[0]
-    return f"a {type(value).__name__}" if isinstance(value, (Mapping, list)) else repr(value)
-
-
-def suggest(name: str, known: list[str]) -> str:
-    """Suggest the closest known name, or list all known names if there are few."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; choose one of {', '.join(known)}" if len(known) <= 20 else ""
+    return dataclasses.replace(base, **{k: convert(v, hints[k], f"{section}.{k}") for k, v in values.items()})
 
 
 def summary(config: Config) -> Table:
@@ -133,7 +80,7 @@ def summary(config: Config) -> Table:
         for name, value in fields:
             differs = value != getattr(getattr(reference, section), name)
             row.append(f"{name}=", style="dim")
-            text = nulls.get(name, "none") if value is None else _brief(name, value)
+            text = nulls.get(name, "none") if value is None else brief(name, value)
             row.append(text, style="bold yellow" if differs else "")
             row.append("*  " if differs else "  ", style="bold yellow")
         table.add_row(section, row)
@@ -159,7 +106,8 @@ def _nulls(config: Config) -> dict[str, str]:
     }
 
 
-def _brief(name: str, value: object) -> str:
+def brief(name: str, value: object) -> str:
+    """Return a value in few letters, without a password."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):

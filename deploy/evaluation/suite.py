@@ -82,14 +82,13 @@ def protocol(config: EnvConfig, rent_weight: float = 1.0) -> EnvConfig:
         rent_warmup_updates=0,
         reward="objective",
         reference="untrained",
-        twin_coef=None,
         time_limit="terminated",
         observe_time=True,
         host_width=None,
         drop_features=0.0,
         device="cpu",
         backend="auto",
-        compile=False,
+        twin_coef=None,
         cuda_graph=False,
     )
 

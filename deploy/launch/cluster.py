@@ -32,10 +32,9 @@ from deploy.launch.following import (
     make_run_plan,
     print_outcome,
     with_password,
-    with_run_name,
     write_run_report,
 )
-from deploy.launch.prepare import open_run, pretrain
+from deploy.launch.prepare import open_run, pretrain, with_run_name
 from deploy.launch.process_settings import namespace
 from deploy.launch.ray.runtime_env import runtime_env
 from deploy.launch.signals import own_signals, stop_on_signal

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import torch
 
+from actors.config import BUFFER_STEPS
 from actors.errors import UserError
 from actors.serving.messages import MessageLayout
 from actors.serving.options import MAX_MESSAGE_BYTES, ServeOptions
@@ -38,7 +39,7 @@ def serve_endpoint(config: Config, parent: BinaryIO | None = None) -> int:
     torch.set_num_threads(1)
     waiting = Retry(stop=lambda: parent is not None and bool(select([parent], [], [], 0)[0]))
     with closing(waiting(lambda: connect(config.run.redis, config.queue, run))) as transport:
-        shipper = EpisodeShipper(transport, run, config.actors.buffer_steps, config.learner.max_policy_lag)
+        shipper = EpisodeShipper(transport, run, BUFFER_STEPS, config.learner.max_policy_lag)
 
         tasks: list[asyncio.Task[None]] = []  # the loop keeps only weak references
 

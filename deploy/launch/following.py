@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
@@ -13,7 +12,6 @@ from rich.console import Console
 
 from actors.errors import UserError
 from actors.transport.redis_server import password_from
-from actors.types.names import NAME_RULE, is_name
 from deploy.config.schema import Config
 from deploy.launch.process_settings import acting, learner_settings
 from deploy.launch.supervision.supervisor import FINISHED, Phase, RunPlan, RunStatus
@@ -26,14 +24,6 @@ class PollableRun(Protocol):
     """A local or remote supervisor."""
 
     def poll(self, notes_seen: int = 0) -> RunStatus: ...
-
-
-def with_run_name(config: Config, run_dir: Path) -> Config:
-    """Name a run without a name after its folder. The name identifies it on Redis and on a cluster."""
-    folder = run_dir.absolute().name
-    if not is_name(folder):  # the name is part of every episode id
-        raise UserError(f"the run folder is named {folder!r}: rename it to {NAME_RULE}")
-    return replace(config, run=replace(config.run, name=config.run.name or folder))
 
 
 def make_run_plan(config: Config, run_dir: Path, redis: str) -> RunPlan:

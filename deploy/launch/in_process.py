@@ -18,9 +18,9 @@ from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.workers.rollout_worker import PolicyName, RolloutWorker, WorkerSettings
 from deploy.config.schema import Config
 from deploy.launch.comparison import Comparison
-from deploy.launch.following import with_run_name, write_run_report
+from deploy.launch.following import write_run_report
 from deploy.launch.machine import check_machine
-from deploy.launch.prepare import compile_kernels, open_run, pretrain
+from deploy.launch.prepare import prepare_here
 from deploy.launch.process_settings import acting, learner_settings, namespace
 from deploy.launch.processes import update_line
 from deploy.launch.signals import stop_on_signal
@@ -38,9 +38,7 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
     logging.getLogger("learner").addHandler(logging.NullHandler())  # what it warns of is printed
     console = Console(highlight=False)
     with ExitStack() as stack:
-        run_dir = open_run(config, resume, stack)
-        compile_kernels(config, console)
-        config = pretrain(with_run_name(config, run_dir), run_dir, console)
+        config, run_dir = prepare_here(config, resume, stack, console)
         stop = stack.enter_context(stop_on_signal())
         store = MemoryStore()
         learner, worker = one_of_each(config, run_dir, lambda: MemoryTransport(config.queue, store), console)

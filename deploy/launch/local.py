@@ -15,10 +15,10 @@ from actors.workers.placement import learner_gpus, node_gpus, require_gpus
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
-from deploy.launch.following import follow, make_run_plan, print_outcome, with_run_name
+from deploy.launch.following import follow, make_run_plan, print_outcome
 from deploy.launch.live_learner import refuse_second_learner
 from deploy.launch.machine import check_machine
-from deploy.launch.prepare import compile_kernels, open_run, pretrain
+from deploy.launch.prepare import prepare_here
 from deploy.launch.process_settings import namespace
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
@@ -47,9 +47,7 @@ def train(config: Config, resume: Path | None = None, attach: bool = False) -> i
             refuse_second_learner(transport, name)
     console = Console(highlight=False)
     with ExitStack() as stack:
-        run_dir = open_run(config, resume, stack)
-        compile_kernels(config, console)
-        config = pretrain(with_run_name(config, run_dir), run_dir, console)
+        config, run_dir = prepare_here(config, resume, stack, console)
         stop = stack.enter_context(stop_on_signal())
         server: EmbeddedRedis | None = None
         if config.run.redis:

@@ -16,11 +16,13 @@ from rich.console import Console
 from actors.errors import UserError
 from actors.metrics.prometheus import ProcessMetrics
 from actors.policy.publish import from_weights
+from actors.types.names import NAME_RULE, is_name
 from actors.types.spaces import Spaces
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
 from deploy.config.yaml import from_yaml, to_yaml
 from deploy.launch import kernels
+from deploy.launch.machine import cores
 from deploy.launch.process_settings import checked_spaces, namespace
 from deploy.launch.run_lock import run_lock
 from learner.network import pick_device, resumed_network
@@ -36,12 +38,8 @@ def open_run(config: Config, resume: Path | None, holding: ExitStack | None = No
     is known to fail, before anything is written or started.
     """
     spaces = checked_spaces(config)
-    if config.imitation.episodes:
-        from deploy.launch.imitation.teacher import teacher_choices
-
-        teacher_choices(config.imitation.rules)
     if config.imitation.files and not config.run.init_from:
-        from deploy.launch.imitation.demonstration_files import read_demonstrations
+        from deploy.imitation.demonstration_files import read_demonstrations
 
         read_demonstrations(config, spaces)
     if config.run.wandb and importlib.util.find_spec("wandb") is None:
@@ -60,6 +58,22 @@ def open_run(config: Config, resume: Path | None, holding: ExitStack | None = No
         where = error.filename or config.run.root
         raise UserError(f"cannot write to {where} ({error.strerror}): give another --run.root") from error
     return run_dir
+
+
+def with_run_name(config: Config, run_dir: Path) -> Config:
+    """Name a run without a name after its folder. The name identifies it on Redis and on a cluster."""
+    folder = run_dir.absolute().name
+    if not is_name(folder):  # the name is part of every episode id
+        raise UserError(f"the run folder is named {folder!r}: rename it to {NAME_RULE}")
+    return replace(config, run=replace(config.run, name=config.run.name or folder))
+
+
+def prepare_here(config: Config, resume: Path | None, holding: ExitStack, console: Console) -> tuple[Config, Path]:
+    """Prepare a run on this machine alone: open its folder, compile and pretrain. Returns the named run's settings and
+    its folder, which is locked until `holding` is closed."""
+    run_dir = open_run(config, resume, holding)
+    compile_kernels(config, console)
+    return pretrain(with_run_name(config, run_dir), run_dir, console), run_dir
 
 
 def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Path | None) -> None:
@@ -145,11 +159,11 @@ def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
         return config
     if list_checkpoints(run_dir / "checkpoints") and not config.learner.keeps_prior:
         return config
-    from deploy.launch.imitation.pretraining import pretrained_policy  # imports Numba
+    from deploy.imitation.pretraining import pretrained_policy  # imports Numba
 
     if config.imitation.episodes:
         compile_kernels(config, console)
-    path = pretrained_policy(config, run_dir, console)
+    path = pretrained_policy(config, checked_spaces(config), run_dir, console, cores())
     return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 
 

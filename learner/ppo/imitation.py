@@ -26,7 +26,6 @@ from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.optimizer import clip_gradients, make_optimizer
 
 HELD_OUT = 0.1  # share of the demonstrations that are used for evaluation only
-PADDING_WASTE = 1.3
 GRADIENT_CLIP, VALUE_COEF, WEIGHT_DECAY = 0.5, 0.5, 1e-4
 
 
@@ -78,7 +77,7 @@ def imitate(
         for group in optimizer.param_groups:
             group["lr"] = lr * (1.0 - done / passes)
         for part in np.array_split(rng.permutation(rows), max(1, rows // minibatch_episodes)):
-            loss = _loss(network, shown, minibatch(shown.batch, np.sort(part), PADDING_WASTE))
+            loss = _loss(network, shown, minibatch(shown.batch, np.sort(part)))
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             norm, _ = clip_gradients(optimizer, GRADIENT_CLIP)
@@ -123,7 +122,7 @@ def _loss(network: FactoredRecurrentActorCritic, shown: _Demonstrations, part: M
 def _measure(network: FactoredRecurrentActorCritic, shown: _Demonstrations) -> tuple[float, float]:
     """Return the loss in nats per step, and the share of steps whose demonstrated op has a probability of at least one
     half and is thus the most likely one."""
-    log_probs = _evaluate(network, shown.batch, whole_batch(shown.batch, PADDING_WASTE)).log_probs
+    log_probs = _evaluate(network, shown.batch, whole_batch(shown.batch)).log_probs
     steps = shown.unforced.sum().clamp(min=1)
     likely = (log_probs[:, 0] >= np.log(0.5)) & shown.unforced
     return -float(log_probs.masked_fill(~shown.counted, 0.0).sum() / steps), float(likely.sum() / steps)

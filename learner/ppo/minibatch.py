@@ -17,6 +17,9 @@ from actors.policy.cores.sequences import SequenceLayout, Steps
 from actors.policy.state import PolicyState
 from learner.ppo.batch import Batch, Counts
 
+PADDING_WASTE = 1.3
+"""Largest ratio of padded to valid steps in a length bucket; networks that run by kernels need no padding."""
+
 
 class Minibatch(NamedTuple):
     """n consecutive steps of each of r rows, which are chunks of a batch or, during burn-in, rows of the minibatch."""
@@ -57,12 +60,12 @@ class Minibatch(NamedTuple):
         )
 
 
-def whole_batch(batch: Batch, max_waste: float) -> Minibatch:
+def whole_batch(batch: Batch, max_waste: float = PADDING_WASTE) -> Minibatch:
     """Return a minibatch of all chunks, with steps in the order of the batch. For `max_waste` see `length_buckets`."""
     return _minibatch(batch, np.arange(len(batch.chunk_lengths)), max_waste)
 
 
-def minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
+def minibatch(batch: Batch, chunks: Counts, max_waste: float = PADDING_WASTE) -> Minibatch:
     """Return a minibatch of some chunks of a batch, sorted by length, so that the rows of a bucket are adjacent."""
     return _minibatch(batch, chunks[(-batch.chunk_lengths[chunks]).argsort(kind="stable")], max_waste)
 

@@ -10,6 +10,7 @@ from torch.optim.adamw import adamw
 
 from actors.policy.network import FactoredRecurrentActorCritic
 
+WEIGHT_DECAY = 1e-4  # decoupled; 0 on norms, biases and embeddings
 MODULES = {"trunk": ("encoder", "core", "norm"), "heads": ("heads", "gaussian"), "critic": ("critic",)}
 
 
@@ -86,7 +87,7 @@ class GatedAdamW(torch.optim.AdamW):
         return state
 
 
-def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float) -> GatedAdamW:
+def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float = WEIGHT_DECAY) -> GatedAdamW:
     """Return AdamW for `network`, without weight decay on norms, biases and embeddings."""
     return GatedAdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
 

@@ -10,4 +10,4 @@ from learner.config import LearnerConfig
 def autocast(config: LearnerConfig, device: torch.device) -> torch.autocast:
     """Return a new context for one forward pass, because weights cast without gradient must not be reused by a later
     pass."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=config.amp == "bf16", cache_enabled=False)
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16", cache_enabled=False)

@@ -10,21 +10,15 @@ from __future__ import annotations
 import torch
 
 from actors.policy.network import FactoredRecurrentActorCritic
-from learner.config import LearnerConfig
 from learner.ppo.batch import Batch
 from learner.ppo.minibatch import whole_batch
-
-
-def prior_coefficient(config: LearnerConfig, update: int) -> float:
-    share = min(1.0, update / config.prior_anneal_updates)
-    return config.prior_start + share * (config.prior_end - config.prior_start)
 
 
 class Prior:
     """A frozen policy, evaluated on whole episodes from its own initial state."""
 
-    def __init__(self, network: FactoredRecurrentActorCritic, max_padding_waste: float) -> None:
-        self.network, self._waste = network.eval().requires_grad_(False), max_padding_waste
+    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
+        self.network = network.eval().requires_grad_(False)
 
     @torch.no_grad()
     def charge(self, batch: Batch, coefficient: float) -> tuple[Batch, dict[str, torch.Tensor]]:
@@ -39,7 +33,7 @@ class Prior:
         """Return `[N]`: the log-probability of each action under the acting policy minus that under the prior; 0 if no
         other action was legal."""
         whole = batch.uncut(self.network.initial_state(len(batch.episode_lengths)))
-        steps = whole_batch(whole, self._waste).load(whole, self.network.advance)
+        steps = whole_batch(whole).load(whole, self.network.advance)
         own = self.network.evaluate_steps(steps).log_probs
         counted = self.network.counted[batch.actions[:, 0]] & ~batch.forced[:, None]
         return (batch.log_probs - own.to(batch.log_probs.dtype)).masked_fill(~counted, 0.0).sum(-1)

@@ -22,7 +22,7 @@ from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.objective import entropy_coefficient, head_losses, make_denominators, objective, ratio_metrics
 from learner.ppo.optimizer import clip_gradients
 from learner.ppo.precision import autocast
-from learner.ppo.prior import Prior, prior_coefficient
+from learner.ppo.prior import Prior
 from learner.ppo.targets import Targets, batch_metrics, make_targets
 
 KL_STOP = 1.5  # times target_kl
@@ -44,12 +44,12 @@ class PPOUpdate:
         self.network, self.optimizer, self.seed, self._heartbeat = network, optimizer, seed, heartbeat
         self.config = config.for_core(network.config.is_recurrent)
         self.device = next(network.parameters()).device
-        self.prior = Prior(prior.to(self.device), config.max_padding_waste) if prior and config.keeps_prior else None
+        self.prior = Prior(prior.to(self.device)) if prior and config.keeps_prior else None
         self.reads_flags = self.device.type == "cpu"  # reading is free on a CPU: steps after a KL stop are left out
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
         """Run one update on a batch; `version` is that of the weights before it. Returns metrics by name."""
-        with tf32(self.config.tf32):
+        with tf32(self.config.precision == "tf32"):
             return self._update(batch, update, version)
 
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
@@ -60,7 +60,7 @@ class PPOUpdate:
         metrics["clipped_values"] = metrics["clipped_values"] + clipped
         batch, metrics["clipped_log_probs"] = bound_ratios(batch, proximal.log_probs)
         if self.prior is not None:
-            batch, own = self.prior.charge(batch, prior_coefficient(c, update))
+            batch, own = self.prior.charge(batch, c.prior_coef)
             metrics |= own
         if c.leave_one_out:
             metrics["same_seed_episodes"] = others_per_episode(batch.seed_index)
@@ -83,14 +83,14 @@ class PPOUpdate:
     def forward(self, batch: Batch) -> Evaluation:
         """Evaluate every step of a batch with the current weights."""
         batch = batch.to(self.device)
-        with tf32(self.config.tf32):
-            return self._evaluate(batch, whole_batch(batch, self.config.max_padding_waste))
+        with tf32(self.config.precision == "tf32"):
+            return self._evaluate(batch, whole_batch(batch))
 
     @torch.no_grad()
     def _replay(self, batch: Batch) -> Batch:
         """Return the batch with chunks that start from the states after their burn-in. It is replayed once, with the
         weights before the update: once for each minibatch would take longer than the steps themselves."""
-        state = whole_batch(batch, self.config.max_padding_waste).start(batch, self._advance)
+        state = whole_batch(batch).start(batch, self._advance)
         return batch._replace(state=state, replayed=np.zeros_like(batch.replayed))
 
     @torch.no_grad()
@@ -119,7 +119,7 @@ class PPOUpdate:
                 key, counter = (self.seed, update), [0, 0, 0, epoch]
                 order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(chunks)
                 for rows in np.array_split(order, self.config.minibatches):
-                    yield minibatch(batch, np.sort(rows), self.config.max_padding_waste)
+                    yield minibatch(batch, np.sort(rows))
 
         return list(split())
 

@@ -53,7 +53,7 @@ class RunState:
         self.progress = LearnerProgress()
         self.lineage = Lineage(run_dir, transport)
         self.ack_tracker = AckTracker(transport, config, (), None)
-        self._stop: Callable[[], bool] = lambda: False  # ends every wait for the store or for disk space
+        self._stop: Callable[[], bool] = lambda: False
         self.checkpoint_s = self.publish_s = 0.0  # of the last checkpoint and the last publication
         self._restored_at: int | None = None  # update after which weights were rolled back, until one is sound again
         self._publish_retry: Backoff | None = None  # while the store has no room for the weights
@@ -65,12 +65,10 @@ class RunState:
         self.progress = checkpoint.progress
         self.ack_tracker = AckTracker(self.transport, self.config, checkpoint.consumed, checkpoint.memory)
 
-    def open(self, stop: Callable[[], bool]) -> MetricsLog:
+    def open(self, stop: Callable[[], bool] = lambda: False) -> MetricsLog:
         """Take over the run. From the claim on, an older learner can change nothing; its earlier changes are in the
-        checkpoint that is then loaded. Waits for the store. Raises `Fenced` if another learner takes over.
-
-        From then on, `stop` ends every wait for the store or for disk space once it returns true.
-        """
+        checkpoint that is then loaded. Waits for the store, now and later, until `stop()`. Raises `Fenced` if another
+        learner takes over."""
         self._stop = stop
         return Retry(self._warn, stop)(self._take_over)
 

@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from actors.config import QueueConfig
 from actors.transport.base import Transport
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import RedisTransport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from tests.support.small_queue import SmallQueue
 
 
 class OtherServer(EmbeddedRedis):
@@ -34,11 +34,11 @@ class Store:
         self.memory, self._opened = MemoryStore(), list[Transport]()
 
     def __call__(self, **fields: Any) -> Transport:
-        """Open another handle, with these fields of `QueueConfig`."""
-        return self.connect(**fields) if self.url else self._keep(MemoryTransport(QueueConfig(**fields), self.memory))
+        """Open another handle, with these fields of `SmallQueue`."""
+        return self.connect(**fields) if self.url else self._keep(MemoryTransport(SmallQueue(**fields), self.memory))
 
     def connect(self, **fields: Any) -> RedisTransport:
-        transport = connect(self.url, QueueConfig(**fields), self.namespace, self.scripts)
+        transport = connect(self.url, SmallQueue(**fields), self.namespace, self.scripts)
         self._keep(transport)
         return transport
 

@@ -25,7 +25,7 @@ def fill_cache(dtype: str) -> None:
     spec = seed_action_spec(config.total_slots, blueprint_choices(), config.profile)
     episode = HostEpisode(config, 0, 0, spec)
     plan, _ = episode.plan_epoch(np.zeros(len(spec.heads), np.int64))
-    settings = OptimizerSettings(config.host_lr, config.seed_lr, config.weight_decay, config.clip_norm)
+    settings = OptimizerSettings(config.host_lr, config.host_lr)
     network = NumbaNetwork(episode, config.column_slots, settings, np.dtype(dtype))
     network.evaluate({}, [frozenset()])
     network.run_epoch(plan)

@@ -24,6 +24,7 @@ from actors.types.fleet_step import FleetStep
 from actors.wire import policy_pb2
 
 ENV_ID = "external"
+MAX_REWARD = MAX_OBSERVATION = 1e6  # in magnitude; what is larger is refused
 
 
 class EpisodeSink(Protocol):
@@ -110,23 +111,21 @@ class TrainingEpisode:
                 f"step {index} comes with {'no reward' if reward is None else 'a reward'}: send the reward of the "
                 "previous step with every step but the first",
             )
-        if reward is None or (math.isfinite(reward) and abs(reward) <= self.config.max_reward):
+        if reward is None or (math.isfinite(reward) and abs(reward) <= MAX_REWARD):
             return
         self.sink.account(self.owner).refused += 1
         raise Refusal(
             Reason.REWARD_INVALID,
-            f"the reward is {reward:g}: it must be finite and at most {self.config.max_reward:g} in magnitude "
-            "(external.max_reward)",
+            f"the reward is {reward:g}: it must be finite and at most {MAX_REWARD:g} in magnitude",
         )
 
     def check_obs(self, obs: NDArray[np.float32]) -> None:
         """Check an observation. NaN is left to the checks of every step. Raises `Refusal`."""
-        if (np.abs(obs) > self.config.max_observation).any():
+        if (np.abs(obs) > MAX_OBSERVATION).any():
             self.sink.account(self.owner).refused += 1
             raise Refusal(
                 Reason.OUT_OF_RANGE,
-                f"obs holds {float(np.abs(obs).max()):g}: entries must be at most {self.config.max_observation:g} in "
-                "magnitude (external.max_observation)",
+                f"obs holds {float(np.abs(obs).max()):g}: entries must be at most {MAX_OBSERVATION:g} in magnitude",
             )
 
     def record(self, step: StepRecord, row: int, reward: float | None) -> None:

@@ -1,42 +1,30 @@
-"""`tamiyo dashboards FOLDER`: write dashboards and alert rules as Grafana provisioning files."""
+"""`tamiyo dashboards FOLDER`: copy the dashboards and alert rules of `deploy/grafana`, which Grafana provisions."""
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
 
 from actors.errors import UserError
-from deploy.dashboards.alerts import alert_rules
-from deploy.dashboards.grafana import dashboards
 
-ALERT_FILE = "tamiyo.json"
+GRAFANA = Path(__file__).parents[2] / "grafana"
 
 
 def write_dashboards(folder: Path, alerts: Path | None = None) -> int:
-    """Write one file per dashboard to `folder` and, if `alerts` is given, the alert rules to that folder.
+    """Copy the dashboards to `folder` and, if `alerts` is given, the alert rules to that folder.
 
     Raises `UserError` if a folder cannot be written.
     """
-    _write(folder, texts())
+    _copy(GRAFANA / "dashboards", folder)
     if alerts is not None:
-        _write(alerts, {ALERT_FILE: _text(alert_rules())})
+        _copy(GRAFANA / "provisioning" / "alerting", alerts)
     return 0
 
 
-def _write(folder: Path, files: dict[str, str]) -> None:
+def _copy(source: Path, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-            print(folder / name)
+        for file in sorted(source.iterdir()):
+            print(shutil.copyfile(file, folder / file.name))
     except OSError as error:
         raise UserError(f"cannot write to {folder} ({error.strerror}): give another folder") from error
-
-
-def texts() -> dict[str, str]:
-    """The content of each dashboard file by its name."""
-    return {f"{name}.json": _text(board) for name, board in dashboards().items()}
-
-
-def _text(content: object) -> str:
-    return json.dumps(content, indent=1) + "\n"

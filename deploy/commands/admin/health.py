@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from actors.errors import UserError
-from deploy.commands.parser import CommandParser
+from deploy.config.parser import CommandParser
 
 
 def main(args: Sequence[str]) -> int:

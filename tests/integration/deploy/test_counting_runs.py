@@ -24,9 +24,7 @@ TRAIN_S = int(os.environ.get("COUNTING_RUN_S", "300"))
 RUNS = {
     "quick": ["--preset", "quick"],
     "tamiyo": ["--preset", "tamiyo"],
-    "research": [
-        *("--preset", "research", "--imitation.episodes", "0", "--learner.prior_start", "0", "--learner.prior_end", "0")
-    ],
+    "research": [*("--preset", "research", "--imitation.episodes", "0", "--learner.prior_coef", "0")],
     "general": ["--env", "CartPole-v1"],
 }
 

@@ -132,7 +132,7 @@ def test_training_continues_while_the_policy_server_is_down(tmp_path: Path) -> N
         training.send_signal(signal.SIGSTOP)  # it must not end before the second server is up
     flags = serve_flags(server_flags(port, tmp_path))
     assert flags.rule is not None
-    with serve_in_thread(flags.options, ServedRule(flags.rule)):  # a second server, with the same key
+    with serve_in_thread(flags, ServedRule(flags.rule)):  # a second server, with the same key
         training.send_signal(signal.SIGCONT)
         output, errors = training.communicate(timeout=90)
     assert training.returncode == 0, errors

@@ -69,6 +69,7 @@ def run_of(tmp_path: Path, name: str, **changes: str) -> list[str]:
     return [part for pair in flags.items() for part in pair]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_environment_that_ends_its_process_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     with tamiyo(tmp_path, "train", *run_of(tmp_path, "Leaving")) as run:
@@ -79,6 +80,7 @@ def test_an_environment_that_ends_its_process_ends_the_run_with_the_reason(tmp_p
     assert "the licence has expired" in run.out
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_resets_that_take_too_long_together_are_no_hang_but_a_single_one_is(tmp_path: Path) -> None:
     """Eight environments need 16 s for their first resets."""

@@ -117,6 +117,7 @@ def test_the_endpoint_sees_no_gpu(tmp_path: Path) -> None:
     assert environment["PATH"] == os.environ["PATH"]
 
 
+@pytest.mark.long
 def test_actors_that_wait_for_a_gpu_say_so(redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times 0.6 of two GPUs is less than two, but none can have parts of both."""
     own = acting(config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6))

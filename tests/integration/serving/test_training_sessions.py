@@ -229,17 +229,17 @@ def test_a_training_session_samples_by_default() -> None:
 
 
 def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> None:
-    nan, bound = float("nan"), {"max_reward": 10.0, "max_observation": 100.0}
-    with endpoint(**bound) as e:
+    nan = float("nan")
+    with endpoint() as e:
         session = RawSession(e.address)
-        large = np.full(SPACES.obs_size, 101.0, np.float32)
+        large = np.full(SPACES.obs_size, 1.1e6, np.float32)
         assert refused(lambda: session.end(0, 0.0)) == "FAILED_PRECONDITION STEP_GAP"
         assert refused(lambda: session.step(0, 1.0)) == "INVALID_ARGUMENT REWARD_INVALID"
         assert refused(lambda: session.step(0, obs=large)) == "INVALID_ARGUMENT OUT_OF_RANGE"
         assert refused(lambda: session.step(0, obs=large * nan)) == "INVALID_ARGUMENT NOT_FINITE"
         assert refused(lambda: session.step(0, deterministic=True)) == "FAILED_PRECONDITION NOT_TRAINING"
         session.step(0)
-        for reward in (nan, float("inf"), 10.1, -10.1):
+        for reward in (nan, float("inf"), 1.1e6, -1.1e6):
             assert refused(lambda reward=reward: session.step(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
             assert refused(lambda reward=reward: session.end(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
         assert refused(lambda: session.step(1)) == "INVALID_ARGUMENT REWARD_INVALID"

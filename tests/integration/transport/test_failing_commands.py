@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 
-from actors.config import QueueConfig
 from actors.transport.base import DropReason, Generation
 from actors.transport.ledger import ActorLedger
 from actors.transport.lua_library import KEYS, SCRIPT
@@ -17,6 +16,7 @@ from actors.transport.redis import RedisTransport, connect
 from tests.conftest import OTHERS
 from tests.support.builders import make_weights
 from tests.support.queueing import header, put, report, take_ids
+from tests.support.small_queue import SmallQueue
 
 pytestmark = pytest.mark.integration
 
@@ -143,7 +143,7 @@ CALLS: list[Callable[[Case], None]] = [
 def test_a_verb_that_fails_changes_nothing(
     server_urls: dict[str, str], namespace: str, server: str, call: Callable[[Case], None]
 ) -> None:
-    config = QueueConfig(max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
+    config = SmallQueue(max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
     transport = connect(server_urls[server], config, namespace)
     case = Case(transport)
     if call is Case.publish:

@@ -22,6 +22,7 @@ from actors.kernels.hosts.epoch import train_epoch
 from actors.kernels.hosts.evaluate import evaluate
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
+from actors.slots.lifecycle import EMBARGO_EPOCHS
 from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
 from tests.support.env.fleets import BACKENDS, Backend, Vectors, assert_same_params, break_seed, host, seed, synchronize
@@ -135,7 +136,7 @@ def test_a_slot_that_is_used_again_keeps_nothing(backend: Backend) -> None:
     """A wide column is pruned, and a narrow one grows in its slot."""
     reference, fleet = fleets(CONFIG, backend, 2)
     wide = [(Op.GERMINATE, SIZES[3]), (Op.ADVANCE, 0), (Op.WAIT, 0), (Op.PRUNE, 0)]
-    away = [(Op.WAIT, 0)] * (CONFIG.embargo_epochs + 2)
+    away = [(Op.WAIT, 0)] * (EMBARGO_EPOCHS + 2)
     for op, blueprint in [*wide, *away, (Op.GERMINATE, SIZES[0]), (Op.ADVANCE, 0), (Op.WAIT, 0)]:
         actions = np.stack([act(op, A_COLUMN, blueprint, 0, 2, 0)] * 2)
         reference.step(actions)

@@ -86,7 +86,7 @@ def test_a_late_reward_trains_them_through_the_update_itself() -> None:
     norms = {}
     for reward in (0.0, 10.0):
         network = toy_network()
-        config = LearnerConfig(state_stride=1, value_coef=0.0, entropy_anneal_updates=0, entropy_coef=0.0, gamma=0.9)
+        config = LearnerConfig(state_stride=1, value_coef=0.0, entropy_start=0.0, entropy_end=0.0, gamma=0.9)
         with torch.no_grad():  # a critic that says 0, in the units it has after the batch
             network.value_output.weight.zero_()
             network.value_output.bias.zero_()

@@ -62,7 +62,7 @@ def moments(network: FactoredRecurrentActorCritic, optimizer: torch.optim.Optimi
 def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config: LearnerConfig = CONFIG) -> None:
     """Two updates, a checkpoint, new objects, one more update; beside a run that never stopped."""
     network = toy_network()
-    optimizer = make_optimizer(network, CONFIG.lr, CONFIG.weight_decay)
+    optimizer = make_optimizer(network, CONFIG.lr)
     train(network, optimizer, 0, 2, config)
     path = save_checkpoint(folder, network, optimizer, LearnerProgress(update=2, version=2), ("run/a/0/1",), 2, keep=3)
     torch.manual_seed(12345)  # a new process starts elsewhere
@@ -78,14 +78,14 @@ def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config
 
 def restore(checkpoint: Checkpoint) -> Restored:
     network = from_weights(checkpoint.weights).train()
-    optimizer = make_optimizer(network, CONFIG.lr, CONFIG.weight_decay)
+    optimizer = make_optimizer(network, CONFIG.lr)
     restore_optimizer(optimizer, network, checkpoint.moments)
     return network, optimizer, checkpoint.progress.update
 
 
 def without_moments(checkpoint: Checkpoint) -> Restored:
     network = from_weights(checkpoint.weights).train()
-    return network, make_optimizer(network, CONFIG.lr, CONFIG.weight_decay), checkpoint.progress.update
+    return network, make_optimizer(network, CONFIG.lr), checkpoint.progress.update
 
 
 def without_statistics(checkpoint: Checkpoint) -> Restored:
@@ -117,7 +117,7 @@ def test_the_next_update_is_equal_to_the_bit(tmp_path: Path) -> None:
     [
         {"chunk_length": 4, "burn_in": 2},
         {"objective": "decoupled"},
-        {"amp": "bf16", "chunk_length": 2, "burn_in": 4},
+        {"precision": "bf16", "chunk_length": 2, "burn_in": 4},
         {"ratio": "joint", "value_clip": None},
         {"policy_denominator": "head_steps"},
     ],

@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from actors.config import QueueConfig
 from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, StoreReset, Transport
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.transport.redis import connect
 from tests.conftest import SERVERS
 from tests.support.builders import make_weights
+from tests.support.small_queue import SmallQueue
 
 RUNS = itertools.count()
-CONFIG = QueueConfig(max_episodes=4, max_bytes=40, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
+CONFIG = SmallQueue(max_episodes=4, max_bytes=40, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
 
 
 class QueueMachine(RuleBasedStateMachine):

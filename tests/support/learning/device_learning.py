@@ -63,11 +63,11 @@ class Crossings(TorchDispatchMode):
 def update_options(device: torch.device) -> None:
     """The other objectives, with TF32 allowed, and bf16, whose rounding differs between devices."""
     given: list[dict[str, Any]] = [
-        {"objective": "decoupled", "ratio": "joint", "tf32": True},
+        {"objective": "decoupled", "ratio": "joint", "precision": "tf32"},
         {"policy_denominator": "head_steps", "chunk_length": 3},
     ]
     if device.type == "cuda":  # autocast is for real devices alone
-        given.append({"chunk_length": 3, "burn_in": 2, "amp": "bf16"})
+        given.append({"chunk_length": 3, "burn_in": 2, "precision": "bf16"})
     for options in given:
         config = LearnerConfig(**({"state_stride": 1, "target_kl": 1e9, "gamma": 0.9, "minibatches": 2} | options))
         batch = make_batch(toy_wave(toy_network(), SEEDS), SPACES, config.chunk_length, config.burn_in)
@@ -78,7 +78,7 @@ def update_options(device: torch.device) -> None:
 
         ours, theirs = updated(device), updated(CPU)
         assert ours.keys() == theirs.keys()
-        rounded = device.type == "cuda" and (config.amp == "bf16" or config.tf32)
+        rounded = device.type == "cuda" and config.precision != "float32"
         for name in ("loss_policy", "loss_value", "ratio_error") if rounded else comparable(theirs):
             same(ours[name], theirs[name], 0.05 if rounded else 1e-4)
 

@@ -63,8 +63,7 @@ LEARNER = LearnerConfig(
     chunk_length=4,
     burn_in=2,
     target_kl=1e9,
-    prior_start=1.0,
-    prior_end=1.0,
+    prior_coef=1.0,
 )
 
 

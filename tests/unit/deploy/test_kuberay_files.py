@@ -153,8 +153,8 @@ def test_the_policy_server_uses_existing_flags(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("t\n")
     flags = serve_flags([a.replace("/run/tamiyo", str(tmp_path)) for a in container["args"]])
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
-    assert flags.options.listen == f"0.0.0.0:{ports['grpc']}"
-    assert flags.options.metrics_port == ports["metrics"]
-    assert not flags.options.insecure
+    assert flags.listen == f"0.0.0.0:{ports['grpc']}"
+    assert flags.metrics_port == ports["metrics"]
+    assert not flags.insecure
     (service,) = kind("Service")
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()

@@ -144,7 +144,7 @@ def test_values_of_steps_are_clipped_before_they_enter_a_target() -> None:
 @pytest.mark.parametrize("prior", [False, True])
 def test_absurd_log_probs_neither_break_a_step_nor_enter_a_target(log_prob: float, ratio: str, prior: bool) -> None:
     network, clean = untrained(), make_batch(episodes(), SPACES)
-    config = LearnerConfig(state_stride=1, ratio=ratio, prior_start=0.1 if prior else 0.0)  # type: ignore[arg-type]
+    config = LearnerConfig(state_stride=1, ratio=ratio, prior_coef=0.1 if prior else 0.0)  # type: ignore[arg-type]
     ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config, 1, prior=untrained() if prior else None)
     assert ppo(clean, update=0, version=0)["clipped_log_probs"] == 0
     log_probs, rewards = clean.log_probs.clone(), clean.rewards.clone()

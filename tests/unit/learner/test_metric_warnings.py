@@ -30,7 +30,7 @@ def test_metrics_within_their_limits_give_no_warning() -> None:
     ("metrics", "fields", "words"),
     [
         ({"ratio_error": 1.1e-3}, {}, "off by 0.0011, more than 0.001"),
-        ({"ratio_error": 2.1e-2}, {"amp": "bf16"}, "off by 0.021, more than 0.02"),
+        ({"ratio_error": 2.1e-2}, {"precision": "bf16"}, "off by 0.021, more than 0.02"),
         ({"lag_kl": 0.11}, {}, "0.11 nats away from the one that learns"),
         ({"kl": 0.031, "kl_limit": 0.03}, {}, "KL of 0.031, above 0.03 (1.5 x learner.target_kl)"),
     ],
@@ -41,7 +41,7 @@ def test_each_is_given_once(metrics: dict[str, float], fields: dict[str, Any], w
 
 
 def test_rounding_in_bf16_is_no_alarm() -> None:
-    assert warnings_of({"ratio_error": 1.9e-2}, amp="bf16") == []
+    assert warnings_of({"ratio_error": 1.9e-2}, precision="bf16") == []
 
 
 def test_a_kl_that_stays_high_is_reported_again() -> None:

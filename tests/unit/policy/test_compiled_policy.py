@@ -171,9 +171,7 @@ def wave(seed: int, lengths: Sequence[int], core: str, chunked: bool) -> Batch:
 def updates(seed: int, core: str, chunked: bool) -> tuple[PPOUpdate, PPOUpdate]:
     """Return the same learner's update, compiled and eager, both with a prior."""
     cut = CHUNKS if chunked else {}
-    config = LearnerConfig(
-        state_stride=4, target_kl=1e9, update_epochs=1, minibatches=3, prior_start=1.0, prior_end=1.0, **cut
-    )
+    config = LearnerConfig(state_stride=4, target_kl=1e9, update_epochs=1, minibatches=3, prior_coef=1.0, **cut)
     made = []
     for compile_ in (True, False):
         network, prior = (toy_network(s, core=core, compile=compile_) for s in (seed, seed + 100))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 
-from actors.config import ActingConfig, ActorsConfig
+from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.transport.base import Malformed, Transport
 from actors.transport.redis import RedisTransport, connect, namespaces
@@ -181,11 +181,10 @@ def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> No
 
 def test_an_actor_without_a_learner_reports_that_none_is_running(tmp_path: Path) -> None:
     """The actor may not load the functions, which the learner has not loaded yet."""
-    acting = ActingConfig(actors=ActorsConfig(fetch_timeout_s=0.5))
     with running(tmp_path, "--port", "0", "--aclfile", users(tmp_path)):
         url = f"unix://actor:secret of actor@{tmp_path}/socket"
         with pytest.raises(UserError, match="is a learner running"):
-            RolloutWorker(WorkerSettings(acting, 0, "run", 0, url, "run"))
+            RolloutWorker(WorkerSettings(ActingConfig(), 0, "run", 0, url, "run", first_weights_s=0.5))
 
 
 def test_the_server_refuses_the_shipped_file_with_its_placeholders(tmp_path: Path) -> None:

@@ -39,13 +39,9 @@ RESOLVED = {"policy.head_size": "head_width"}  # read by a property, which the o
 HOMES = {  # where a section may be called just `config`
     "run": ("deploy",),
     "env": ("actors/env", "deploy"),
-    "gym": ("actors/env", "actors/rollout/sampler.py"),
+    "gym": ("actors/gym", "actors/rollout/sampler.py"),
     "external": ("actors/serving/server", "deploy/launch"),
-    "imitation": (
-        "deploy/launch/imitation/pretraining.py",
-        "deploy/launch/imitation/teacher.py",
-        "deploy/launch/imitation/demonstration_files.py",
-    ),
+    "imitation": ("deploy/imitation",),
     "policy": ("actors/policy", "learner/train.py"),
     "actors": ("actors", "deploy"),
     "queue": ("actors/transport",),

@@ -17,8 +17,8 @@ from actors.rules.schedule import NEVER, Scheduled
 from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation import suite
 from deploy.evaluation.play import play
-from deploy.launch.imitation import teacher
-from deploy.launch.imitation.teacher import (
+from deploy.imitation import teacher
+from deploy.imitation.teacher import (
     SURVEY,
     SURVEYS,
     Survey,
@@ -26,14 +26,13 @@ from deploy.launch.imitation.teacher import (
     fit_forest,
     kept_survey,
     survey,
-    teacher_choices,
 )
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
 )
-RULES = ("fixed-column:same@3", "fixed-column:quad@-5")
-CONFIG = Config(env=ENV, imitation=ImitationConfig(episodes=32, hosts=16, rules=RULES))
+CHOICES = (ColumnChoice("same", 3), ColumnChoice("quad", -5))
+CONFIG = Config(env=ENV, imitation=ImitationConfig(episodes=32, hosts=16))
 
 
 @pytest.fixture
@@ -43,17 +42,18 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a pool of processes, which each need seconds to start."""
+    """In place of a pool of processes, which each need seconds to start; and two choices in place of all."""
     monkeypatch.setattr(teacher, "workers", ThreadPoolExecutor)
+    monkeypatch.setattr(teacher, "CHOICES", CHOICES)
 
 
 def test_a_survey_measures_what_the_evaluation_measures() -> None:
-    choices, waves = teacher_choices(RULES), [("spirals", [1, 2, 3]), ("moons", [4, 5])]
+    waves = [("spirals", [1, 2, 3]), ("moons", [4, 5])]
     with ThreadPoolExecutor(1) as pool:
-        seen = survey(CONFIG, choices, waves, pool)  # type: ignore[arg-type]
+        seen = survey(CONFIG, CHOICES, waves, pool)  # type: ignore[arg-type]
     for rows, (task, seeds) in zip((slice(0, 3), slice(3, 5)), waves, strict=True):
         own = replace(suite.on_family(suite.protocol(ENV, 1.0), task), host_width=ENV.host_width)
-        plans = [NEVER, *(choice.schedule for choice in choices)]
+        plans = [NEVER, *(choice.schedule for choice in CHOICES)]
         gains = np.array(
             [[r.gain for r in play(lambda s, p=p: Scheduled(s, p), own, SURVEY, seeds, read_test=False)] for p in plans]
         )
@@ -66,7 +66,7 @@ def test_the_forest_finds_what_a_feature_says() -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(600, 5))
     truth = np.stack([8.0 * ((features[:, 0] > 0) & (features[:, 1] < 0)), np.full(600, 2.0)], 1)
-    gains = fit_forest(teacher_choices(RULES), Survey(features, truth + rng.normal(0.0, 4.0, truth.shape)))
+    gains = fit_forest(CHOICES, Survey(features, truth + rng.normal(0.0, 4.0, truth.shape)))
     assert np.abs(gains.predict(features) - truth).mean() < 1.2
     assert np.isfinite(gains.predict(np.full((1, 5), np.nan))).all()
 
@@ -80,7 +80,7 @@ def test_the_teacher_demonstrates_what_pays(config: Config, monkeypatch: pytest.
         return fit_forest(choices, seen._replace(gains=np.array([[0.0, 100.0]] * len(seen.gains))))
 
     monkeypatch.setattr(teacher, "fit_forest", told)
-    episodes = demonstrate(config)
+    episodes = demonstrate(config, 2)
     assert len(fitted[0].gains) == 16
     assert [e.task_id for e in episodes].count("moons") == 16
     assert len({e.seed for e in episodes}) == len(episodes) == 32
@@ -91,10 +91,6 @@ def test_the_teacher_demonstrates_what_pays(config: Config, monkeypatch: pytest.
     assert len({e.telemetry["rent_weight"] for e in episodes}) == 32  # each at a price of its own
 
 
-def test_choices_are_fixed_columns() -> None:
-    assert teacher_choices(RULES) == (ColumnChoice("same", 3), ColumnChoice("quad", -5))
-
-
 def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[EnvConfig] = []
 
@@ -103,14 +99,13 @@ def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch:
         return survey(config, *rest)
 
     monkeypatch.setattr(teacher, "survey", counted)
-    choices = teacher_choices(RULES)
     with ThreadPoolExecutor(1) as pool:
-        first = kept_survey(config, choices, pool)  # type: ignore[arg-type]
-        again = kept_survey(replace(config, run=replace(config.run, seed=5)), choices, pool)  # type: ignore[arg-type]
+        first = kept_survey(config, CHOICES, pool)  # type: ignore[arg-type]
+        again = kept_survey(replace(config, run=replace(config.run, seed=5)), CHOICES, pool)  # type: ignore[arg-type]
         np.testing.assert_array_equal(again.gains, first.gains)
         np.testing.assert_array_equal(again.features, first.features)
         assert len(asked) == 1
-        kept_survey(replace(config, env=replace(ENV, inner_steps=3)), choices, pool)  # type: ignore[arg-type]
-        kept_survey(config, choices[:1], pool)  # type: ignore[arg-type]
+        kept_survey(replace(config, env=replace(ENV, inner_steps=3)), CHOICES, pool)  # type: ignore[arg-type]
+        kept_survey(config, CHOICES[:1], pool)  # type: ignore[arg-type]
     assert len(asked) == 3
     assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 3

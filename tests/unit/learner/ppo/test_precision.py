@@ -39,13 +39,13 @@ def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None,
 
 def test_bf16_is_near_float32_and_distinguished_from_it() -> None:
     """Within the tolerance of a lag of 0, and not the same arithmetic."""
-    errors = {amp: make(amp=amp)(batch(), update=0, version=0)["ratio_error"] for amp in ("off", "bf16")}
-    assert errors["off"] < 1e-5 < errors["bf16"] < 6e-2
+    errors = {p: make(precision=p)(batch(), update=0, version=0)["ratio_error"] for p in ("float32", "bf16")}
+    assert errors["float32"] < 1e-5 < errors["bf16"] < 6e-2
 
 
-def check_dtypes(monkeypatch: pytest.MonkeyPatch, amp: str, core: torch.dtype) -> None:
+def check_dtypes(monkeypatch: pytest.MonkeyPatch, precision: str, core: torch.dtype) -> None:
     seen: dict[str, set[torch.dtype]] = {"core": set(), "logits": set(), "loss": set()}
-    ppo, given = make(amp=amp), batch()
+    ppo, given = make(precision=precision), batch()
     run, objective = recurrence._fused, update_module.objective
 
     def watch_core(*arguments: Any) -> Any:
@@ -69,7 +69,7 @@ def check_dtypes(monkeypatch: pytest.MonkeyPatch, amp: str, core: torch.dtype) -
 def test_only_the_core_is_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     check_dtypes(monkeypatch, "bf16", torch.bfloat16)
     with without_kernels():
-        check_dtypes(monkeypatch, "off", torch.float32)
+        check_dtypes(monkeypatch, "float32", torch.float32)
 
 
 def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypat
     cudnn, matmul = flags
     cudnn.allow_tf32 = matmul.allow_tf32 = not tf32
     seen = set()
-    ppo = make(tf32=tf32)
+    ppo = make(precision="tf32" if tf32 else "float32")
     evaluate, step = ppo.network.evaluate_steps, ppo.optimizer.step
 
     def watched(call: Any) -> Any:
@@ -169,11 +169,12 @@ def weights_without_gradient(ppo: PPOUpdate) -> list[str]:
 
 def test_a_pass_without_gradient_leaves_none_of_the_weights_without_one() -> None:
     options: dict[str, Any] = {"chunk_length": 3, "burn_in": 2}
-    assert weights_without_gradient(make(amp="bf16", **options)) == weights_without_gradient(make(**options)) == []
+    for precision in ("bf16", "float32"):
+        assert weights_without_gradient(make(precision=precision, **options)) == []
 
 
 def test_weights_that_lose_their_gradient_are_caught() -> None:
-    ppo = make(amp="bf16")
+    ppo = make(precision="bf16")
     ppo.network.encoder.slot.register_forward_hook(lambda module, inputs, output: output.detach())
     lost = weights_without_gradient(ppo)
     assert lost

@@ -16,7 +16,7 @@ from actors.types.episode import Episode
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.prior import Prior, prior_coefficient
+from learner.ppo.prior import Prior
 from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from learner.service import LearnerService, LearnerSettings
@@ -36,7 +36,7 @@ def test_nats_of_each_step(core: str) -> None:
     acting, taught = toy_network(core=core), toy_network(seed=1, core=core)
     episodes = played(acting)
     batch = make_batch(episodes, SPACES)
-    nats = Prior(taught, 1.3).nats(batch)
+    nats = Prior(taught).nats(batch)
     strayed, step = False, 0
     for episode in episodes:
         with torch.no_grad():
@@ -50,12 +50,12 @@ def test_nats_of_each_step(core: str) -> None:
             strayed, step = strayed or abs(expected) > 0.1, step + 1
     assert step == len(nats)
     assert strayed
-    assert Prior(toy_network(core=core), 1.3).nats(batch).abs().max() < 1e-4  # of the policy that acted
+    assert Prior(toy_network(core=core)).nats(batch).abs().max() < 1e-4  # of the policy that acted
 
 
 def test_only_what_was_chosen_freely_is_charged() -> None:
     batch = make_batch(played(toy_network()), SPACES)
-    prior = Prior(toy_network(seed=1), 1.3)
+    prior = Prior(toy_network(seed=1))
     charged, metrics = prior.charge(batch, 0.5)
     assert torch.allclose(batch.rewards - charged.rewards, 0.5 * prior.nats(batch), atol=1e-6)
     free = ~batch.forced
@@ -69,9 +69,9 @@ def test_a_policy_without_rewards_returns_to_its_prior() -> None:
 
     def stray(price: float) -> list[float]:
         network, config = toy_network(), LearnerConfig(lr=3e-3, update_epochs=4, target_kl=0.5, state_stride=1)
-        config = replace(config, prior_start=price, prior_end=price, entropy_anneal_updates=0, entropy_coef=0.0)
+        config = replace(config, prior_coef=price, entropy_start=0.0, entropy_end=0.0)
         ppo = PPOUpdate(network, make_optimizer(network, 3e-3, 0.0), config, seed=1, prior=toy_network(seed=1))
-        prior, found = Prior(toy_network(seed=1), 1.3), []
+        prior, found = Prior(toy_network(seed=1)), []
         for update in range(15):
             episodes = [replace(e, rewards=np.zeros_like(e.rewards)) for e in played(network, 100 * update, 24)]
             batch = make_batch(episodes, SPACES)
@@ -82,13 +82,6 @@ def test_a_policy_without_rewards_returns_to_its_prior() -> None:
     priced, free = stray(1.0), stray(0.0)
     assert np.mean(priced[-5:]) < 0.6 * np.mean(priced[:2])
     assert np.mean(priced[-5:]) < 0.7 * np.mean(free[-5:])
-
-
-def test_the_price_falls_in_a_straight_line() -> None:
-    config = LearnerConfig(prior_start=1.0, prior_end=0.2, prior_anneal_updates=10)
-    assert [prior_coefficient(config, u) for u in (0, 5, 10, 99)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
-    assert config.keeps_prior
-    assert not LearnerConfig().keeps_prior
 
 
 def test_a_resumed_run_whose_prior_is_gone_says_where_it_was(tmp_path: Path) -> None:
@@ -105,6 +98,6 @@ def test_a_resumed_run_whose_prior_is_gone_says_where_it_was(tmp_path: Path) -> 
         )
 
     with pytest.raises(UserError, match=r"no checkpoint at .*taught\.safetensors"):
-        resumed(LearnerConfig(prior_start=1.0)).start()
+        resumed(LearnerConfig(prior_coef=1.0)).start()
     with pytest.raises(UserError, match="invalid Redis URL"):
         resumed(LearnerConfig()).start()

@@ -109,7 +109,7 @@ def test_the_kl_stop_is_at_one_and_a_half_times_its_target() -> None:
 
 
 def test_values_in_force_are_metrics() -> None:
-    metrics = make(lr=3e-4, entropy_anneal_updates=0, entropy_coef=0.02)(batch(), update=0, version=0)
+    metrics = make(lr=3e-4, entropy_start=0.02, entropy_end=0.02)(batch(), update=0, version=0)
     assert (metrics["lr"], metrics["entropy_coef"]) == (3e-4, 0.02)
 
 

@@ -209,10 +209,9 @@ def test_padding_waste_is_what_the_buckets_run_and_bounded() -> None:
     b = batch()
     assert make()(b, update=0, version=0)["padding_waste"] == 1.0  # kernels have none
     with without_kernels():
-        metrics = make(max_padding_waste=1.15, minibatches=1)(batch(), update=0, version=0)
-        assert 1.0 <= metrics["padding_waste"] < 1.15
+        metrics = make(minibatches=1)(batch(), update=0, version=0)
+        assert 1.0 <= metrics["padding_waste"] < 1.3
         assert b.valid.numel() / b.size > 1.5
-        assert make(max_padding_waste=9.0)(b, update=0, version=0)["padding_waste"] > 1.15
 
 
 @pytest.mark.parametrize("options", [{}, {"objective": "decoupled"}, {"ratio": "joint"}])

@@ -14,26 +14,26 @@ from actors.rng import Purpose, stream
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from deploy.config.schema import Config
-from deploy.launch.imitation.demonstration_files import as_demonstrations, read_demonstrations
-from deploy.launch.imitation.teacher import demonstrate
-from deploy.launch.process_settings import checked_spaces
+from deploy.imitation.demonstration_files import as_demonstrations, read_demonstrations
+from deploy.imitation.teacher import demonstrate
 from learner.ppo.imitation import imitate
 from learner.run.checkpoint import Checkpoint, LearnerProgress, save_policy
 
 POLICY = "imitated.safetensors"
+PASSES = 15  # over the demonstrations
 
 
-def pretrained_policy(config: Config, run_dir: Path, console: Console) -> Path:
+def pretrained_policy(config: Config, spaces: Spaces, run_dir: Path, console: Console, jobs: int) -> Path:
     """Pretrain a policy, unless the run folder already has one. Returns the path of its weights."""
-    own, path = config.imitation, run_dir / POLICY
+    path = run_dir / POLICY
     if not path.is_file():
         started = time.monotonic()
-        spaces = checked_spaces(config)
-        episodes = demonstrations(config, spaces, console)
+        episodes = demonstrations(config, spaces, console, jobs)
         torch.manual_seed(config.run.seed)
         network = FactoredRecurrentActorCritic(spaces, config.policy)
-        result = imitate(network, episodes, own.passes, gamma=config.learner.gamma, seed=config.run.seed)
-        save_policy(_checkpoint(network, config.learner.state_stride), path)
+        result = imitate(network, episodes, PASSES, gamma=config.learner.gamma, seed=config.run.seed)
+        weights = to_weights(network, 0, 0, config.learner.state_stride)
+        save_policy(Checkpoint(LearnerProgress(), (), weights, {}, None), path)
         console.print(
             f"imitated {len(episodes)} episodes in {time.monotonic() - started:.0f} s: held-out loss "
             f"{result.before:.2f} > {result.after:.2f} nats per step, same op in {result.agreement:.0%} of steps"
@@ -46,12 +46,12 @@ def pretrained_policy(config: Config, run_dir: Path, console: Console) -> Path:
     return path
 
 
-def demonstrations(config: Config, spaces: Spaces, console: Console) -> list[Episode]:
+def demonstrations(config: Config, spaces: Spaces, console: Console, jobs: int) -> list[Episode]:
     """Return the demonstrations of the teacher and those of `imitation.files`, in random order."""
     own, taught = config.imitation, list[Episode]()
     if own.episodes:
         console.print(f"pretraining: surveying {own.hosts} hosts, then imitating {own.episodes} episodes ...")
-        taught = demonstrate(config)
+        taught = demonstrate(config, jobs)
     if not own.files:
         return taught
     given = read_demonstrations(config, spaces)
@@ -61,7 +61,3 @@ def demonstrations(config: Config, spaces: Spaces, console: Console) -> list[Epi
     together = [*as_demonstrations(taught, config), *given.episodes]
     order = stream(config.run.seed, 1, Purpose.DEMONSTRATIONS).permutation(len(together))
     return [together[i] for i in order]
-
-
-def _checkpoint(network: FactoredRecurrentActorCritic, state_stride: int) -> Checkpoint:
-    return Checkpoint(LearnerProgress(), (), to_weights(network, 0, 0, state_stride), {}, None)

@@ -17,13 +17,12 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.errors import UserError
 from actors.rng import Purpose, stream
 from actors.rollout.wave import Provenance, run_wave
-from actors.rules.choices import LOOK
+from actors.rules.choices import LOOK, TEACHER_CHOICES
 from actors.rules.chooser import ChooserRule
 from actors.rules.gains import ColumnChoice, early_features
-from actors.rules.names import column_choice, parse_rule
+from actors.rules.names import column_choice
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import NEVER, Schedule, Scheduled
 from actors.types.episode import Episode
@@ -31,11 +30,12 @@ from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
 from deploy.evaluation.play import gain_and_rent
 from deploy.evaluation.suite import on_family
-from deploy.launch.machine import cores
 
 WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
 SURVEYS = "surveys"  # folder beside the runs
+CHOICES = tuple(map(column_choice, TEACHER_CHOICES))
+TEMPERATURE = 0.5  # points: the teacher follows a choice in proportion to exp(expected J / temperature)
 TREES, LEAF, SHARE = 200, 4, 0.5  # trees, fewest hosts in a leaf, share of the features tried at a split
 
 
@@ -60,38 +60,21 @@ class Survey(NamedTuple):
     gains: NDArray[np.float64]  # [N, choices] points over never growing
 
 
-def demonstrate(config: Config) -> list[Episode]:
-    """Play about `imitation.episodes` demonstrations of the teacher, equally many per task, in random order.
+def demonstrate(config: Config, jobs: int) -> list[Episode]:
+    """Play about `imitation.episodes` demonstrations of the teacher, equally many per task, in random order, with
+    `jobs` processes.
 
-    First every rule plays `imitation.hosts` hosts, from which the teacher learns what each gains; this survey does not
-    depend on the seed of the run and is kept beside the runs. Then the teacher plays other hosts, each once, at the
+    First every choice plays `imitation.hosts` hosts, from which the teacher learns what each gains; this survey does
+    not depend on the seed of the run and is kept beside the runs. Then the teacher plays other hosts, each once, at the
     price of its episode.
     """
-    choices = teacher_choices(config.imitation.rules)
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
-    with workers(cores()) as pool:
-        gains = fit_forest(choices, kept_survey(config, choices, pool))
+    with workers(jobs) as pool:
+        gains = fit_forest(CHOICES, kept_survey(config, CHOICES, pool))
         waves = _waves(config, config.imitation.episodes, rng)
-        play = partial(_teach, config.run.seed, config.learner.state_stride, gains, config.imitation.temperature)
+        play = partial(_teach, config.run.seed, config.learner.state_stride, gains)
         played = [episode for own in pool.map(play, *_jobs(config, waves)) for episode in own]
     return [played[i] for i in rng.permutation(len(played))]
-
-
-def teacher_choices(rules: Sequence[str]) -> tuple[ColumnChoice, ...]:
-    """Return the choices that names of rules stand for. Raises `UserError` for a name that is no fixed column."""
-    found = []
-    for name in rules:
-        parse_rule(name)
-        kind, _, text = name.partition(":")
-        if kind != "fixed-column":
-            raise UserError(
-                f"imitation.rules has {name!r}: the teacher chooses from rules fixed-column:SIZE[*COLUMNS]@EPOCH"
-            )
-        choice = column_choice(text)
-        if 0 <= choice.epoch < LOOK:
-            raise UserError(f"imitation.rules has {name!r}: the teacher chooses at epoch {LOOK}, not before")
-        found.append(choice)
-    return tuple(found)
 
 
 def kept_survey(config: Config, choices: Sequence[ColumnChoice], pool: ProcessPoolExecutor) -> Survey:
@@ -151,7 +134,7 @@ def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[tuple[s
 def _jobs(
     config: Config, waves: Sequence[tuple[str, list[int]]]
 ) -> tuple[tuple[EnvConfig, ...], tuple[list[int], ...]]:
-    env = replace(config.env, device="cpu", compile=False, cuda_graph=False)
+    env = replace(config.env, device="cpu", cuda_graph=False)
     envs = tuple(on_family(env, task) for task, _ in waves)
     return envs, tuple(seeds for _, seeds in waves)
 
@@ -166,10 +149,8 @@ def _play(plan: Schedule, env: EnvConfig, seeds: Sequence[int]) -> _Wave:
     return _Wave(early_features(ObservationReader(fleet.spaces), seen), np.array(gains))
 
 
-def _teach(
-    run_seed: int, state_stride: int, gains: ForestGains, temperature: float, env: EnvConfig, seeds: Sequence[int]
-) -> list[Episode]:
+def _teach(run_seed: int, state_stride: int, gains: ForestGains, env: EnvConfig, seeds: Sequence[int]) -> list[Episode]:
     fleet = SeedTrainingFleet(env, len(seeds), run_seed)
     source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
-    teacher = ChooserRule(fleet.spaces, gains, temperature)
+    teacher = ChooserRule(fleet.spaces, gains, TEMPERATURE)
     return run_wave(fleet, teacher, seeds, source)

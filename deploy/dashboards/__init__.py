@@ -1,1 +1,0 @@
-"""Grafana dashboards and alert rules, generated from the metric registry."""
