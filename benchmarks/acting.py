@@ -23,7 +23,7 @@ import psutil
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
 from benchmarks.form import Target, parser, publish

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.rollout.sampler import EpisodeSeeds, StreamSampler
 from benchmarks.form import Target, parser, publish
 from benchmarks.learning.in_process import play
