@@ -20,7 +20,6 @@ from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder, SlotEncoder
 from actors.policy.heads import FactoredHeads
 from actors.policy.normalizer import ValueNormalizer
-from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
@@ -117,11 +116,11 @@ class NetworkKernels:
         noise: Array,
         greedy: Array,
         rows: Array,
-        before: PolicyState,
-        after: PolicyState,
+        before: tuple[Array, Array],
+        after: tuple[Array, Array],
     ) -> Decision:
-        """Choose for N rows, whose recurrent states are at `rows [N]` of `before`; write those after the step to
-        `after`, which may be the same. Rows marked in `greedy [N]` take the most likely choices.
+        """Choose for N rows, whose recurrent states h and c are at `rows [N]` of `before`; write those after the step
+        to `after`, which may be the same. Rows marked in `greedy [N]` take the most likely choices.
 
         Raises `ValueError` for inputs of other shapes, which kernels do not check, and `IndexError` for a blueprint
         that there is not.
@@ -129,19 +128,17 @@ class NetworkKernels:
         n, net = len(obs), self.net
         slot = masks.op[:, :0] if masks.slot is None else masks.slot
         inputs = [_plain(a) for a in (obs, blueprint_indices, masks.op, slot, masks.rest, noise)]
-        fit = all(len(a) == n for a in (*inputs, rows, greedy))
-        if not fit or any(a.size != n * width for a, width in zip(inputs, self.widths.values(), strict=True)):
+        lengths = {n, len(rows), len(greedy), *map(len, inputs)}
+        if len(lengths) > 1 or [a.size for a in inputs] != [n * width for width in self.widths.values()]:
             shapes = dict(zip(self.widths, (a.shape for a in inputs), strict=True))
             raise ValueError(f"inputs of {n} rows do not fit the network: {shapes}, expected widths {self.widths}")
-        obs, blueprint_indices, *legal, noise = (
-            a if a.ndim == 2 else a.reshape(n, a.size // n if n else 0) for a in inputs
-        )
+        obs, blueprint_indices, *legal, noise = inputs
+        op, slot, rest = (mask.reshape(n, mask.size // n if n else 0) for mask in legal)
         choices = np.empty((n, net.heads), np.int64), np.empty((n, net.heads), np.float32)
         in_force, values = np.empty((n, net.choices), np.bool_), np.empty((2, n), np.float32)
         network = self.plan, self.table, weights.flat, weights.stats, *self.rules, weights.numbers
-        h, c, new_h, new_c = (t.numpy() for t in (*before[:2], *after[:2]))
-        given = obs, blueprint_indices, *legal, noise, greedy, rows, h, c
-        all_legal = self.kernels.step(*network, *given, *choices, in_force, values, new_h, new_c)
+        given = obs, blueprint_indices, op, slot, rest, noise, greedy, rows
+        all_legal = self.kernels.step(*network, *given, *before, *choices, in_force, values, *after)
         return Decision(*choices, in_force, values, all_legal)
 
     def evaluate(self, steps: Steps) -> tuple[Tensor, ...]:

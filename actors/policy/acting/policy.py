@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from actors.policy.network import ActOutput, EmptyMask, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.publish import load_weights
@@ -16,7 +17,7 @@ from actors.types.actions import ActionMasks
 from actors.types.weights import WeightSet
 
 if TYPE_CHECKING:
-    from actors.policy.kernels import NetworkKernels
+    from actors.policy.kernels import Decision, NetworkKernels
 
 
 class Program(Protocol):
@@ -89,13 +90,15 @@ class ActingPolicy:
             return self.network.act(obs, blueprint_indices, masks, state, noise, deterministic)
         if state.h.shape[1] != len(obs):
             raise ValueError(f"{len(obs)} rows need a state of as many: it has {state.h.shape[1]}")
-        before = state._replace(h=state.h.contiguous(), c=state.c.contiguous())
-        after = state._replace(h=torch.empty_like(before.h), c=torch.empty_like(before.c))
+        h, c = (_contiguous(t) for t in (state.h, state.c))
+        new_h, new_c = np.empty_like(h), np.empty_like(c)
         rows, greedy = np.arange(len(obs)), np.full(len(obs), deterministic)
-        decision = self._kernels.step(self._weights, obs, blueprint_indices, masks, noise, greedy, rows, before, after)
+        given = obs, blueprint_indices, masks, noise, greedy, rows
+        decision = self._kernels.step(self._weights, *given, (h, c), (new_h, new_c))
         if not decision.all_legal:
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
-        return self._output(*decision[:3], *decision.values), after
+        after = PolicyState(torch.from_numpy(new_h), torch.from_numpy(new_c), state.cells, state.usage)
+        return self._output(decision), after
 
     def run(
         self,
@@ -111,12 +114,11 @@ class ActingPolicy:
         """See `Program.run`."""
         if self._kernels is None:
             return self._run_eagerly(obs, blueprint_indices, masks, states, rows, noise, greedy, keep)
-        after = states
         if not keep:
             states, rows = states.rows(torch.from_numpy(rows)), np.arange(len(rows))
-            after = states
-        decision = self._kernels.step(self._weights, obs, blueprint_indices, masks, noise, greedy, rows, states, after)
-        return self._output(*decision[:3], *decision.values)
+        arrays = states.h.numpy(), states.c.numpy()
+        given = obs, blueprint_indices, masks, noise, greedy, rows
+        return self._output(self._kernels.step(self._weights, *given, arrays, arrays))
 
     @torch.inference_mode()
     def _run_eagerly(
@@ -140,13 +142,13 @@ class ActingPolicy:
                 tensor.index_copy_(1, index, updated)
         return self.network.decision(masks, *step[:4])
 
-    def _output(
-        self,
-        actions: NDArray[np.int64],
-        log_probs: NDArray[np.float32],
-        in_force: NDArray[np.bool_],
-        values: NDArray[np.float32],
-        baselines: NDArray[np.float32],
-    ) -> ActOutput:
+    def _output(self, decision: Decision) -> ActOutput:
+        actions, log_probs, in_force, both, _ = decision
+        values, baselines = both[0], both[1]
         bootstrap = values if self.network.config.bootstrap == "sampled" else baselines
         return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
+
+
+def _contiguous(t: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = t.numpy()
+    return array if array.flags.c_contiguous else array.copy("C")
