@@ -1,11 +1,11 @@
-"""One step of the policy: the compiled kernel against the traced program and sb3-contrib, and what the endpoint gains.
+"""One step of the policy: the compiled kernel against the network itself and sb3-contrib, and what the endpoint gains.
 
     python -m benchmarks.acting [--quick] [--json FILE] [--endpoint]
 
 `flat` is the network of `benchmarks.learner` (observations of 16 numbers, 4 actions), whose peer is sb3-contrib's
 recurrent policy of the same sizes; `seeds` is the default policy with five slots. All sides call `act` (or `predict`)
 in turns in one process on one thread; the least CPU time per call counts. `--endpoint` also runs two policy servers,
-one with kernels and one with traced programs, and loads them in turns with closed loops; CPU time per step is that of
+one with kernels and one without, and loads them in turns with closed loops; CPU time per step is that of
 the server's process.
 """
 
@@ -23,7 +23,7 @@ import psutil
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
 from benchmarks.form import Target, parser, publish
@@ -38,7 +38,7 @@ Call = Callable[[], object]
 
 
 def without_kernels(network: FactoredRecurrentActorCritic) -> ActingPolicy:
-    """Return a policy that acts by a traced program, as where there are no kernels."""
+    """Return a policy that acts by the network itself, as where there are no kernels."""
     with patch.object(FactoredRecurrentActorCritic, "has_kernels", False):
         return ActingPolicy(network)
 
@@ -89,10 +89,10 @@ def in_turns(sides: dict[str, Call], rounds: int, calls: int) -> dict[str, float
 
 
 def compare(name: str, network: FactoredRecurrentActorCritic, shape: Shape | None, rounds: int) -> list[dict[str, Any]]:
-    kernel, traced = ActingPolicy(network), without_kernels(network)
+    kernel, eager = ActingPolicy(network), without_kernels(network)
     rows = []
     for count in SIZES:
-        sides = {"kernel": acting(kernel, count), "traced": acting(traced, count)}
+        sides = {"kernel": acting(kernel, count), "eager": acting(eager, count)}
         if shape is not None and have_sb3():
             sides["sb3-contrib"] = peer(count, shape)
         for side, us in (found := in_turns(sides, rounds, max(10, 400 // count))).items():
@@ -104,8 +104,8 @@ def compare(name: str, network: FactoredRecurrentActorCritic, shape: Shape | Non
 def endpoint(seconds: float, rounds: int) -> list[dict[str, Any]]:
     """Load the servers alternately with one session and with 16, by unary calls and by streams."""
     rows = []
-    with running_server("policy") as kernel, running_server("traced") as traced, running_server("echo") as echo:
-        servers = {"kernel": kernel, "traced": traced, "echo": echo}
+    with running_server("policy") as kernel, running_server("eager") as eager, running_server("echo") as echo:
+        servers = {"kernel": kernel, "eager": eager, "echo": echo}
         for kind, sessions in (("unary", 1), ("unary", 16), ("stream", 1), ("stream", 16)):
             loads: dict[str, list[tuple[LoadResult, float]]] = {side: [] for side in servers}
             for _ in range(rounds):
@@ -148,9 +148,9 @@ def main() -> None:
     rows = compare("seeds", default, None, rounds)
     rows += compare("flat", our_network(Shape(), "cpu").eval(), Shape(), rounds)
     targets = [
-        Target(f"{row['policy']}, {row['N']} rows: kernel over traced", row["kernel over it"], GOALS[row["N"]])
+        Target(f"{row['policy']}, {row['N']} rows: kernel over eager", row["kernel over it"], GOALS[row["N"]])
         for row in rows
-        if row["side"] == "traced" and row["N"] in GOALS
+        if row["side"] == "eager" and row["N"] in GOALS
     ]
     if not have_sb3():
         print("sb3-contrib is not installed, so it is left out: pip install 'tamiyo[bench]'")

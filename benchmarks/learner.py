@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason, Episode, RecurrentState

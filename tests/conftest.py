@@ -44,7 +44,6 @@ LONGEST = (
     "property/env/test_cnn_fleet.py",
     "integration/deploy/test_status_watch.py",
     "property/env/test_fleet.py",
-    "unit/policy/test_compiled_policy.py",
     "unit/growth/test_ddp.py",
 )
 """The files that take longest. They run first, so that no worker is left with one at the end."""

@@ -68,9 +68,6 @@ class PolicyConfig:
     initial_log_std: float = 0.0
     """Its initial value, in units of half the range of a bounded action. It is clamped to [-5, 2]. For simulators that
     large actions break."""
-    compile: bool = False
-    """Run acting and training with torch.compile. For large policies on a GPU. The first calls take tens of seconds.
-    Inputs beyond PyTorch's recompilation limit run eagerly, with one warning."""
 
     @property
     def is_recurrent(self) -> bool:

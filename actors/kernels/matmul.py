@@ -9,7 +9,7 @@ summed in the same order in every tile, so its result does not depend on the oth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -19,16 +19,6 @@ from numpy.typing import NDArray
 
 from actors.kernels.cache import has_feature
 from actors.kernels.decorators import inner
-
-
-class Matrix(NamedTuple):
-    """A packed matrix: offsets of weights and biases, number of inputs, and padded number of outputs."""
-
-    weight: int
-    bias: int
-    depth: int
-    width: int
-
 
 LANES, VECTORS = (16, 4) if has_feature("avx512f") else (8, 2)
 """Numbers per vector, and vectors per panel: 6 rows of a panel fill 24 of AVX-512's 32 registers, or 12 of 16."""
@@ -40,11 +30,6 @@ _insert: Any = get_or_insert_function
 _INDEX, _REAL, _BIT = ir.IntType(64), ir.FloatType(), ir.IntType(1)
 _VECTOR, _MASK = ir.VectorType(_REAL, LANES), ir.VectorType(_BIT, LANES)
 _ALIGN = ir.IntType(32)(4)
-
-
-def padded(width: int) -> int:
-    """Return the number of floats per row of the result of `product` with `width` outputs: a multiple of LANES."""
-    return -(-width // LANES) * LANES
 
 
 def _tile(rows: int, vectors: int, masked: bool = False) -> Callable[..., None]:
@@ -269,21 +254,6 @@ def _transposed_block(typing: Any, x: Any, x0: Any, xr: Any, y: Any, y0: Any, yr
 
 
 _transpose: Any = intrinsic(_transposed_block)
-
-
-@inner
-def product(w: Array, m: Matrix, x: Array, x0: int, stride: int, rows: int, y: Array) -> None:
-    """Compute `rows` rows of `m.width` outputs in `y`, from `m.depth` inputs each at `x[x0 + r * stride]`.
-
-    `w` holds the packed weights and the biases of `m`. `x` and `y` are flat.
-    """
-    matmul(w, m.bias, 0, x, x0, stride, 1, w, m.weight, PANEL, PANEL * m.depth, m.depth, y, 0, m.width, rows, m.width)
-
-
-@inner
-def packed_size(outputs: int, inputs: int) -> int:
-    """Return the number of floats that `pack_transposed` needs."""
-    return -(-outputs // PANEL) * PANEL * inputs
 
 
 @inner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
-from actors.policy.compiled import compiled, dynamic
 from actors.policy.cores.core import Recurrent, make_core
-from actors.policy.cores.sequences import BucketLayout, Steps
+from actors.policy.cores.sequences import Steps
 from actors.policy.distribution import choose, floor_mass, masked_log_probs
 from actors.policy.encoder import Encoded, make_encoder
 from actors.policy.gaussian import QUADRATURE, GaussianHeads, entropy, log_prob, sample
@@ -100,7 +99,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         super().__init__()
         self.spaces, self.config = spaces, config
         self.floor_mass = floor_mass(config, spaces)
-        self.categorical = spaces.action.num_categorical  # torch.compile cannot compute a cached property
+        self.categorical = spaces.action.num_categorical
         self.encoder = make_encoder(spaces, config)
         self.core = make_core(self.encoder.core_input_size, config)
         self.norm = nn.LayerNorm(config.hidden_size)
@@ -158,14 +157,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         uniform = self._draw(len(obs)) if noise is None else torch.from_numpy(noise).to(device)
         masks = ActionMasks.all_legal(self.spaces.action, len(obs)) if masks is None else masks
         state = self.initial_state(len(obs)) if state is None else state
-        legal, run_step = MaskTensors.of(masks, device), _step
-        if self.config.compile:
-            own_obs, blueprints, uniform = (dynamic(t) for t in (own_obs, blueprints, uniform))
-            legal = MaskTensors(*map(dynamic, legal))
-            # Without copies, initial states and later ones would differ in strides and in being inference tensors.
-            copies = (t.clone(memory_format=torch.contiguous_format) for t in state)
-            state, run_step = PolicyState(*(dynamic(t, 1) for t in copies)), compiled(_step)
-        step = run_step(self, own_obs, blueprints, legal, state, uniform, deterministic)
+        legal = MaskTensors.of(masks, device)
+        step = self.step(own_obs, blueprints, legal, state, uniform, deterministic)
         if not bool(step.all_legal):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         return self.decision(masks, *step[:4]), step.state
@@ -197,7 +190,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         if self.gaussian is not None:
             first = self.categorical
             means = torch.cat([s.logits for s in samples[first:]], -1)
-            cells, own = sample(means, self.gaussian.log_std(core), noise[:, first:], deterministic)
+            greedy = deterministic.unsqueeze(-1) if isinstance(deterministic, Tensor) else deterministic
+            cells, own = sample(means, self.gaussian.log_std(core), noise[:, first:], greedy)
             actions, log_probs = torch.cat([actions[:, :first], cells], -1), torch.cat([log_probs[:, :first], own], -1)
         return StepOutput(
             actions,
@@ -215,35 +209,30 @@ class FactoredRecurrentActorCritic(nn.Module):
         Under autocast, encoder and LSTM run in the autocast dtype; memory, heads and values in float32.
         """
         if self._uses_kernels(steps):
-            from actors.policy.gradients.function import evaluate_steps  # imports Numba
+            from actors.policy.kernels import evaluate_steps  # imports Numba
 
             log_probs, entropies, values, baselines, hidden = evaluate_steps(self, steps)
             return Evaluation(log_probs, entropies, values, baselines, hidden, hidden[:, :0])
-        if not self.config.compile or len(steps.obs) < 2:  # see `actors.policy.compiled`
-            return _evaluate(self, *steps[:5], steps.layout.buckets)
-        state = steps.state
-        if state.h.shape[1] < 2:
-            state = PolicyState(*(torch.cat([t, t], 1) for t in state))  # the layout does not refer to the second row
-        obs, blueprints, actions, masks = (dynamic(t.contiguous()) for t in steps[:4])
-        state = PolicyState(*(dynamic(t.contiguous(), 1) for t in state))
-        layout = [dynamic(t) for t in steps.layout.buckets.pack()]
-        return compiled(_evaluate)(self, obs, blueprints, actions, masks, state, layout)
+        encoded = self._encode(steps.obs, steps.blueprint_indices)
+        out = self.core.sequence(encoded.core_input, steps.layout.buckets, steps.state)
+        with torch.autocast(steps.obs.device.type, enabled=False):
+            evaluation = self.score(out.output, encoded.slots, steps.actions, steps.masks)
+        return evaluation._replace(memory=out.memory)
 
     @property
     def has_kernels(self) -> bool:
-        """Whether there are kernels for this network: not for continuous heads, devices other than CPUs,
-        `policy.compile`, nor for spaces that mix slots with independent heads."""
+        """Whether there are kernels for this network: not for continuous heads, an external memory, devices other than
+        CPUs, nor for spaces that mix slots with independent heads."""
         spec, slots, weight = self.spaces.action, self.spaces.slots, self.norm.weight
         usual = spec.conditioned == (slots > 0) and (spec.conditioned or bool(spec.relevance_table.all()))
         on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
-        return usual and on_cpu and not spec.num_continuous and not self.config.compile
+        return usual and on_cpu and not spec.num_continuous and self.config.core != "lstm+memory"
 
     def _uses_kernels(self, steps: Steps) -> bool:
-        """Whether kernels evaluate these steps: not with an external memory, in reduced precision, nor where gradients
-        with respect to inputs are wanted."""
+        """Whether kernels evaluate these steps: not in reduced precision, nor where gradients with respect to inputs
+        are wanted."""
         return (
             len(steps.obs) > 0
-            and self.config.core != "lstm+memory"
             and steps.obs.dtype == torch.float32
             and not any(t.requires_grad for t in (steps.obs, *steps.state))
             and not torch.is_autocast_enabled("cpu")
@@ -262,7 +251,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         logits, relevant = self.heads(core, slots, actions), self.counted[actions[:, 0]]
         floor, mass = self.config.probability_floor, self.floor_mass
         op_log_probs = logits[0]
-        if self.config.critic == "q_op":  # must precede the scorer, whose graph captures `floor` under torch.compile
+        if self.config.critic == "q_op":
             with torch.no_grad():
                 op_log_probs = masked_log_probs(op_log_probs, masks[:, : op_log_probs.shape[1]], floor, mass)
         first, gaussian = self.categorical, self.gaussian
@@ -335,7 +324,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         if relevant is not None:
             canonical = torch.zeros_like(mask) if self.config.causal_masks else torch.ones_like(mask)
             canonical[:, 0] = True
-            mask = torch.where(relevant[:, None], mask, canonical)
+            # Not `torch.where`, which ONNX runtimes lack for booleans.
+            mask = (relevant[:, None] & mask) | (~relevant[:, None] & canonical)
         log_probs = masked_log_probs(logits, mask, self.config.probability_floor, self.floor_mass)
         choice = choose(log_probs, noise, deterministic)
         chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
@@ -351,22 +341,3 @@ def decision(spaces: Spaces, config: PolicyConfig, masks: ActionMasks, *chosen: 
     in_force = masks.in_force(spaces.action, actions, config.causal_masks)
     bootstrap = values if config.bootstrap == "sampled" else baselines
     return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
-
-
-def _step(network: FactoredRecurrentActorCritic, *args: Any) -> StepOutput:
-    return network.step(*args)
-
-
-def _evaluate(
-    network: FactoredRecurrentActorCritic,
-    obs: Tensor,
-    blueprint_indices: Tensor,
-    actions: Tensor,
-    masks: Tensor,
-    state: PolicyState,
-    layout: BucketLayout | list[Tensor],
-) -> Evaluation:
-    encoded = network._encode(obs, blueprint_indices)
-    out = network.core.sequence(encoded.core_input, layout, state)
-    with torch.autocast(obs.device.type, enabled=False):
-        return network.score(out.output, encoded.slots, actions, masks)._replace(memory=out.memory)

@@ -18,10 +18,12 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 
-NOT_ARCHITECTURE = ("compile", "initial_log_std")
+NOT_ARCHITECTURE = ("initial_log_std",)
 """Fields of `PolicyConfig` that do not affect the function computed: weights are compatible across their values."""
 LEGACY_FIELDS = {"floor_mass": MAX_FLOOR_MASS}
 """Fields that are missing in older files, with the values that those policies were trained with."""
+REMOVED_FIELDS = ("compile",)
+"""Fields of older files that no longer exist and did not affect the function computed."""
 
 
 def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
@@ -78,7 +80,8 @@ def config_of(weights: WeightSet) -> PolicyConfig:
 def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
     try:
         stored = json.loads(weights.architecture)
-        return Spaces.from_json(json.dumps(stored["spaces"])), PolicyConfig(**{**LEGACY_FIELDS, **stored["policy"]})
+        policy = {name: value for name, value in stored["policy"].items() if name not in REMOVED_FIELDS}
+        return Spaces.from_json(json.dumps(stored["spaces"])), PolicyConfig(**{**LEGACY_FIELDS, **policy})
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise UserError(f"these weights have no valid description of their network ({error!r:.200})") from error
 
@@ -125,8 +128,8 @@ def from_weights(
     """Build the network that the weights describe, in evaluation mode.
 
     `spaces` may differ from the stored ones in the number of slots, `config` in fields that are not part of the
-    architecture, such as `compile`. PyTorch's random number generator is left as it was, so that a training that loads
-    a policy draws the same numbers as one that does not. Raises `UserError` if the weights do not fit.
+    architecture. PyTorch's random number generator is left as it was, so that a training that loads a policy draws the
+    same numbers as one that does not. Raises `UserError` if the weights do not fit.
     """
     own_spaces, own_config = _described(weights)
     spaces, config = spaces or own_spaces, config or own_config

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from actors.config import BUFFER_STEPS, ActingConfig
 from actors.errors import UserError
 from actors.heartbeat import Heartbeat
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import ActingConfig, QueueConfig
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import ActOutput
 from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState

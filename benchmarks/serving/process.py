@@ -1,4 +1,4 @@
-"""Run a server in its own process: the policy server, with kernels or with traced programs, or an echo server with the
+"""Run a server in its own process: the policy server, with kernels or without, or an echo server with the
 same messages and no policy."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ServerProcess(NamedTuple):
 def running_server(
     kind: str, metrics_port: int = 0, ttl_s: float = 3600.0, device: str = "cpu"
 ) -> Iterator[ServerProcess]:
-    """Run a server of this kind, `policy`, `traced` or `echo`, during a `with` block.
+    """Run a server of this kind, `policy`, `eager` or `echo`, during a `with` block.
 
     Raises `RuntimeError` if it ends.
     """
@@ -124,5 +124,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
     kind, metrics_port, ttl_s, device = sys.argv[1:]
-    with patch.object(FactoredRecurrentActorCritic, "has_kernels", False) if kind == "traced" else nullcontext():
+    with patch.object(FactoredRecurrentActorCritic, "has_kernels", False) if kind == "eager" else nullcontext():
         asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), float(ttl_s), device))

@@ -11,7 +11,7 @@ import torch
 
 from actors.errors import UserError
 from actors.policy.acting.exported import INPUTS, OUTPUTS, example_inputs, export_step
-from actors.policy.acting.onnx_program import onnx_step
+from actors.policy.acting.onnx import onnx_step
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash
 from learner.run.checkpoint import load_policy

@@ -132,7 +132,7 @@ def _new_folder(config: Config) -> Path:
 def compile_kernels(config: Config, console: Console, actors: bool = True, learner: bool = True) -> None:
     """Compile what actors and learner need before any of them starts; otherwise each would wait for it in the run."""
     learns_here = learner and pick_device(config.learner.device).type == "cpu"
-    parts = [kernels.POLICY] if (actors or learns_here) and not config.policy.compile else []
+    parts = [kernels.POLICY] if actors or learns_here else []
     if actors and config.on_seed_hosts:
         parts += [kernels.ENVIRONMENTS] if config.env.backend != "torch" else []
         parts += [kernels.CNNS] if config.env.device != "cuda" and _has_cnns(config) else []

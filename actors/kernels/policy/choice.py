@@ -1,38 +1,50 @@
-"""Choosing from a masked categorical distribution with probability floors (see `actors.policy.distribution`)."""
+"""Choosing actions: masks in force, and samples from a categorical distribution (see `actors.policy.distribution`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.kernels.decorators import ordered
-from actors.kernels.policy.functions import exponential
+from actors.kernels.decorators import inner, ordered
+from actors.kernels.policy.sizes import NetShape
 
 Array = NDArray[Any]
 
 
-@ordered
-def probabilities(logits: Array, legal: Array, floor: Any, mass: Any, probs: Array) -> None:
-    """Compute `probs [n]` from `logits [n]` and the mask `legal [n]`. Without legal choices they are NaN."""
-    most, count = np.float32(-np.inf), 0
-    for j in range(legal.size):
-        if legal[j]:
-            count += 1
-            most = most if most > logits[j] else logits[j]  # NaN counts as the largest
-    total = np.float32(0.0)
-    for j in range(legal.size):
-        probs[j] = exponential(logits[j] - most) if legal[j] else np.float32(0.0)
-        total += probs[j]
-    if count == 0:
-        probs[:] = np.float32(np.nan)
+class Sampling(NamedTuple):
+    """How the actions of N steps are chosen: `ActionMasks`, each flat after the first dimension, and noise. Where the
+    actions are given, nothing is read."""
+
+    on: bool
+    op: Array  # bool [N, ops]
+    slot: Array  # [N, ops * S], or [N, 0]
+    rest: Array  # [N, ops * S * R], or [N, R]
+    noise: Array  # float64 [N, H]
+    greedy: Array  # bool [N]: steps that take the most likely choices
+
+
+@inner
+def restrict(
+    z: NetShape, relevance: Array, sampling: Sampling, actions: Array, step: int, head: int, column: int, legal: Array
+) -> None:
+    """Write the mask in force of one head, given the earlier choices in `actions [N, H]`. The mask's first place in the
+    flat masks of all heads is `column`."""
+    op = actions[step, 0] if head > 0 else 0
+    if head > 0 and not relevance[op, head]:
+        for j in range(legal.size):
+            legal[j] = j == 0 or not z.causal
         return
-    share = min(np.float32(floor), np.float32(mass) / np.float32(count))
-    kept = (np.float32(1.0) - np.float32(count) * share) / total
+    mask, first = sampling.op[step], 0
+    if head > 0 and head >= z.heads - z.rest:
+        mask, first = sampling.rest[step], column - z.ops - z.slots
+        if z.slots > 0:
+            first += (op * z.slots + actions[step, 1]) * (z.choices - z.ops - z.slots)
+    elif head > 0:
+        mask, first = sampling.slot[step], op * z.slots
     for j in range(legal.size):
-        if legal[j]:
-            probs[j] = kept * probs[j] + share
+        legal[j] = mask[first + j]
 
 
 @ordered

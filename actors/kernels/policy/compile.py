@@ -1,26 +1,25 @@
-"""`compile_kernels`: compiles the kernels of this folder once per machine."""
+"""`load_kernels`: the kernels of this folder, compiled once per machine."""
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.kernels.compile import compile_once
-from actors.kernels.policy.gradients.run import activation_size, differentiate, evaluate
-from actors.kernels.policy.gradients.sizes import LATER, SIZES
-from actors.kernels.policy.net import FEEDFORWARD, NET, Net
-from actors.kernels.policy.step import run_step
+from actors.kernels.policy import run
+from actors.kernels.policy.sizes import LATER, SIZES
 
 PRECISION = "float32"
 
 
-class GradientKernels(NamedTuple):
-    """The compiled functions of `gradients.run`."""
+class Kernels(NamedTuple):
+    """The compiled functions of `run`."""
 
+    pack: Any
     activation_size: Any
+    step: Any
     evaluate: Any
     differentiate: Any
 
@@ -31,54 +30,29 @@ def compile_kernels() -> None:
 
 
 @cache
-def load_step() -> Any:
-    """Return `run_step`, compiled and loaded: tenths of a second where the kernels are compiled."""
+def load_kernels() -> Kernels:
+    """Return the kernels, compiled and loaded: tenths of a second where they are compiled."""
     compile_kernels()
-    _run_step(PRECISION)
-    return run_step.of(PRECISION)
-
-
-@cache
-def load_gradients() -> GradientKernels:
-    """Return the kernels of sequences, compiled and loaded: tenths of a second where they are compiled."""
-    compile_kernels()
-    _run_gradients(PRECISION)
-    return GradientKernels(*(kernel.of(PRECISION) for kernel in (activation_size, evaluate, differentiate)))
+    fill_cache(PRECISION)
+    return Kernels(*(getattr(run, name).of(PRECISION) for name in Kernels._fields))
 
 
 def fill_cache(precision: str) -> None:
-    """Compile the kernels in this process, by a step and an evaluation of no rows."""
-    _run_step(precision)
-    _run_gradients(precision)
-
-
-def _run_step(precision: str) -> None:
-    plan = np.zeros(NET, np.int64)
-    plan[Net._fields.index("core")] = FEEDFORWARD
-    reals, flags, whole = (partial(_empty, dtype) for dtype in (np.float32, np.bool_, np.int64))
-    states = [reals(0, 0, 0) for _ in range(8)]  # before and after
-    options = plan, reals(0), np.zeros(1), np.zeros(4), whole(0), flags(0, 0)
-    masks = flags(0, 0), flags(0, 0), flags(0, 0)
-    noise, greedy, decision = np.zeros((0, 0)), flags(0), (whole(0, 0), reals(0, 0), flags(0, 0), reals(2, 0))
-    run = run_step.of(precision)
-    run(*options, reals(0, 0), whole(0, 0), *masks, whole(0), *states[:4], noise, greedy, *decision, *states[4:])
-
-
-def _run_gradients(precision: str) -> None:
-    reals, flags, whole = (partial(_empty, dtype) for dtype in (np.float32, np.bool_, np.int64))
-    plan = np.zeros(SIZES, np.int64)
-    params = np.full(LATER + 4, np.zeros(1).ctypes.data)
-    counts, like, network = np.zeros_like(params), reals(0), (np.zeros(1), whole(0), flags(0, 0), np.zeros(2))
-    order = whole(0), np.zeros(1, np.int64), whole(0)
-    steps = reals(0, 0), whole(0, 0), whole(0, 0), flags(0, 0)
-    activation_size.of(precision)(like, plan, 0)
-    results = reals(0, 0), reals(0, 0), reals(0)
-    given = like, plan, params, counts
-    evaluate.of(precision)(
-        *given, *network, *order, *steps, reals(0, 0, 0), reals(0, 0, 0), reals(0), *results, reals(0), reals(0, 0)
-    )
-    differentiate.of(precision)(*given, *network[1:], *order, *steps, reals(0, 0, 0), reals(0), *results, params)
-
-
-def _empty(dtype: type, *shape: int) -> NDArray[Any]:
-    return np.zeros(shape, dtype)
+    """Compile the kernels in this process, by a pass of no steps through a network without layers and with one head."""
+    one, two, three = (np.zeros((0,) * k, np.float32) for k in (1, 2, 3))
+    whole, flags = np.zeros(0, np.int64), np.zeros((0, 0), np.bool_)
+    plan, table = np.zeros(SIZES, np.int64), np.zeros((LATER + 4, 3), np.int64)
+    addresses = np.full(len(table), np.zeros(1).ctypes.data)
+    rules = np.zeros(1, np.int64), flags, np.zeros(4)
+    network = plan, table, one, np.zeros(1), *rules
+    obs, blueprints, actions = two, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+    order = whole, np.zeros(1, np.int64), whole
+    kernels = Kernels(*(getattr(run, name).of(precision) for name in Kernels._fields))
+    kernels.pack(plan, table, addresses, one)
+    kernels.activation_size(plan, 0)
+    sampling = flags, flags, flags, np.zeros((0, 0)), np.zeros(0, np.bool_)
+    chosen = actions, two, flags, np.zeros((2, 0), np.float32)
+    kernels.step(*network, obs, blueprints, *sampling, whole, three, three, *chosen, three, three)
+    given = *order, obs, blueprints, actions, flags
+    kernels.evaluate(*network, *given, three, three, one, two, two, one, one, two)
+    kernels.differentiate(plan, table, addresses, *rules, *given, three, one, two, two, one, addresses)

@@ -1,105 +1,203 @@
-"""The encoder: from observations to the core's input and one encoding per slot."""
+"""The encoders (see `actors.policy.encoder`) and their gradients."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner, ordered
-from actors.kernels.matmul import product
-from actors.kernels.policy.functions import layer_norm, rectify
-from actors.kernels.policy.net import BASE, SLOT, Net, matrix
+from actors.kernels.policy.layers import (
+    bias_gradient,
+    input_gradient,
+    linear,
+    normalize,
+    normalize_gradient,
+    weight_gradient,
+)
+from actors.kernels.policy.sizes import (
+    BASE,
+    BLUEPRINT,
+    SLOT,
+    SLOT_TABLE,
+    Activations,
+    NetShape,
+    Parameters,
+    Weights,
+    base_inputs,
+    floats,
+    row_width,
+    vector,
+)
 
 Array = NDArray[Any]
+_ZERO = np.float32(0.0)
+
+
+class StepInputs(NamedTuple):
+    """Inputs of N steps, in any order; `order [N]` is the index of the step that is processed at each place."""
+
+    order: Array  # int64
+    obs: Array  # [N, D]
+    blueprints: Array  # int64 [N, S]
+    actions: Array  # int64 [N, H]
+    masks: Array  # bool [N, A]
 
 
 @ordered
-def _normalize(net: Net, stats: Array, obs: Array, base: Array, slots: Array) -> None:
+def _standardize(z: NetShape, stats: Array, obs: Array, base: Array, slots: Array, slot_row: int) -> None:
     """Normalize and split an observation, in float64 as the network does; `stats` is mean, scale and clip."""
-    size, clip = net.obs, stats[2 * net.obs]
-    for k in range(size):
-        z = 0.0 if net.blind else np.float64(obs[k])
-        z = (z - stats[k]) * stats[size + k]
-        z = clip if z > clip else z  # NaN stays NaN
-        z = -clip if z < -clip else z
-        if k < net.base:
-            base[k] = z
+    clip = stats[2 * z.obs]
+    for k in range(z.obs):
+        x = 0.0 if z.blind else np.float64(obs[k])
+        x = (x - stats[k]) * stats[z.obs + k]
+        x = clip if x > clip else x  # NaN stays NaN
+        x = -clip if x < -clip else x
+        if k < z.base:
+            base[k] = x
         else:
-            slots[k - net.base] = z
+            slots[(k - z.base) // z.slot_size * slot_row + (k - z.base) % z.slot_size] = x
 
 
 @inner
-def encode(
-    net: Net, plan: Array, w: Array, stats: Array, obs: Array, blueprints: Array, x: Array, stride: int, slots: Array
+def _index(z: NetShape, blueprints: Array, step: int, slot: int) -> int:
+    return 0 if z.blind else blueprints[step, slot] + 1
+
+
+@inner
+def encode(z: NetShape, a: Activations, w: Weights, stats: Array, steps: StepInputs, act: Array) -> None:
+    """Compute the core's inputs and the encodings of slots."""
+    n, inputs, width, stride = steps.order.size, base_inputs(z), z.encoder, row_width(z, 0)
+    features = z.slot_size + z.embedding
+    table = vector(w, BLUEPRINT)
+    for p in range(n):
+        step, at = steps.order[p], a.base_in + p * inputs
+        own = a.slot_in + p * z.slots * features
+        _standardize(z, stats, steps.obs[step], act[at : at + z.base], act[own:], features)
+        for s in range(z.slots):
+            row = _index(z, steps.blueprints, step, s) * z.embedding
+            to = own + s * features + z.slot_size if z.slot_size > 0 else at + z.base + s * z.embedding
+            for j in range(z.embedding):
+                act[to + j] = table[row + j]
+    _encode(w, BASE, act, a.base_in, inputs, n, width, a.base_hat, a.base_inv, a.rows, stride)
+    if z.slot_size > 0:
+        _encode(w, SLOT, act, a.slot_in, features, n * z.slots, width, a.slot_hat, a.slot_inv, a.slots, width)
+        for p in range(n):
+            _pool(z, act, a.slots + p * z.slots * width, a.rows + p * stride + width)
+    else:
+        encodings = vector(w, SLOT_TABLE)[: z.slots * width]
+        for p in range(n):
+            act[a.slots + p * z.slots * width : a.slots + (p + 1) * z.slots * width] = encodings
+
+
+@inner
+def _encode(
+    w: Weights, index: int, act: Array, x0: int, inputs: int, n: int, width: int, hat: int, inv: int, y0: int, yr: int
 ) -> None:
-    """Encode `obs [n, D]`: the core's input at `x[i * stride]`, the encodings of slots in `slots [n * S * encoder]`."""
-    rows, width, count = obs.shape[0], net.encoder, net.slots
-    base, features = np.empty(rows * net.base, np.float32), np.empty(rows * count * net.slot_size, np.float32)
-    per_row = count * net.slot_size
-    for i in range(rows):
-        own, parts = base[i * net.base : (i + 1) * net.base], features[i * per_row : (i + 1) * per_row]
-        _normalize(net, stats, obs[i], own, parts)
-    m = matrix(plan, BASE)
-    raw = np.empty(rows * m.width, np.float32)
-    product(w, m, base, 0, net.base, rows, raw)
-    if net.slot_size == 0:
-        _add_blueprints(net, w, blueprints, raw, m.width)
-        for i in range(rows * count * width):
-            slots[i] = w[net.slot_encodings + i % (count * width)]
-    for i in range(rows):
-        encoded = x[i * stride : i * stride + width]
-        layer_norm(raw[i * m.width : i * m.width + width], encoded, w, net.base_gain, net.base_shift)
-        rectify(encoded)
-    if net.slot_size > 0:
-        _encode_slots(net, plan, w, blueprints, features, slots)
-        for i in range(rows):
-            _pool(net, slots[i * count * width : (i + 1) * count * width], x, i * stride + width)
-
-
-@inner
-def _blueprint(net: Net, blueprints: Array, row: int, slot: int) -> int:
-    return 0 if net.blind else blueprints[row, slot] + 1
-
-
-@inner
-def _add_blueprints(net: Net, w: Array, blueprints: Array, raw: Array, stride: int) -> None:
-    """Add to the flat encoder's sums what it reads of the blueprints in the slots."""
-    for i in range(blueprints.shape[0]):
-        for s in range(net.slots):
-            index = s * net.blueprints + _blueprint(net, blueprints, i, s)
-            for j in range(net.encoder):
-                raw[i * stride + j] += w[net.blueprint + index * net.encoder + j]
-
-
-@inner
-def _encode_slots(net: Net, plan: Array, w: Array, blueprints: Array, features: Array, slots: Array) -> None:
-    m, width, count = matrix(plan, SLOT), net.encoder, net.slots
-    rows = blueprints.shape[0] * count
-    raw = np.empty(rows * m.width, np.float32)
-    product(w, m, features, 0, net.slot_size, rows, raw)
-    for r in range(rows):
-        own, encoded = raw[r * m.width : r * m.width + width], slots[r * width : (r + 1) * width]
-        at = net.blueprint + _blueprint(net, blueprints, r // count, r % count) * width
+    """Apply a linear layer, LayerNorm and ReLU."""
+    gain, shift = vector(w, index + 2), vector(w, index + 3)
+    linear(w, index, 0, inputs, index + 1, act, x0, inputs, act, y0, yr, n)
+    for r in range(n):
+        own, normal = act[y0 + r * yr : y0 + r * yr + width], act[hat + r * width : hat + (r + 1) * width]
+        act[inv + r] = normalize(own, normal)
         for j in range(width):
-            own[j] += w[at + j]
-        layer_norm(own, encoded, w, net.slot_gain, net.slot_shift)
-        rectify(encoded)
+            y = normal[j] * gain[j] + shift[j]
+            own[j] = _ZERO if y < _ZERO else y
 
 
 @inner
-def _pool(net: Net, slots: Array, x: Array, at: int) -> None:
-    """Write mean and maximum over `slots [S * encoder]` to `x[at:]`."""
-    width = net.encoder
-    share = np.float32(1.0 / net.slots)
-    mean, most = x[at : at + width], x[at + width : at + 2 * width]
-    mean[:] = slots[:width]
-    most[:] = slots[:width]
-    for s in range(1, net.slots):
-        own = slots[s * width : (s + 1) * width]
-        for j in range(width):
-            mean[j] += own[j]
-            most[j] = most[j] if most[j] > own[j] else own[j]
+def _pool(z: NetShape, act: Array, slots: int, at: int) -> None:
+    """Write mean and maximum over the encodings of one step's slots."""
+    width = z.encoder
+    share = np.float32(1.0 / z.slots)
     for j in range(width):
-        mean[j] *= share
+        total, most = act[slots + j], act[slots + j]
+        for s in range(1, z.slots):
+            own = act[slots + s * width + j]
+            total += own
+            most = most if most > own else own
+        act[at + j], act[at + width + j] = total * share, most
+
+
+@inner
+def encode_gradient(
+    z: NetShape, a: Activations, params: Parameters, steps: StepInputs, act: Array, drows: Array, dslots: Array,
+    grads: Parameters,
+) -> None:  # fmt: skip
+    """Add the gradients of the encoder's parameters, given those with respect to its outputs, which are overwritten:
+    `drows [N, core_input]` and `dslots [N * S, encoder]`."""
+    n, inputs, width, features = steps.order.size, base_inputs(z), z.encoder, z.slot_size + z.embedding
+    stride, table = row_width(z, 0), floats(grads, BLUEPRINT)
+    _encode_gradient(
+        params, grads, BASE, act, a.base_in, inputs, n, width, a.base_hat, a.base_inv, a.rows, stride, drows,
+        z.core_input,
+    )  # fmt: skip
+    if z.slot_size == 0:
+        if z.slots > 0:
+            bias_gradient(dslots, 0, z.slots * width, n, z.slots * width, floats(grads, SLOT_TABLE))
+            din = np.zeros(n * inputs, np.float32)
+            w = floats(params, BASE)
+            input_gradient(w, 0, inputs, drows, 0, z.core_input, din, 0, inputs, n, inputs, width)
+            for p in range(n):
+                for s in range(z.slots):
+                    _add(table, _index(z, steps.blueprints, steps.order[p], s), z.embedding, din,
+                         p * inputs + z.base + s * z.embedding)  # fmt: skip
+        return
+    for p in range(n):
+        _pool_gradient(
+            z, act, a.slots + p * z.slots * width, dslots, p * z.slots * width, drows, p * z.core_input + width
+        )
+    rows = n * z.slots
+    _encode_gradient(
+        params, grads, SLOT, act, a.slot_in, features, rows, width, a.slot_hat, a.slot_inv, a.slots, width,
+        dslots, width,
+    )  # fmt: skip
+    din = np.zeros(rows * z.embedding, np.float32)
+    w = floats(params, SLOT)
+    input_gradient(w, z.slot_size, features, dslots, 0, width, din, 0, z.embedding, rows, z.embedding, width)
+    for r in range(rows):
+        _add(table, _index(z, steps.blueprints, steps.order[r // z.slots], r % z.slots), z.embedding, din,
+             r * z.embedding)  # fmt: skip
+
+
+@inner
+def _add(table: Array, index: int, width: int, x: Array, at: int) -> None:
+    for j in range(width):
+        table[index * width + j] += x[at + j]
+
+
+@inner
+def _encode_gradient(
+    params: Parameters, grads: Parameters, index: int, act: Array, x0: int, inputs: int, n: int, width: int,
+    hat: int, inv: int, y0: int, yr: int, dy: Array, dr: int,
+) -> None:  # fmt: skip
+    """Replace `dy` by the gradient with respect to the linear layer's output, and add those of the parameters."""
+    gain = floats(params, index + 2)
+    dgain, dshift = floats(grads, index + 2), floats(grads, index + 3)
+    for r in range(n):
+        own, y = dy[r * dr : r * dr + width], act[y0 + r * yr : y0 + r * yr + width]
+        for j in range(width):
+            own[j] = own[j] if y[j] > _ZERO else _ZERO
+        normalize_gradient(own, act[hat + r * width : hat + (r + 1) * width], act[inv + r], gain, dgain, dshift)
+    weight_gradient(dy, 0, dr, act, x0, inputs, n, inputs, width, floats(grads, index), 0, inputs)
+    bias_gradient(dy, 0, dr, n, width, floats(grads, index + 1))
+
+
+@inner
+def _pool_gradient(z: NetShape, act: Array, slots: int, dslots: Array, d0: int, drow: Array, at: int) -> None:
+    """Add the gradients of mean and maximum; equal maxima share theirs, as in PyTorch."""
+    width = z.encoder
+    share = np.float32(1.0 / z.slots)
+    for j in range(width):
+        most, ties = act[slots + j], 1
+        for s in range(1, z.slots):
+            own = act[slots + s * width + j]
+            if own > most:
+                most, ties = own, 1
+            elif own == most:
+                ties += 1
+        mean, peak = drow[at + j] * share, drow[at + width + j] / np.float32(ties)
+        for s in range(z.slots):
+            k = s * width + j
+            dslots[d0 + k] += mean + (peak if act[slots + k] == most else _ZERO)

@@ -1,4 +1,4 @@
-"""Elementwise functions in float32 that LLVM vectorizes, unlike those of a C library, and LayerNorm."""
+"""Elementwise functions in float32 that LLVM vectorizes, unlike those of a C library."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import elementary, inner
+from actors.kernels.decorators import elementary
 
-Array = NDArray[Any]
 Real = Any  # np.float32, a number
-NORM_EPS = np.float32(1e-5)
 
 _ONE, _TWO = np.float32(1.0), np.float32(2.0)
 _LEAST, _LARGEST = np.float32(-87.0), np.float32(87.0)  # between them, exp is neither subnormal nor infinite
@@ -71,28 +68,3 @@ def hyperbolic_tangent(x: Real) -> Real:
     power, rest = _reduced(_TWO * x)
     less = power * rest + (power - _ONE)
     return less / (less + _TWO)
-
-
-@inner
-def layer_norm(x: Array, y: Array, w: Array, gain: int, shift: int) -> None:
-    """Compute `y`, LayerNorm of the vector `x`, with the affine parameters `w[gain:]` and `w[shift:]`."""
-    width = x.size
-    share = np.float32(1.0 / width)
-    mean = np.float32(0.0)
-    for j in range(width):
-        mean += x[j]
-    mean *= share
-    variance = np.float32(0.0)
-    for j in range(width):
-        centered = x[j] - mean
-        variance += centered * centered
-    inverse = _ONE / np.sqrt(variance * share + NORM_EPS)
-    for j in range(width):
-        y[j] = (x[j] - mean) * inverse * w[gain + j] + w[shift + j]
-
-
-@inner
-def rectify(x: Array) -> None:
-    """Replace negative numbers by 0; NaN stays NaN."""
-    for j in range(x.size):
-        x[j] = np.float32(0.0) if x[j] < np.float32(0.0) else x[j]

@@ -1,219 +1,238 @@
-"""The heads in their order, each given the earlier choices, and the critic (see `actors.policy.heads`)."""
+"""The heads, given the actions, and the critic (see `actors.policy.heads`), and their gradients."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner
-from actors.kernels.matmul import product
-from actors.kernels.policy.choice import choose, probabilities
-from actors.kernels.policy.functions import rectify
-from actors.kernels.policy.net import CRITIC, LATER, OP, POINTER, REST_SLOT, TRUNK, Net, matrix
+from actors.kernels.policy.choice import Sampling
+from actors.kernels.policy.encoder import StepInputs
+from actors.kernels.policy.layers import (
+    ADD,
+    bias_gradient,
+    input_gradient,
+    linear,
+    normalize,
+    normalize_gradient,
+    rectify_gradient,
+    weight_gradient,
+)
+from actors.kernels.policy.scores import HeadRules, StepScores, score_head
+from actors.kernels.policy.sizes import (
+    CORE_NORM,
+    CRITIC,
+    LATER,
+    OP,
+    OP_TABLE,
+    POINTER,
+    Activations,
+    NetShape,
+    Parameters,
+    Weights,
+    floats,
+    rest_inputs,
+    vector,
+)
 
 Array = NDArray[Any]
-
-
-class Distribution(NamedTuple):
-    """What all heads share."""
-
-    sizes: Array  # [H] int64, choices of each head
-    relevance: Array  # [ops, H] bool
-    floor: float
-    mass: float
-
-
-class Masks(NamedTuple):
-    """Legal choices of n rows: `ActionMasks`, each flat after the first dimension."""
-
-    op: Array  # [n, ops]
-    slot: Array  # [n, ops * S], or [n, 0]
-    rest: Array  # [n, ops * S * R], or [n, R]
-
-
-class StepArrays(NamedTuple):
-    """Output of n rows; `in_force` is `ActionMasks.in_force`."""
-
-    actions: Array  # [n, H] int64
-    log_probs: Array  # [n, H]
-    in_force: Array  # [n, A] bool
-    values: Array  # [2, n] normalized values and baseline values
+_ZERO = np.float32(0.0)
 
 
 @inner
-def _pick(
-    net: Net, head: int, dist: Distribution, logits: Array, legal: Array, noise: float, greedy: bool, log_probs: Array
-) -> int:
-    """Sample one head of one row from `logits` and the mask `legal`, both `[n]`; write its log-prob."""
-    probs = np.empty(legal.size, np.float32)
-    probabilities(logits, legal, dist.floor, dist.mass, probs)
-    choice = choose(probs, noise, greedy)
-    log_probs[head] = np.log(probs[choice])
-    return choice
-
-
-@inner
-def _restrict(net: Net, legal: Array, mask: Array, start: int, relevant: bool) -> None:
-    """Write the mask in force: `mask[start:]`, or that of an irrelevant head."""
-    for j in range(legal.size):
-        legal[j] = mask[start + j] if relevant else (j == 0 or net.causal == 0)
-
-
-@inner
-def decide(
-    net: Net,
-    plan: Array,
-    w: Array,
-    dist: Distribution,
-    core: Array,
-    slots: Array,
-    masks: Masks,
-    noise: Array,
-    greedy: Array,
-    out: StepArrays,
+def run_heads(
+    z: NetShape,
+    a: Activations,
+    w: Weights,
+    rules: HeadRules,
+    sampling: Sampling,
+    steps: StepInputs,
+    act: Array,
+    values: Array,
+    out: StepScores,
 ) -> None:
-    """Choose for the rows of `core [n * hidden]`, with slot encodings `slots [n * S * encoder]`."""
-    n = noise.shape[0]
-    trunk = matrix(plan, TRUNK)
-    hidden = np.empty(n * trunk.width, np.float32)
-    product(w, trunk, core, 0, net.hidden, n, hidden)
-    for i in range(n):
-        rectify(hidden[i * trunk.width : i * trunk.width + 2 * net.head])
-    _choose_op(net, plan, w, dist, hidden, trunk.width, masks, noise, greedy, out)
-    if net.slots > 0:
-        _choose_slot(net, plan, w, dist, hidden, trunk.width, slots, masks, noise, greedy, out)
-    if net.rest > 0:
-        first = 3 * net.head if net.slots > 0 else 2 * net.head
-        _choose_rest(net, plan, w, dist, hidden, trunk.width, first, slots, masks, noise, greedy, out)
+    """Score the actions, which are chosen head by head where they are not given, and leave the probabilities of all
+    choices at `act[a.probs:]`; compute the critic's outputs `values [N * z.values]`."""
+    n, hidden, head = steps.order.size, z.hidden, z.head
+    gain, shift = vector(w, CORE_NORM), vector(w, CORE_NORM + 1)
+    for p in range(n):
+        hat, core = act[a.hat + p * hidden :][:hidden], act[a.core + p * hidden :][:hidden]
+        act[a.inv + p] = normalize(act[a.out + p * hidden :][:hidden], hat)
+        for j in range(hidden):
+            core[j] = hat[j] * gain[j] + shift[j]
+    _mlp(z, w, OP, act, a.core, hidden, a.op_hidden, n, act, a.probs, z.choices)
+    _mlp(z, w, CRITIC, act, a.core, hidden, a.critic_hidden, n, values, 0, z.values)
+    score_head(z, a, rules, sampling, steps, act, 0, 0, out)
+    column = z.ops
+    if z.slots > 0:
+        _point(z, a, w, steps, act)
+        score_head(z, a, rules, sampling, steps, act, 1, column, out)
+        column += z.slots
+    inputs, x0 = rest_inputs(z), a.core
+    if z.context > 0 and z.rest > 0:
+        x0 = a.joined
+        _join(z, a, vector(w, OP_TABLE), steps, act)
+    for k in range(z.rest):
+        own = a.rest_hidden + k * n * head
+        _mlp(z, w, LATER + 4 * k, act, x0, inputs, own, n, act, a.probs + column, z.choices)
+        score_head(z, a, rules, sampling, steps, act, z.heads - z.rest + k, column, out)
+        column += rules.sizes[z.heads - z.rest + k]
 
 
 @inner
-def _choose_op(
-    net: Net,
-    plan: Array,
-    w: Array,
-    dist: Distribution,
-    hidden: Array,
-    stride: int,
-    masks: Masks,
-    noise: Array,
-    greedy: Array,
-    out: StepArrays,
-) -> None:
-    """Choose the op, and compute the values."""
-    n, op, critic = noise.shape[0], matrix(plan, OP), matrix(plan, CRITIC)
-    logits, values = np.empty(n * op.width, np.float32), np.empty(n * critic.width, np.float32)
-    product(w, op, hidden, 0, stride, n, logits)
-    product(w, critic, hidden, net.head, stride, n, values)
-    probs = np.empty(net.ops, np.float32)
-    for i in range(n):
-        legal = out.in_force[i, : net.ops]
-        legal[:] = masks.op[i]
-        probabilities(logits[i * op.width : i * op.width + net.ops], legal, dist.floor, dist.mass, probs)
-        choice = choose(probs, noise[i, 0], greedy[i])
-        out.actions[i, 0], out.log_probs[i, 0] = choice, np.log(probs[choice])
-        own = values[i * critic.width : (i + 1) * critic.width]
-        expected = own[0]
-        if net.q_op:
-            expected = np.float32(0.0)
-            for j in range(net.ops):
-                expected += probs[j] * own[j]
-        out.values[0, i], out.values[1, i] = own[choice if net.q_op else 0], expected
+def _mlp(
+    z: NetShape, w: Weights, index: int, act: Array, x0: int, inputs: int, hidden: int, n: int, y: Array, y0: int,
+    yr: int,
+) -> None:  # fmt: skip
+    linear(w, index, 0, inputs, index + 1, act, x0, inputs, act, hidden, z.head, n)
+    for j in range(hidden, hidden + n * z.head):
+        act[j] = _ZERO if act[j] < _ZERO else act[j]
+    linear(w, index + 2, 0, z.head, index + 3, act, hidden, z.head, y, y0, yr, n)
 
 
 @inner
-def _choose_slot(
-    net: Net,
-    plan: Array,
-    w: Array,
-    dist: Distribution,
-    hidden: Array,
-    stride: int,
-    slots: Array,
-    masks: Masks,
-    noise: Array,
-    greedy: Array,
-    out: StepArrays,
-) -> None:
-    n, width, count, m = noise.shape[0], net.head, net.slots, matrix(plan, POINTER)
-    pointed = np.empty(n * count * m.width, np.float32)
-    product(w, m, slots, 0, net.encoder, n * count, pointed)
-    weight, bias = w[net.pointer : net.pointer + width], w[net.pointer + width]
-    logits = np.empty(count, np.float32)
-    for i in range(n):
-        op = out.actions[i, 0]
-        own = hidden[i * stride + 2 * width : i * stride + 3 * width]
-        if net.conditioned:
-            context = net.context + op * (1 + net.rest) * width
-            for j in range(width):
-                own[j] += w[context + j]
-        for s in range(count):
-            part = pointed[(i * count + s) * m.width : (i * count + s) * m.width + width]
-            logit = np.float32(0.0)
-            for j in range(width):
-                z = own[j] + part[j]
-                logit += (np.float32(0.0) if z < np.float32(0.0) else z) * weight[j]
-            logits[s] = logit + bias
-        relevant = dist.relevance[op, 1]
-        legal = out.in_force[i, net.ops : net.ops + count]
-        _restrict(net, legal, masks.slot[i], op * count, relevant)
-        out.actions[i, 1] = _pick(net, 1, dist, logits, legal, noise[i, 1], greedy[i], out.log_probs[i])
+def _point(z: NetShape, a: Activations, w: Weights, steps: StepInputs, act: Array) -> None:
+    """Compute the logits of slots. The hidden layer reads the core's output, a slot's encoding and the op."""
+    n, head = steps.order.size, z.head
+    shared = np.empty(n * head, np.float32)
+    linear(w, POINTER, 0, z.hidden, POINTER + 1, act, a.core, z.hidden, shared, 0, head, n)
+    by_op = np.zeros(max(1, z.ops) * head, np.float32)
+    if z.context > 0:
+        table = vector(w, OP_TABLE)
+        linear(w, POINTER, z.hidden + z.encoder, z.context, ADD, table, 0, z.context, by_op, 0, head, z.ops)
+    for p in range(n):
+        op = steps.actions[steps.order[p], 0] if z.context > 0 else 0
+        for s in range(z.slots):
+            at = a.pointer_hidden + (p * z.slots + s) * head
+            for j in range(head):
+                act[at + j] = shared[p * head + j] + by_op[op * head + j]
+    linear(w, POINTER, z.hidden, z.encoder, ADD, act, a.slots, z.encoder, act, a.pointer_hidden, head, n * z.slots)
+    last, bias = vector(w, POINTER + 2), vector(w, POINTER + 3)[0]
+    for p in range(n):
+        for s in range(z.slots):
+            at = a.pointer_hidden + (p * z.slots + s) * head
+            logit = bias
+            for j in range(head):
+                act[at + j] = _ZERO if act[at + j] < _ZERO else act[at + j]
+                logit += act[at + j] * last[j]
+            act[a.probs + p * z.choices + z.ops + s] = logit
 
 
 @inner
-def _choose_rest(
-    net: Net,
-    plan: Array,
-    w: Array,
-    dist: Distribution,
-    hidden: Array,
-    stride: int,
-    first: int,
-    slots: Array,
-    masks: Masks,
-    noise: Array,
-    greedy: Array,
-    out: StepArrays,
-) -> None:
-    """Choose the remaining heads, whose hidden layers begin at `first` in each row of `hidden`."""
-    n, width = noise.shape[0], net.rest * net.head
-    if net.conditioned:
-        _add_choices(net, plan, w, hidden, stride, first, slots, out)
-    for i in range(n):
-        rectify(hidden[i * stride + first : i * stride + first + width])
-    column, head = net.ops + net.slots, 2 if net.slots > 0 else 1
-    from_mask = 0
-    for k in range(net.rest):
-        m, size = matrix(plan, LATER + k), dist.sizes[head]
-        logits = np.empty(n * m.width, np.float32)
-        product(w, m, hidden, first + k * net.head, stride, n, logits)
-        for i in range(n):
-            op = out.actions[i, 0]
-            start = from_mask
-            if net.slots > 0:
-                start += (op * net.slots + out.actions[i, 1]) * net.rest_size
-            legal = out.in_force[i, column : column + size]
-            _restrict(net, legal, masks.rest[i], start, dist.relevance[op, head])
-            own = logits[i * m.width : i * m.width + size]
-            out.actions[i, head] = _pick(net, head, dist, own, legal, noise[i, head], greedy[i], out.log_probs[i])
-        column, head, from_mask = column + size, head + 1, from_mask + size
+def _join(z: NetShape, a: Activations, table: Array, steps: StepInputs, act: Array) -> None:
+    """Write the inputs of the rest heads: the core's output, the chosen slot's encoding and the op's embedding."""
+    hidden, width, context = z.hidden, z.encoder, z.context
+    for p in range(steps.order.size):
+        op, slot = steps.actions[steps.order[p], 0], steps.actions[steps.order[p], 1]
+        at, chosen = a.joined + p * (hidden + width + context), a.slots + (p * z.slots + slot) * width
+        act[at : at + hidden] = act[a.core + p * hidden :][:hidden]
+        act[at + hidden : at + hidden + width] = act[chosen : chosen + width]
+        act[at + hidden + width :][:context] = table[op * context : (op + 1) * context]
 
 
 @inner
-def _add_choices(
-    net: Net, plan: Array, w: Array, hidden: Array, stride: int, first: int, slots: Array, out: StepArrays
-) -> None:
-    """Add to the hidden layers of the rest heads what they read of the chosen op and slot."""
-    n, size, width, m = out.actions.shape[0], net.encoder, net.rest * net.head, matrix(plan, REST_SLOT)
-    chosen, read = np.empty(n * size, np.float32), np.empty(n * m.width, np.float32)
-    for i in range(n):
-        at = (i * net.slots + out.actions[i, 1]) * size
-        chosen[i * size : (i + 1) * size] = slots[at : at + size]
-    product(w, m, chosen, 0, size, n, read)
-    for i in range(n):
-        own, part = hidden[i * stride + first : i * stride + first + width], read[i * m.width : i * m.width + width]
-        context = net.context + (out.actions[i, 0] * (1 + net.rest) + 1) * net.head
+def heads_gradient(
+    z: NetShape, a: Activations, params: Parameters, rules: HeadRules, steps: StepInputs, act: Array,
+    dlogits: Array, dvalues: Array, dout: Array, dslots: Array, grads: Parameters,
+) -> None:  # fmt: skip
+    """Write the gradients with respect to the core's outputs, `dout [N * hidden]`, and add those of the encodings of
+    slots and of the parameters, given those of logits and of the critic's outputs."""
+    n, hidden = steps.order.size, z.hidden
+    dout[:] = _ZERO
+    _mlp_gradient(z, params, grads, OP, act, a.core, hidden, a.op_hidden, n, z.ops, dlogits, 0, z.choices, dout)
+    _mlp_gradient(
+        z, params, grads, CRITIC, act, a.core, hidden, a.critic_hidden, n, z.values, dvalues, 0, z.values, dout
+    )
+    column = z.ops
+    if z.slots > 0:
+        _point_gradient(z, a, params, steps, act, dlogits, dout, dslots, grads)
+        column += z.slots
+    joined = z.context > 0 and z.rest > 0
+    inputs, x0 = rest_inputs(z), a.joined if joined else a.core
+    dx = np.zeros(n * inputs, np.float32) if joined else dout
+    for k in range(z.rest):
+        size, own = rules.sizes[z.heads - z.rest + k], a.rest_hidden + k * n * z.head
+        _mlp_gradient(z, params, grads, LATER + 4 * k, act, x0, inputs, own, n, size, dlogits, column, z.choices, dx)
+        column += size
+    if joined:
+        _join_gradient(z, steps, dx, dout, dslots, floats(grads, OP_TABLE))
+    gain, dgain, dshift = (
+        floats(params, CORE_NORM),
+        floats(grads, CORE_NORM),
+        floats(grads, CORE_NORM + 1),
+    )
+    for p in range(n):
+        own_hat = act[a.hat + p * hidden :][:hidden]
+        normalize_gradient(dout[p * hidden : (p + 1) * hidden], own_hat, act[a.inv + p], gain, dgain, dshift)
+
+
+@inner
+def _mlp_gradient(
+    z: NetShape, params: Parameters, grads: Parameters, index: int, act: Array, x0: int, inputs: int, hidden: int,
+    n: int, outputs: int, dy: Array, d0: int, dr: int, dx: Array,
+) -> None:  # fmt: skip
+    """Add the gradient with respect to the inputs to `dx [n * inputs]`, and those of the parameters."""
+    head = z.head
+    weight_gradient(dy, d0, dr, act, hidden, head, n, head, outputs, floats(grads, index + 2), 0, head)
+    bias_gradient(dy, d0, dr, n, outputs, floats(grads, index + 3))
+    own = np.zeros(n * head, np.float32)
+    input_gradient(floats(params, index + 2), 0, head, dy, d0, dr, own, 0, head, n, head, outputs)
+    rectify_gradient(own, 0, act, hidden, n * head)
+    weight_gradient(own, 0, head, act, x0, inputs, n, inputs, head, floats(grads, index), 0, inputs)
+    bias_gradient(own, 0, head, n, head, floats(grads, index + 1))
+    input_gradient(floats(params, index), 0, inputs, own, 0, head, dx, 0, inputs, n, inputs, head)
+
+
+@inner
+def _point_gradient(
+    z: NetShape, a: Activations, params: Parameters, steps: StepInputs, act: Array, dlogits: Array, dout: Array,
+    dslots: Array, grads: Parameters,
+) -> None:  # fmt: skip
+    n, head, stride, rows = steps.order.size, z.head, z.hidden + z.encoder + z.context, steps.order.size * z.slots
+    w, dw, db = (
+        floats(params, POINTER + 2),
+        floats(grads, POINTER + 2),
+        floats(grads, POINTER + 3),
+    )
+    own, shared = np.empty(rows * head, np.float32), np.zeros(n * head, np.float32)
+    for p in range(n):
+        for s in range(z.slots):
+            at, kept = (p * z.slots + s) * head, a.pointer_hidden + (p * z.slots + s) * head
+            d = dlogits[p * z.choices + z.ops + s]
+            db[0] += d
+            for j in range(head):
+                dw[j] += d * act[kept + j]
+                own[at + j] = d * w[j] if act[kept + j] > _ZERO else _ZERO
+                shared[p * head + j] += own[at + j]
+    w, dw = floats(params, POINTER), floats(grads, POINTER)
+    weight_gradient(own, 0, head, act, a.slots, z.encoder, rows, z.encoder, head, dw, z.hidden, stride)
+    input_gradient(w, z.hidden, stride, own, 0, head, dslots, 0, z.encoder, rows, z.encoder, head)
+    weight_gradient(shared, 0, head, act, a.core, z.hidden, n, z.hidden, head, dw, 0, stride)
+    input_gradient(w, 0, stride, shared, 0, head, dout, 0, z.hidden, n, z.hidden, head)
+    bias_gradient(shared, 0, head, n, head, floats(grads, POINTER + 1))
+    if z.context > 0:
+        by_op = np.zeros(z.ops * head, np.float32)
+        for p in range(n):
+            op = steps.actions[steps.order[p], 0]
+            for j in range(head):
+                by_op[op * head + j] += shared[p * head + j]
+        first, context = z.hidden + z.encoder, z.context
+        table, dtable = floats(params, OP_TABLE), floats(grads, OP_TABLE)
+        weight_gradient(by_op, 0, head, table, 0, context, z.ops, context, head, dw, first, stride)
+        input_gradient(w, first, stride, by_op, 0, head, dtable, 0, context, z.ops, context, head)
+
+
+@inner
+def _join_gradient(z: NetShape, steps: StepInputs, dx: Array, dout: Array, dslots: Array, dtable: Array) -> None:
+    hidden, width, context = z.hidden, z.encoder, z.context
+    for p in range(steps.order.size):
+        op, slot = steps.actions[steps.order[p], 0], steps.actions[steps.order[p], 1]
+        at, chosen = p * (hidden + width + context), (p * z.slots + slot) * width
+        for j in range(hidden):
+            dout[p * hidden + j] += dx[at + j]
         for j in range(width):
-            own[j] += part[j] + w[context + j]
+            dslots[chosen + j] += dx[at + hidden + j]
+        for j in range(context):
+            dtable[op * context + j] += dx[at + hidden + width + j]

@@ -1,1 +1,1 @@
-"""Inference-only forms of the policy: a fused step, TorchScript and `torch.export`."""
+"""Acting with a network: in this process, or as an exported program."""

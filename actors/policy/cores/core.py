@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
 from actors.policy.cores.memory import STATISTICS, ExternalMemory
-from actors.policy.cores.recurrence import opaque_sequence, recur, recur_sequence
+from actors.policy.cores.recurrence import recur, recur_sequence
 from actors.policy.cores.sequences import BucketLayout
 from actors.policy.state import PolicyState, StateSizes
 
@@ -45,7 +44,7 @@ class Feedforward(nn.Module):
         out = self.layers(x).to(x.dtype)
         return CoreOutput(out, out.new_zeros(out.shape[0], 0), state)
 
-    def sequence(self, x: Tensor, layout: BucketLayout | list[Tensor], state: PolicyState) -> CoreOutput:
+    def sequence(self, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
         """See `Recurrent.sequence`."""
         return self.step(x, state)
 
@@ -66,36 +65,22 @@ class Recurrent(nn.Module):
             else:
                 nn.init.zeros_(p)
                 p.data[hidden : 2 * hidden] = 1.0  # forget gate
-        self._weights = tuple(self.lstm.parameters())
         self.memory = ExternalMemory(config) if config.core == "lstm+memory" else None
         self.statistics = STATISTICS if self.memory is not None else ()
         self.sizes = StateSizes.of(config)
         self.hidden_size = hidden
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._weights = tuple(self.lstm.parameters())  # not every device keeps the parameters when they move
-        return self
-
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
         """Run one step of N environments, `x [N, inputs]`."""
-        out, after = recur(x.unsqueeze(0), state, *self._all_weights(), _dtype(x))
+        out, after = recur(x.unsqueeze(0), state, *self._weights(), _dtype(x))
         return self._output(out.squeeze(0), after)
 
-    def sequence(self, x: Tensor, layout: BucketLayout | list[Tensor], state: PolicyState) -> CoreOutput:
-        """Run the N valid steps `x [N, inputs]` of all rows, from `state` before each row's first step.
+    def sequence(self, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
+        """Run the N valid steps `x [N, inputs]` of all rows, from `state` before each row's first step."""
+        return self._output(*recur_sequence(x, layout, state, *self._weights(), _dtype(x)))
 
-        With a packed layout, as compiled code uses it, the whole recurrence is one custom operator.
-        """
-        args = (state, *self._all_weights(), _dtype(x))
-        return self._output(
-            *(opaque_sequence(x, layout, *args) if isinstance(layout, list) else recur_sequence(x, layout, *args))
-        )
-
-    def _all_weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        # torch.compile does not trace into nn.LSTM, and torch.export replaces the parameters of the module.
-        own = self._weights if torch.compiler.is_dynamo_compiling() else self.lstm.parameters()
-        return list(own), list(self.memory.weights()) if self.memory is not None else []
+    def _weights(self) -> tuple[list[Tensor], list[Tensor]]:
+        return list(self.lstm.parameters()), list(self.memory.weights()) if self.memory is not None else []
 
     def _output(self, out: Tensor, state: PolicyState) -> CoreOutput:
         return CoreOutput(out[:, : self.hidden_size], out[:, self.hidden_size :].detach(), state)

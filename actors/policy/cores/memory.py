@@ -6,7 +6,6 @@ augmented networks (Santoro et al., 2016), here hard and without gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ class MemoryWeights(NamedTuple):
 
 
 class ExternalMemory(nn.Module):
-    """Holds the weights. The computation is in `scan`, so that a custom operator can call it without the module."""
+    """Holds the weights. The computation is in `scan`."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -70,17 +69,14 @@ def read_and_write(
     return read, cells, usage, statistics
 
 
-ScanStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
-
-
 def scan(
-    weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor, step: ScanStep = read_and_write
+    weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Run the memory over `outputs [T, N, hidden]` of the LSTM, from `cells [K, N, size]` and `usage [K, N, 1]`.
 
     Returns the outputs with the projected reads added, statistics `[T, N, 3]`, and cells and usage after the last
     step. Queries, writes and gates of all steps are one matrix product; only what depends on the cells runs step by
-    step, by `step`: `read_and_write`, or a compiled version of it.
+    step.
     """
     size = cells.shape[2]
     projected = F.linear(outputs, weights.inputs_weight, weights.inputs_bias)
@@ -89,7 +85,7 @@ def scan(
     held, used = cells.transpose(0, 1), usage.squeeze(-1).transpose(0, 1)  # [N, K, size], [N, K]
     reads, statistics = [], []
     for q, w, g in zip(query.unbind(), write.unbind(), gate.unbind(), strict=True):
-        read, held, used, step_statistics = step(q, w, g, held, used)
+        read, held, used, step_statistics = read_and_write(q, w, g, held, used)
         reads.append(read)
         statistics.append(step_statistics)
     read = F.linear(torch.stack(reads), weights.read_weight)

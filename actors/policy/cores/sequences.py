@@ -71,50 +71,6 @@ class BucketLayout(NamedTuple):
         ]
         return BucketLayout(tuple(buckets), move(self.restore), self.padded)
 
-    def pack(self) -> list[Tensor]:
-        """Pack the layout into two tensors of at least two entries: all indices, and on the CPU a table of buckets."""
-        device = self.buckets[0].rows.device if self.buckets else torch.device("cpu")
-        parts = [t for b in self.buckets for t in (b.rows, b.source, b.place) if t is not None]
-        unused = torch.zeros(2, dtype=torch.long, device=device)
-        table = [
-            (
-                b.rows.shape[0],
-                b.source.shape[0],
-                b.steps,
-                _or_minus_one(b.first_row),
-                _or_minus_one(b.first_step),
-                b.place is not None,
-            )
-            for b in self.buckets
-        ]
-        totals = (self.padded, 0, 0, 0, 0, self.restore is not None)
-        return [
-            torch.cat([*parts, *([] if self.restore is None else [self.restore]), unused]),
-            torch.tensor([*table, totals, totals], dtype=torch.long),
-        ]
-
-    @classmethod
-    def unpack(cls, packed: Sequence[Tensor]) -> BucketLayout:
-        """Invert `pack`."""
-        indices, table = packed
-        *sizes, (padded, _, _, _, _, has_restore), _ = table.tolist()
-        buckets, at, total_steps = [], 0, 0
-
-        def take(count: int) -> Tensor:
-            nonlocal at
-            at += count
-            return indices[at - count : at]
-
-        for r, n, steps, first_row, first_step, has_padding in sizes:
-            row, step = (None if i < 0 else i for i in (first_row, first_step))
-            buckets.append(Bucket(take(r), row, steps, take(n), step, take(n) if has_padding else None))
-            total_steps += n
-        return cls(tuple(buckets), take(total_steps) if has_restore else None, padded)
-
-
-def _or_minus_one(index: int | None) -> int:
-    return -1 if index is None else index
-
 
 class SequenceLayout:
     """How the N flat steps of R rows are run: in length buckets by PyTorch, in the order of time by compiled kernels.

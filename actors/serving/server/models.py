@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
 
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
 from actors.errors import UserError
-from actors.policy.acting.programs import Program, TracedPolicy, make_program
+from actors.policy.acting.policy import ActingPolicy, Program
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import config_of, from_weights, spaces_of
 from actors.policy.state import StateSizes
@@ -25,34 +24,17 @@ from actors.types.weights import WeightSet
 from actors.version import installed
 from actors.wire import policy_pb2
 
-if TYPE_CHECKING:
-    from actors.policy.acting.kernel_step import KernelStep
-
 
 class ServedModel:
     """One version of the weights, with a program for each number of slots in use."""
 
-    def __init__(
-        self,
-        weights: WeightSet,
-        device: torch.device,
-        previous: ServedModel | None = None,
-        recycled: ServedModel | None = None,
-    ) -> None:
-        """Prepare programs for the same numbers of slots as `previous`. The traced programs of `recycled`, a model that
-        is no longer used, are loaded with the new weights instead of being compiled again."""
+    def __init__(self, weights: WeightSet, device: torch.device, previous: ServedModel | None = None) -> None:
+        """Prepare programs for the same numbers of slots as `previous`."""
         self.version, self.generation = weights.version, weights.generation
         self.state_stride, self.burn_in, self.config = weights.state_stride, weights.burn_in, config_of(weights)
         self._weights, self._device, self._lock = weights, device, threading.Lock()
-        self._programs: dict[int, KernelStep | TracedPolicy] = {}
-        available = recycled._programs if recycled else {}
-        for slots, programs in dict(previous._programs if previous else {}).items():
-            network = self._network(slots)
-            if slots in available:
-                self._programs[slots] = available.pop(slots)
-                self._programs[slots].load(network)
-            else:
-                self._programs[slots] = programs.of(network)
+        slots = list(previous._programs) if previous else []
+        self._programs: dict[int, ActingPolicy] = {count: ActingPolicy(self._network(count)) for count in slots}
 
     @property
     def recorded_version(self) -> int:
@@ -60,10 +42,10 @@ class ServedModel:
         return self.version
 
     def prepare(self, spaces: Spaces) -> None:
-        """Make the program for these spaces, unless it exists. Takes up to tenths of a second."""
+        """Make the program for these spaces, unless it exists. The first of a process takes tenths of a second."""
         with self._lock:
             if spaces.slots not in self._programs:
-                self._programs[spaces.slots] = make_program(self._network(spaces.slots))
+                self._programs[spaces.slots] = ActingPolicy(self._network(spaces.slots))
 
     def ready(self, spaces: Spaces) -> bool:
         """Whether the program for these spaces exists."""
@@ -124,7 +106,6 @@ class ModelVersions:
             self.state_sizes = network.core.sizes
             self.architecture = _architecture(source)
             any_slots = self.spaces.slots > 0 and network.config.encoder == "slots"
-        self._recyclable: list[ServedModel] = []  # no longer used; their programs can be loaded with other weights
         self.held = [self.newest]  # in the order in which they were adopted
         family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if any_slots else [self.spaces]
         self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}
@@ -136,8 +117,7 @@ class ModelVersions:
             raise UserError(
                 f"weights {weights.version} have another architecture than those served: start another server for them"
             )
-        recycled = self._recyclable.pop() if self._recyclable else None
-        return ServedModel(weights, self.device, self.newest, recycled)
+        return ServedModel(weights, self.device, self.newest)
 
     def adopt(self, model: ServedModel) -> None:
         """Make `model` the newest version."""
@@ -148,7 +128,6 @@ class ModelVersions:
         """Let go of a version that is no longer used, unless it is the newest."""
         if model is not self.newest:
             self.held.remove(model)
-            self._recyclable.append(model)
 
     def find(self, version: int) -> ServedModel | None:
         """Return the version if it is held."""

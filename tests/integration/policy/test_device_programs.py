@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.support.learning.device_programs import LONG_HOSTS, PROGRAMS, QUICK, stepper_left_behind
+from tests.support.learning.device_programs import LONG_HOSTS, PROGRAMS, QUICK, masks_left_behind
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 QUICK_NAMES, LONG_NAMES = ([own.__name__ for own in programs] for programs in (QUICK, LONG_HOSTS))
@@ -26,7 +26,7 @@ def run(names: Sequence[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
-    return run([*QUICK_NAMES, stepper_left_behind.__name__])
+    return run([*QUICK_NAMES, masks_left_behind.__name__])
 
 
 @pytest.mark.parametrize("name", QUICK_NAMES)
@@ -35,7 +35,7 @@ def test_a_program_runs_on_the_device_and_computes_what_the_cpu_computes(found: 
 
 
 def test_a_tensor_that_stays_on_the_cpu_is_caught(found: dict[str, str]) -> None:
-    assert "a tensor of the CPU" in found[stepper_left_behind.__name__]
+    assert "a tensor of the CPU" in found[masks_left_behind.__name__]
 
 
 @pytest.mark.long

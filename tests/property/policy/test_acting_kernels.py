@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig, PolicyConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.kernels.policy.compile import PRECISION
-from actors.kernels.policy.step import run_step
-from actors.policy.acting.programs import ActingPolicy, make_program
+from actors.kernels.policy.run import step as step_kernel
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.publish import to_weights
 from actors.policy.state import PolicyState
 from actors.rollout.wave import Provenance, run_wave
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks, Head, independent_spec
 from actors.types.spaces import Spaces
 from learner.ppo.batch import make_batch
-from tests.property.policy.test_stepper import KINDS, masks_of, network
+from tests.property.policy.test_acting_policy import KINDS, masks_of, network
 from tests.support.learning.batches import evaluate_batch
 from tests.support.learning.toy import SPACES, toy_seed, toy_wave
 
@@ -85,7 +86,7 @@ def greatest_error(ours: Any, expected: Any) -> float:
 def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(slots: int) -> None:
     """Actions and masks are the same; numbers are as close to those of the network in float64 as the network's own."""
     made, rng = trained_like(slots, slots), np.random.default_rng(slots)
-    exact, program = copy.deepcopy(made).double(), make_program(made)
+    exact, program = copy.deepcopy(made).double(), ActingPolicy(made)
     errors: dict[str, list[float]] = {name: [1e-6, 0.0, 0.0] for name in ("log_probs", "values", "h", "c")}
     distinct = set()
     for count in (1, 5, 60):
@@ -121,9 +122,9 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
 def test_layers_of_any_width_are_multiplied(sizes: tuple[int, int, int, int]) -> None:
     """Widths that fill the last panel of a product in part, or none of it, on processors with any width of vectors."""
     names = ("encoder_size", "hidden_size", "head_size", "blueprint_embedding")
-    options: dict[str, Any] = {"core": "lstm+memory", "num_layers": 2, **dict(zip(names, sizes, strict=True))}
+    options: dict[str, Any] = {"num_layers": 2, **dict(zip(names, sizes, strict=True))}
     made, rng = trained_like(3, 0, **options), np.random.default_rng(0)
-    program, states = make_program(made), made.initial_state(11)
+    program, states = ActingPolicy(made), made.initial_state(11)
     theirs = PolicyState(*(t.clone() for t in states))
     for _ in range(3):
         given = random_inputs(made.spaces, rng, 11)
@@ -134,18 +135,18 @@ def test_layers_of_any_width_are_multiplied(sizes: tuple[int, int, int, int]) ->
 
 
 @pytest.mark.parametrize(("spaces", "options"), KINDS)
-def test_every_kind_of_network_has_kernels(spaces: Spaces, options: dict[str, Any]) -> None:
-    """That they compute what the network computes is tested in `test_stepper`, with every kind of them."""
-    assert ActingPolicy(network(spaces, options, seed=0)).form == "kernel"
+def test_every_kind_of_network_without_a_memory_has_kernels(spaces: Spaces, options: dict[str, Any]) -> None:
+    """That they compute what the network computes is tested in `test_acting_policy`, with every kind of them."""
+    made = network(spaces, options, seed=0)
+    assert ActingPolicy(made).form == ("eager" if made.config.core == "lstm+memory" else "kernel")
 
 
-def test_what_has_no_kernels_is_traced_or_compiled() -> None:
+def test_continuous_actions_have_no_kernels() -> None:
     continuous = Spaces.flat(independent_spec((), [Head("u", ("u",), (-1.0, 1.0))]), 3)
-    assert ActingPolicy(network(continuous, {}, seed=0)).form == "traced"
-    assert ActingPolicy(network(SPACES, {"compile": True}, seed=0)).form == "compiled"
+    assert ActingPolicy(network(continuous, {}, seed=0)).form == "eager"
 
 
-@pytest.mark.parametrize("options", [{}, {"core": "lstm+memory", "critic": "q_op"}, {"core": "feedforward"}])
+@pytest.mark.parametrize("options", [{}, {"critic": "q_op"}, {"core": "feedforward"}, {"core": "lstm+memory"}])
 def test_acting_log_probs_and_values_are_those_of_the_learner(options: dict[str, Any]) -> None:
     made = network(SPACES, options, seed=3)
     seeds = [toy_seed(length, length % 2 == 0) for length in (1, 3, 7, 12, 25)]
@@ -183,7 +184,7 @@ def test_episodes_of_a_fleet_are_those_of_the_network() -> None:
 
 def test_a_row_has_the_same_bits_alone_and_among_others_also_in_another_thread() -> None:
     made, rng = trained_like(3, 1), np.random.default_rng(2)
-    program, count = make_program(made), 53
+    program, count = ActingPolicy(made), 53
     given = random_inputs(made.spaces, rng, count)
     states = PolicyState(*(torch.randn_like(t) for t in made.initial_state(count)))
     together = PolicyState(*(t.clone() for t in states))
@@ -200,16 +201,17 @@ def test_a_row_has_the_same_bits_alone_and_among_others_also_in_another_thread()
         assert torch.equal(mine, other)
 
 
-def test_states_are_kept_only_where_told_and_only_in_the_given_rows() -> None:
-    made, rng = network(SPACES, {"core": "lstm+memory"}, seed=0), np.random.default_rng(0)
-    program, given, rows = make_program(made), random_inputs(SPACES, rng, 3), np.array([6, 1, 4])
+@pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
+def test_states_are_kept_only_where_told_and_only_in_the_given_rows(core: str) -> None:
+    made, rng = network(SPACES, {"core": core}, seed=0), np.random.default_rng(0)
+    program, given, rows = ActingPolicy(made), random_inputs(SPACES, rng, 3), np.array([6, 1, 4])
     states = PolicyState(*(torch.rand_like(t) for t in made.initial_state(8)))
     before = PolicyState(*(t.clone() for t in states))
     looked = program.run(*given[:3], states, rows, *given[3:], keep=False)
     assert all(torch.equal(a, b) for a, b in zip(states, before, strict=True))
     kept = program.run(*given[:3], states, rows, *given[3:])
     assert all((a == b).all() for a, b in zip(looked, kept, strict=True))
-    changed = [(a != b).any(-1).any(0) for a, b in zip(states, before, strict=True)]
+    changed = [(a != b).any(-1).any(0) for a, b in zip(states, before, strict=True) if a.numel()]
     assert all(sorted(c.nonzero().flatten().tolist()) == sorted(rows) for c in changed)
 
 
@@ -217,15 +219,15 @@ def test_new_weights_are_used_after_load_and_those_of_copies_stay() -> None:
     first, second = trained_like(2, 0), trained_like(2, 1)
     rng = np.random.default_rng(0)
     given, rows = random_inputs(first.spaces, rng, 4), np.arange(4)
-    program = make_program(first)
-    other = program.of(second)
+    program = ActingPolicy(first)
+    other = ActingPolicy(second)
 
     def values(of: Any) -> NDArray[np.float32]:
         return np.asarray(of.run(*given[:3], first.initial_state(4), rows, *given[3:]).values)
 
     old, new = values(program), values(other)
     assert greatest_error(old, new) > 0.01
-    program.load(second)
+    program.load(to_weights(second, 1, 0, 1))
     np.testing.assert_array_equal(values(program), new)
     with torch.no_grad():
         second.value_output.bias.add_(1.0)
@@ -245,8 +247,8 @@ def test_arrays_that_are_read_only_or_not_contiguous_need_no_other_kernel() -> N
     )
     for mine, other in zip(strange, usual, strict=True):
         np.testing.assert_array_equal(mine, other)
-    assert len(run_step.of(PRECISION).signatures) == 1
-    assert not run_step.of(PRECISION).stats.cache_misses, "the kernel was compiled in this process"
+    assert len(step_kernel.of(PRECISION).signatures) == 1
+    assert not step_kernel.of(PRECISION).stats.cache_misses, "the kernel was compiled in this process"
 
 
 def test_numbers_that_are_not_finite_are_noticed() -> None:
@@ -254,7 +256,7 @@ def test_numbers_that_are_not_finite_are_noticed() -> None:
     given = random_inputs(SPACES, rng, 3)
     given.obs[1, 0] = np.nan
     states = made.initial_state(3)
-    decision = make_program(made).run(*given[:3], states, np.arange(3), *given[3:])
+    decision = ActingPolicy(made).run(*given[:3], states, np.arange(3), *given[3:])
     assert np.isfinite(decision.log_probs).all(1).tolist() == [True, False, True]
     assert np.isfinite(decision.values).tolist() == [True, False, True]
     assert torch.isfinite(states.h).all(-1)[0].tolist() == [True, False, True]

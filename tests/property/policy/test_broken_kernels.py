@@ -15,20 +15,16 @@ from actors.kernels.cache import has_feature
 
 ACTING = "from tests.property.policy.test_acting_kernels import check_default_policy as check"
 GRADIENT = "from tests.property.policy.test_gradient_kernels import check_all_kinds as check"
-STEP, SEQUENCES = "actors/kernels/policy", "actors/kernels/policy/gradients"
+KERNELS = "actors/kernels/policy"
 MISTAKES = {
-    "the forget gate is the input gate": (ACTING, f"{STEP}/cores.py", "g[j] = f[j] * c[j]", "g[j] = i[j] * c[j]"),
-    "heads read the pointer's context": (
-        ACTING,
-        f"{STEP}/heads.py",
-        "net.rest) + 1) * net.head",
-        "net.rest)) * net.head",
-    ),
+    "the forget gate is the input gate": (ACTING, f"{KERNELS}/core.py", "= f[j] * c[j]", "= i[j] * c[j]"),
+    "the masks of another op are in force": (ACTING, f"{KERNELS}/choice.py", "first += (op * z", "first += (0 * z"),
+    "an LSTM has one bias": (GRADIENT, f"{KERNELS}/sizes.py", "bias[j] += more[j]", "bias[j] += 0 * more[j]"),
     "floors are added twice": (
         ACTING,
-        f"{STEP}/choice.py",
-        "kept * probs[j] + share",
-        "kept * probs[j] + share + share",
+        f"{KERNELS}/scores.py",
+        "floored[j] = kept * x[j] + share",
+        "floored[j] = kept * x[j] + share + share",
     ),
     "a row of a tile is another one": (
         ACTING,
@@ -36,27 +32,27 @@ MISTAKES = {
         "inputs = [at(x, x0, xr, r)",
         "inputs = [at(x, x0, xr, r % 5)",
     ),
-    "the last slot is not pooled": (ACTING, f"{STEP}/encoder.py", "range(1, net.slots)", "range(1, net.slots - 1)"),
-    "the cell forgets no gradient": (GRADIENT, f"{SEQUENCES}/core.py", "dc[j] = own * f[j]", "dc[j] = own"),
+    "the first slot is the largest": (ACTING, f"{KERNELS}/encoder.py", "most if most > own else own", "most"),
+    "the cell forgets no gradient": (GRADIENT, f"{KERNELS}/core.py", "dc[j] = own * f[j]", "dc[j] = own"),
     "a longer row is continued by its neighbour": (
         GRADIENT,
-        f"{SEQUENCES}/core.py",
+        f"{KERNELS}/core.py",
         "before = a.out + (times[t - 1] + i) * hidden",
         "before = a.out + (times[t - 1] + count - 1 - i) * hidden",
     ),
     "LayerNorm's gradient keeps its mean": (
         GRADIENT,
-        f"{SEQUENCES}/layers.py",
+        f"{KERNELS}/layers.py",
         "inverse * (dy[j] - mean - hat[j] * along)",
         "inverse * (dy[j] - hat[j] * along)",
     ),
     "every tie of the maximum takes all": (
         GRADIENT,
-        f"{SEQUENCES}/encoder.py",
+        f"{KERNELS}/encoder.py",
         "drow[at + width + j] / np.float32(ties)",
         "drow[at + width + j]",
     ),
-    "floors do not weaken the gradient": (GRADIENT, f"{SEQUENCES}/scores.py", "pull *= kept * probs", "pull *= probs"),
+    "floors do not weaken the gradient": (GRADIENT, f"{KERNELS}/scores.py", "pull *= kept * probs", "pull *= probs"),
 }
 CHECK = """
 try:

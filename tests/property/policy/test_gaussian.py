@@ -16,8 +16,8 @@ from actors.config import GymConfig, PolicyConfig
 from actors.gym.fleet import GymFleet
 from actors.gym.make import make_vector_env
 from actors.policy.acting.exported import INPUTS, OUTPUTS, ExportedStep, example_inputs, export_step
-from actors.policy.acting.onnx_program import onnx_step
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.onnx import onnx_step
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.gaussian import QUADRATURE, entropy, log_prob, sample
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
@@ -103,7 +103,7 @@ def test_the_learner_reproduces_what_the_actor_did(env_id: str, squash: bool, op
 
 
 @pytest.mark.parametrize("options", OPTIONS[:2])
-def test_traced_programs_take_new_weights_and_act_as_the_network(options: dict[str, Any]) -> None:
+def test_acting_policies_take_new_weights_and_act_as_the_network(options: dict[str, Any]) -> None:
     network, episodes = play("tests/Mixed-v0", False, options)
     acting, other = ActingPolicy(network), copy.deepcopy(network)
     obs, count = episodes[0].obs, len(episodes[0])

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from actors.policy import kernels
 from actors.policy.cores.sequences import SequenceLayout, Steps, TimeOrder
-from actors.policy.gradients import function
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.spaces import Spaces
-from tests.property.policy.test_stepper import KINDS, network
+from tests.property.policy.test_acting_policy import KINDS, network
 from tests.support.learning.toy import SPACES
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -94,7 +94,7 @@ def test_parts_without_gradient_are_evaluated_as_the_whole(monkeypatch: pytest.M
     steps = random_steps(SPACES, made, 1, LENGTHS)
     assert [len(o.order) for o in steps.layout.time_orders(8)] == [3, 8, 7, 2]
     whole = made.evaluate_steps(steps)
-    monkeypatch.setattr(function, "MOST_STEPS", 8)
+    monkeypatch.setattr(kernels, "MOST_STEPS", 8)
     with torch.no_grad():
         parts = made.evaluate_steps(steps)
     for mine, other in zip(parts, whole, strict=True):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from actors.policy.cores.recurrence import recur_sequence
-from actors.policy.cores.sequences import BucketLayout, bucket_layout, length_buckets
+from actors.policy.cores.sequences import bucket_layout, length_buckets
 from actors.policy.state import PolicyState
 from tests.support.examples import examples
 
@@ -156,17 +156,3 @@ def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[
 def test_wrong_buckets_are_detected(wrong: Buckets) -> None:
     with pytest.raises(AssertionError):
         check_buckets(wrong, [100, 10, 12, 11, 90], 1.3)
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(lengths=st.lists(st.integers(0, 9), max_size=8), max_waste=st.sampled_from([1.0, 1.3, 9.0]))
-def test_unpacking_a_packed_layout_restores_it(lengths: list[int], max_waste: float) -> None:
-    layout = bucket_layout(lengths, max_waste, torch.device("cpu"))
-    again = BucketLayout.unpack(layout.pack())
-    assert again.padded == layout.padded
-    assert (again.restore is None) == (layout.restore is None)
-    assert again.restore is None or torch.equal(again.restore, layout.restore)
-    assert len(again.buckets) == len(layout.buckets)
-    for ours, theirs in zip(again.buckets, layout.buckets, strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
 from actors.gym.fleet import GymFleet
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Provenance

@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_leaves
 from actors.config import PolicyConfig
 from actors.gym.fleet import GymFleet
 from actors.policy.acting.exported import example_inputs
-from actors.policy.acting.programs import ActingPolicy
-from actors.policy.acting.stepper import Stepper
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.state import PolicyState
 from actors.rollout.stream import EpisodeStream
@@ -123,12 +122,12 @@ def update_without_waiting(device: torch.device) -> None:
 def step_without_waiting(device: torch.device) -> None:
     """A step whose inputs are on the device stays there, sampled or not."""
     for network in (toy_network(), toy_network(critic="q_op", causal_masks=False), played(CPU)[0]):
-        stepper = Stepper(network.to(device))
+        network.to(device)
         inputs = [t.to(device) for t in example_inputs(network, 2)]
         obs, blueprints, op, slot, rest, *state, noise = (*inputs[:9], inputs[10])
         for deterministic in (True, torch.zeros(2, dtype=torch.bool, device=device)):
             with Crossings() as mode, torch.no_grad():
-                stepper(obs, blueprints, MaskTensors(op, slot, rest), PolicyState(*state), noise, deterministic)
+                network.step(obs, blueprints, MaskTensors(op, slot, rest), PolicyState(*state), noise, deterministic)
             assert mode.seen == [], mode.seen
 
 

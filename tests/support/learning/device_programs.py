@@ -24,10 +24,9 @@ from actors.env import seed_fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.gym.fleet import GymFleet
 from actors.gym.unified import UnifiedEnv
-from actors.policy.acting.programs import ActingPolicy
-from actors.policy.acting.stepper import Stepper
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.cores import recurrence
-from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Provenance
 from actors.serving.client.blocking import PolicyClient
@@ -191,15 +190,16 @@ def serve(device: torch.device) -> None:
         same(ours.value, theirs.value)
 
 
-def stepper_left_behind(device: torch.device) -> None:
-    """Must fail: the masks and indices of a `Stepper` stay where they are made."""
-    with patch.object(Stepper, "to", lambda self, device: self):
+def masks_left_behind(device: torch.device) -> None:
+    """Must fail: the masks of a step stay where they are made."""
+    made = MaskTensors.of
+    with patch.object(MaskTensors, "of", lambda masks, device: made(masks, CPU)):
         act(device)
 
 
 QUICK = (act, stream, evaluate_sequences, update, imitation, fleet, serve, *LEARNING, *HOSTS, *SERVING)
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
-    own.__name__: own for own in (*QUICK, *LONG_HOSTS, stepper_left_behind)
+    own.__name__: own for own in (*QUICK, *LONG_HOSTS, masks_left_behind)
 }
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from actors.policy.acting.programs import Program
+from actors.policy.acting.policy import Program
 from actors.policy.state import PolicyState
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.server import server
@@ -22,7 +22,7 @@ from tests.support.serving.servers import serving, step_inputs, weights
 
 
 def served_versions(device: torch.device) -> None:
-    """Versions of served weights that come and go: the programs of one that is no longer used get newer weights."""
+    """Versions of served weights that come and go."""
 
     def answers(to: torch.device) -> list[Any]:
         models, found = ModelVersions(weights(1, 1), to), []

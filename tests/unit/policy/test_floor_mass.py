@@ -13,7 +13,7 @@ from torch import Tensor
 
 from actors.config import ConfigError, PolicyConfig
 from actors.errors import UserError
-from actors.policy.acting.programs import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.distribution import masked_log_probs, masked_probs
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights

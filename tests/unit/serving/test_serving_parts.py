@@ -13,9 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
-from actors.policy.acting.exported import example_inputs
-from actors.policy.acting.programs import TracedPolicy
-from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
 from actors.serving.server.metrics import ServingMetrics
@@ -94,30 +91,6 @@ def test_digests_depend_on_contents_and_not_on_session_or_index() -> None:
     assert request_digest(first) != request_digest(step_request("s", 0, *step_inputs(0, 0), False, False))
     first.ClearField("deterministic")  # whose default is true
     assert request_digest(first) == request_digest(step_request("s", 0, *step_inputs(0, 0), True, False))
-
-
-@pytest.mark.parametrize("core", ["lstm", "lstm+memory", "feedforward"])
-def test_compiled_programs_agree_with_the_network_for_any_batch_size_and_weights(core: str) -> None:
-    first, second = toy_network(0, core=core), toy_network(1, core=core)
-    programs = TracedPolicy(first)
-    for network, compiled in ((second, programs.of(second)), (first, programs)):
-        for n in (1, 2, 7):
-            inputs = list(example_inputs(network, n))
-            torch.manual_seed(n)
-            inputs[0] = torch.randn_like(inputs[0])
-            inputs[5:9] = [torch.randn_like(t) for t in inputs[5:9]]
-            noise, greedy = torch.rand(n, len(SPEC.heads), dtype=torch.float64), torch.arange(n) % 2 == 0
-            masks, state = MaskTensors(*inputs[2:5]), PolicyState(*inputs[5:9])
-            with torch.inference_mode():
-                for flag, out in (
-                    (True, compiled.greedy(*inputs[:9])),
-                    (greedy, compiled.sampling(*inputs[:9], noise, greedy)),
-                ):
-                    step = network.step(inputs[0], inputs[1], masks, state, noise, flag)
-                    assert torch.equal(out[0], step.actions)
-                    expected = (step.log_probs, step.values, step.baseline_values, *step.state)
-                    for served, exact in zip(out[1:], expected, strict=True):
-                        torch.testing.assert_close(served, exact, rtol=1e-5, atol=1e-5)
 
 
 def test_a_session_begins_with_a_zero_state_where_another_one_was() -> None:

@@ -19,7 +19,6 @@ from learner.ppo import update as update_module
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.learning.metrics import comparable
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 from tests.support.learning.without_kernels import without_kernels
 
@@ -179,17 +178,3 @@ def test_weights_that_lose_their_gradient_are_caught() -> None:
     lost = weights_without_gradient(ppo)
     assert lost
     assert all(name.startswith(("encoder.slot.", "encoder.blueprint.")) for name in lost)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("critic", ["v", "q_op"])
-def test_an_update_of_a_compiled_policy_is_the_same_update(critic: str) -> None:
-    """Two batches: the second meets weights and a value scale that have moved."""
-    torch._dynamo.reset()
-    eager, compiled = make(critic), make(critic, toy_network(critic=critic, compile=True))
-    for update in range(2):
-        ours, theirs = (ppo(batch(), update=update, version=update) for ppo in (eager, compiled))
-        assert ours.keys() == theirs.keys()
-        for name, value in comparable(ours).items():
-            assert theirs[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner
-from actors.kernels.matmul import PANEL, matmul, pack_transposed, packed_size
+from actors.kernels.matmul import PANEL, matmul
+from actors.kernels.policy.sizes import Weights
 
 Array = NDArray[Any]
 
@@ -16,19 +17,23 @@ BLOCK = 256
 """Steps whose gradients with respect to weights are summed in one product, so that what it reads stays in the cache."""
 
 
+ADD = -1
+"""In the place of a bias: add to what the outputs hold."""
+
+
 @inner
 def linear(
-    w: Array, column: int, stride: int, b: Array, x: Array, x0: int, xr: int, y: Array, y0: int, yr: int, n: int,
-    inputs: int, outputs: int, add: bool,
+    w: Weights, index: int, column: int, inputs: int, bias: int, x: Array, x0: int, xr: int, y: Array, y0: int, yr: int,
+    n: int,
 ) -> None:  # fmt: skip
-    """Compute n rows `y = x w' + b` of `outputs` from the columns of `w [outputs, stride]` that begin at `column`. If
-    `add`, add to y instead of b."""
-    packed = np.empty(packed_size(outputs, inputs), np.float32)
-    pack_transposed(w, column, stride, outputs, inputs, packed)
-    if add:
-        matmul(y, y0, yr, x, x0, xr, 1, packed, 0, PANEL, PANEL * inputs, inputs, y, y0, yr, n, outputs)
+    """Compute n rows `y = x w' + b`, where w are the columns of matrix `index` that begin at `column`, one for each of
+    the inputs, and b is the parameter `bias`."""
+    first, panel, outputs = w.table[index, 0] + column * PANEL, PANEL * w.table[index, 2], w.table[index, 1]
+    if bias == ADD:
+        matmul(y, y0, yr, x, x0, xr, 1, w.flat, first, PANEL, panel, inputs, y, y0, yr, n, outputs)
     else:
-        matmul(b, 0, 0, x, x0, xr, 1, packed, 0, PANEL, PANEL * inputs, inputs, y, y0, yr, n, outputs)
+        b = w.table[bias, 0]
+        matmul(w.flat, b, 0, x, x0, xr, 1, w.flat, first, PANEL, panel, inputs, y, y0, yr, n, outputs)
 
 
 @inner

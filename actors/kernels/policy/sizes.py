@@ -1,4 +1,4 @@
-"""What the kernels know of a network: its sizes, its parameters in a fixed order, and where activations lie."""
+"""What the kernels know of a network: its sizes, its parameters in a fixed order, and the places of activations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner
+from actors.kernels.matmul import pack_transposed
 
 Array = NDArray[Any]
 
@@ -21,7 +22,7 @@ input and recurrent weights and their biases in an LSTM, weight and bias otherwi
 
 
 class NetShape(NamedTuple):
-    """NetShape and options (0 or 1), all of them whole numbers."""
+    """Sizes and options (0 or 1), all of them whole numbers."""
 
     obs: int  # numbers in an observation
     base: int  # of these, numbers that the base encoder reads
@@ -42,6 +43,7 @@ class NetShape(NamedTuple):
     context: int  # width of an op's embedding; 0 if later heads do not read the op
     values: int  # outputs of the critic
     blind: int
+    causal: int  # whether irrelevant heads are left out of log-probs
     floor: int  # whether probabilities have a floor
 
 
@@ -161,12 +163,47 @@ _pointer: Any = intrinsic(_from_address)
 class Parameters(NamedTuple):
     """The parameters of a network, or their gradients, where they are: float32, contiguous."""
 
-    addresses: Array  # int64
-    counts: Array  # int64, numbers of each
+    addresses: Array  # int64 [P]
+    table: Array  # int64 [P, 3], see `Weights`
 
 
 @inner
 def floats(own: Parameters, k: int) -> Array:
     """Return the k-th parameter, flat."""
-    found: Array = _array(_pointer(own.addresses[k]), (own.counts[k],), np.float32)
+    count = own.table[k, 1] * max(1, own.table[k, 2])
+    found: Array = _array(_pointer(own.addresses[k]), (count,), np.float32)
     return found
+
+
+class Weights(NamedTuple):
+    """The parameters as the forward pass reads them: one array, with matrices in the order of `matmul`.
+
+    A row of `table` is a parameter's place in `flat`, its outputs and its inputs. Vectors, and tables of which rows are
+    read, have 0 inputs and are copied as they are.
+    """
+
+    flat: Array  # float32
+    table: Array  # int64 [P, 3]
+
+
+@inner
+def pack_weights(z: NetShape, parameters: Parameters, w: Weights) -> None:
+    """Write all parameters to `w.flat`; an LSTM's input bias becomes the sum of its two biases."""
+    for k in range(w.table.shape[0]):
+        place, outputs, inputs = w.table[k, 0], w.table[k, 1], w.table[k, 2]
+        own = floats(parameters, k)
+        if inputs > 0:
+            pack_transposed(own, 0, inputs, outputs, inputs, w.flat[place:])
+        else:
+            w.flat[place : place + outputs] = own
+    if z.recurrent:
+        for layer in range(z.layers):
+            bias, more = vector(w, first_core(z) + 4 * layer + 2), floats(parameters, first_core(z) + 4 * layer + 3)
+            for j in range(more.size):
+                bias[j] += more[j]
+
+
+@inner
+def vector(w: Weights, k: int) -> Array:
+    """Return what begins with the k-th parameter."""
+    return w.flat[w.table[k, 0] :]

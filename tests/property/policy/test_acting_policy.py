@@ -1,8 +1,7 @@
-"""`Stepper` and `ActingPolicy` give the same results as the network."""
+"""`ActingPolicy` gives the same results as the network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,9 @@ import pytest
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.acting.exported import example_inputs
-from actors.policy.acting.programs import ActingPolicy
-from actors.policy.acting.stepper import Stepper
-from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.acting.policy import ActingPolicy
+from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
-from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks, ActionSpec, independent_spec
 from actors.types.spaces import Spaces
 from tests.support.learning.toy import SPACES, random_masks
@@ -89,56 +85,6 @@ def test_decisions_and_states_equal_those_of_the_network_also_with_new_weights(
         check_alike(made, acting, seed=3)
     acting.load(to_weights(made, 1, 0, 1))
     check_alike(made, acting, seed=4)
-
-
-@pytest.mark.parametrize(("spaces", "options"), KINDS)
-def test_all_tensors_of_a_stepper_are_on_the_device_of_its_network(spaces: Spaces, options: dict[str, Any]) -> None:
-    made = network(spaces, options, seed=0).to("meta")
-    stepper = Stepper(made)
-    assert {t.device.type for t in stepper.state_dict().values()} == {"meta"}
-    obs, blueprints, op, slot, rest, h, c, cells, usage, _, noise, _ = (t.to("meta") for t in example_inputs(made, 2))
-    given = MaskTensors(op, slot, rest), PolicyState(h, c, cells, usage), noise
-    with torch.inference_mode():
-        stepped = stepper(obs, blueprints, *given, torch.zeros(2, dtype=torch.bool, device="meta"))
-    assert {t.device.type for t in (*stepped[:-1], *stepped.state)} == {"meta"}
-
-
-def swapped_gates(stepper: Stepper) -> None:
-    weight = stepper.core.weight0
-    weight.copy_(torch.cat(weight.chunk(4)[::-1]))
-
-
-def without_op_context(stepper: Stepper) -> None:
-    stepper.heads.context.zero_()
-
-
-def without_slot_encodings(stepper: Stepper) -> None:
-    stepper.heads.rest_slot.zero_()
-
-
-def without_observation_scale(stepper: Stepper) -> None:
-    stepper.encoder.scale.fill_(1.0)
-
-
-def every_head_relevant(stepper: Stepper) -> None:
-    stepper.heads.relevance.fill_(True)
-
-
-@pytest.mark.parametrize(
-    "wrong", [swapped_gates, without_op_context, without_slot_encodings, without_observation_scale, every_head_relevant]
-)
-def test_wrong_precomputations_are_detected(wrong: Callable[[Stepper], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = network(SPACES, {}, seed=0)
-    original = Stepper.__init__
-
-    def wrong_init(self: Stepper, of: FactoredRecurrentActorCritic) -> None:
-        original(self, of)
-        with torch.no_grad():
-            wrong(self)
-
-    monkeypatch.setattr(Stepper, "__init__", wrong_init)
-    with pytest.raises((AssertionError, EmptyMask)):
-        check_alike(made, ActingPolicy(made), seed=1)
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.002])

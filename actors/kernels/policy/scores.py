@@ -1,4 +1,4 @@
-"""Log-probs and entropies of given actions, and their gradients (see `actors.policy.scoring` for the formulas)."""
+"""Log-probs and entropies of actions, and their gradients (see `actors.policy.scoring` for the formulas)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner, ordered
+from actors.kernels.policy.choice import Sampling, choose, restrict
+from actors.kernels.policy.encoder import StepInputs
 from actors.kernels.policy.functions import exponential
-from actors.kernels.policy.gradients.encoder import StepInputs
-from actors.kernels.policy.gradients.sizes import Activations, NetShape
+from actors.kernels.policy.sizes import Activations, NetShape
 
 Array = NDArray[Any]
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -20,7 +21,7 @@ class HeadRules(NamedTuple):
     """What the heads' distributions are made from."""
 
     sizes: Array  # int64 [H], choices of each head
-    counted: Array  # bool [ops, H], heads that take part in log-probs
+    relevance: Array  # bool [ops, H]
     floor: float
     mass: float
 
@@ -29,7 +30,7 @@ class StepScores(NamedTuple):
     """Results, or the gradients with respect to them, in the order of the batch."""
 
     log_probs: Array  # [N, H]
-    entropies: Array  # [N, H]
+    entropies: Array  # [N, H], or [0, 0] where actions are chosen
     values: Array  # [N]
 
 
@@ -59,32 +60,52 @@ def _share(rules: HeadRules, count: int) -> Any:
 
 
 @inner
-def score(z: NetShape, a: Activations, rules: HeadRules, steps: StepInputs, act: Array, out: StepScores) -> None:
-    """Score the actions of all steps, and replace the kept logits by probabilities."""
+def _counts(z: NetShape, rules: HeadRules, op: int, head: int) -> bool:
+    """Return whether a head takes part in log-probs."""
+    return bool(not z.causal or rules.relevance[op, head])
+
+
+@inner
+def score_head(
+    z: NetShape, a: Activations, rules: HeadRules, sampling: Sampling, steps: StepInputs, act: Array, head: int,
+    column: int, out: StepScores,
+) -> None:  # fmt: skip
+    """Score one head's actions of all steps, after choosing them and the masks in force where they are not given, and
+    replace its logits by probabilities. Its place in the choices of all heads is `column`."""
+    size = rules.sizes[head]
+    logits, floored = np.empty(size, np.float32), np.empty(size, np.float32)
     for p in range(steps.order.size):
-        step, column = steps.order[p], 0
-        op = steps.actions[step, 0]
-        for head in range(z.heads):
-            size = rules.sizes[head]
-            x = act[a.probs + p * z.choices + column : a.probs + p * z.choices + column + size]
-            legal, choice = steps.masks[step, column : column + size], steps.actions[step, head]
-            chosen = x[choice]
-            shift, count = _softmax(x, legal)
-            share = _share(rules, count)
-            kept = _ONE - np.float32(count) * share
-            column += size
-            if not rules.counted[op, head]:
-                out.log_probs[step, head] = out.entropies[step, head] = _ZERO
-                continue
+        step = steps.order[p]
+        x = act[a.probs + p * z.choices + column :][:size]
+        legal = steps.masks[step, column : column + size]
+        if sampling.on:
+            restrict(z, rules.relevance, sampling, steps.actions, step, head, column, legal)
+        logits[:] = x
+        shift, count = _softmax(x, legal)
+        share = _share(rules, count)
+        kept = _ONE - np.float32(count) * share
+        if sampling.on:
+            for j in range(size):
+                floored[j] = kept * x[j] + share if legal[j] else _ZERO
+            steps.actions[step, head] = choose(floored, sampling.noise[step, head], sampling.greedy[step])
+        choice, counts = steps.actions[step, head], _counts(z, rules, steps.actions[step, 0], head)
+        out.log_probs[step, head] = _ZERO
+        if counts:
             out.log_probs[step, head] = np.float32(-np.inf)
             if legal[choice]:
-                out.log_probs[step, head] = np.log(kept * x[choice] + share) if z.floor else chosen - shift
-            entropy = _ZERO
-            for j in range(size):
-                if (legal[j] and x[j] > _ZERO) or (legal[j] and z.floor):
-                    q = kept * x[j] + share if z.floor else x[j]
-                    entropy -= q * np.log(q)
-            out.entropies[step, head] = entropy / np.log(np.float32(max(count, 2)))
+                out.log_probs[step, head] = np.log(kept * x[choice] + share) if z.floor else logits[choice] - shift
+        if not sampling.on:
+            out.entropies[step, head] = _entropy(z, x, legal, count, kept, share) if counts else _ZERO
+
+
+@inner
+def _entropy(z: NetShape, probs: Array, legal: Array, count: int, kept: Any, share: Any) -> Any:
+    entropy = _ZERO
+    for j in range(probs.size):
+        if (legal[j] and probs[j] > _ZERO) or (legal[j] and z.floor):
+            q = kept * probs[j] + share if z.floor else probs[j]
+            entropy -= q * np.log(q)
+    return entropy / np.log(np.float32(max(count, 2)))
 
 
 @inner
@@ -101,7 +122,7 @@ def score_gradient(
             probs, own = act[a.probs + at : a.probs + at + size], dlogits[at : at + size]
             legal = steps.masks[step, column : column + size]
             column += size
-            if not rules.counted[op, head]:
+            if not _counts(z, rules, op, head):
                 own[:] = _ZERO
                 continue
             pull, pressure = given.log_probs[step, head], given.entropies[step, head]

@@ -12,19 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner
-from actors.kernels.matmul import PANEL, matmul, pack_transposed, packed_size
 from actors.kernels.policy.functions import hyperbolic_tangent, sigmoid
-from actors.kernels.policy.gradients.layers import (
+from actors.kernels.policy.layers import (
+    ADD,
     bias_gradient,
     input_gradient,
     linear,
     rectify_gradient,
     weight_gradient,
 )
-from actors.kernels.policy.gradients.sizes import (
+from actors.kernels.policy.sizes import (
     Activations,
     NetShape,
     Parameters,
+    Weights,
     first_core,
     floats,
     row_width,
@@ -37,14 +38,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @inner
 def run_core(
-    z: NetShape,
-    a: Activations,
-    params: Parameters,
-    times: Array,
-    rows: Array,
-    h0: Array,
-    c0: Array,
-    act: Array,
+    z: NetShape, a: Activations, w: Weights, times: Array, rows: Array, h0: Array, c0: Array, act: Array
 ) -> None:
     """Compute the core's outputs. `times [T + 1]` are the places where each time's steps begin; `rows [R]` the row of
     `h0` and `c0`, each `[layers, rows, hidden]`, of each sequence."""
@@ -53,15 +47,27 @@ def run_core(
         last = layer + 1 == z.layers
         to, stride = (a.out, hidden) if last else (rows_of(z, a, n, layer + 1), row_width(z, 1))
         if z.recurrent:
-            _lstm(z, a, params, layer, times, rows, h0, c0, act)
+            _lstm(z, a, w, layer, times, rows, h0, c0, act)
             _copy(act, a.out, hidden, act, to, stride, n, hidden)
             continue
         index, inputs = first_core(z) + 2 * layer, row_width(z, layer)
-        w, b = floats(params, index), floats(params, index + 1)
-        linear(w, 0, inputs, b, act, rows_of(z, a, n, layer), inputs, act, to, stride, n, inputs, hidden, False)
+        linear(w, index, 0, inputs, index + 1, act, rows_of(z, a, n, layer), inputs, act, to, stride, n)
         for p in range(n):
             for j in range(to + p * stride, to + p * stride + hidden):
                 act[j] = _ZERO if act[j] < _ZERO else act[j]
+
+
+@inner
+def keep_state(z: NetShape, a: Activations, rows: Array, act: Array, h: Array, c: Array) -> None:
+    """Write the state after a single step of each sequence to its row of `h` and `c`."""
+    n, hidden = rows.size, z.hidden
+    for layer in range(z.layers if z.recurrent else 0):
+        last = layer + 1 == z.layers
+        x0, stride = (a.out, hidden) if last else (rows_of(z, a, n, layer + 1), row_width(z, 1))
+        cells = a.cells + layer * n * hidden
+        for i in range(n):
+            h[layer, rows[i]] = act[x0 + i * stride :][:hidden]
+            c[layer, rows[i]] = act[cells + i * hidden :][:hidden]
 
 
 @inner
@@ -73,9 +79,8 @@ def _copy(x: Array, x0: int, xr: int, y: Array, y0: int, yr: int, rows: int, wid
 
 @inner
 def _lstm(
-    z: NetShape, a: Activations, params: Parameters, layer: int, times: Array, rows: Array, h0: Array, c0: Array,
-    act: Array,
-) -> None:  # fmt: skip
+    z: NetShape, a: Activations, w: Weights, layer: int, times: Array, rows: Array, h0: Array, c0: Array, act: Array
+) -> None:
     """Run one layer; its outputs are in `act[a.out:]`."""
     n, hidden, stride, index = times[-1], z.hidden, row_width(z, layer), first_core(z) + 4 * layer
     inputs, x0 = stride - hidden, rows_of(z, a, n, layer)
@@ -84,15 +89,7 @@ def _lstm(
         a.cells + layer * n * hidden,
         a.squashed + layer * n * hidden,
     )
-    b, more = floats(params, index + 2).copy(), floats(params, index + 3)
-    for j in range(b.size):
-        b[j] += more[j]
-    linear(
-        floats(params, index), 0, inputs, b, act, x0, stride, act, gates, 4 * hidden, n, inputs, 4 * hidden,
-        False,
-    )  # fmt: skip
-    packed = np.empty(packed_size(4 * hidden, hidden), np.float32)
-    pack_transposed(floats(params, index + 1), 0, hidden, 4 * hidden, hidden, packed)
+    linear(w, index, 0, inputs, index + 2, act, x0, stride, act, gates, 4 * hidden, n)
     for t in range(times.size - 1):
         first, count = times[t], times[t + 1] - times[t]
         for i in range(count):
@@ -103,10 +100,7 @@ def _lstm(
                 before = a.out + (times[t - 1] + i) * hidden
                 act[at : at + hidden] = act[before : before + hidden]
         own = gates + first * 4 * hidden
-        matmul(
-            act, own, 4 * hidden, act, x0 + first * stride + inputs, stride, 1, packed, 0, PANEL, PANEL * hidden,
-            hidden, act, own, 4 * hidden, count, 4 * hidden,
-        )  # fmt: skip
+        linear(w, index + 1, 0, hidden, ADD, act, x0 + first * stride + inputs, stride, act, own, 4 * hidden, count)
         for i in range(count):
             p = first + i
             c = c0[layer, rows[i]] if t == 0 else act[cells + (times[t - 1] + i) * hidden :][:hidden]

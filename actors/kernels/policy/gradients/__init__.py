@@ -1,1 +1,0 @@
-"""The policy evaluated on sequences of steps, and the gradient of that."""

@@ -1,1 +1,0 @@
-"""Compiled evaluation of whole sequences on a CPU, with its gradient."""
