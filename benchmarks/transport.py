@@ -27,9 +27,9 @@ import redis
 
 from actors.codec import decode_episode, encode_episode
 from actors.config import PolicyConfig, QueueConfig
-from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import load_weights, to_weights
+from actors.slots.spaces import seed_spaces
 from actors.transport.base import EpisodeHeader
 from actors.transport.redis import connect
 from benchmarks.form import Target, parser, publish

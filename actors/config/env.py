@@ -66,12 +66,8 @@ class EnvConfig:
     backend: Literal["auto", "numba", "torch"] = "auto"
     """How a fleet trains its hosts: `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
     hosts together as stacked tensors. `auto` uses torch for CNN hosts and, with `device: cuda`, for all hosts."""
-    compile: bool = False
-    """Fuse operations of the torch backend with torch.compile. The first use takes a minute; only faster on CUDA."""
     cuda_graph: bool = False
     """Replay an epoch's minibatches as a CUDA graph."""
-    isolation: Literal["shadow", "straight_through"] = "shadow"
-    """How a seed in TRAINING learns without affecting its host."""
     embargo_epochs: int = 2
     """Epochs before the slot of a pruned seed can be used again."""
     contribution_every: int = 1

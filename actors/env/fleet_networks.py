@@ -11,21 +11,29 @@ import torch
 from numpy.typing import NDArray
 
 from actors.env.episode.epoch import EpochPlan, EpochResult
-from actors.env.host_episode import HostEpisode
-from actors.env.reference_network import OptimizerSettings
+from actors.env.episode.host_episode import HostEpisode
 from actors.slots.contributions import EvalResult
 
 
 @dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW settings of hosts and seeds. The host and each seed are clipped separately."""
+
+    host_lr: float
+    seed_lr: float
+    weight_decay: float
+    clip_norm: float
+
+
+@dataclass(frozen=True)
 class NetworkSettings:
-    """How the networks of a fleet are trained. The last three fields apply to the torch backend only."""
+    """How the networks of a fleet are trained. The last two fields apply to the torch backend only."""
 
     max_steps: int  # optimizer steps of an episode
     optimizer_settings: OptimizerSettings
     dtype: torch.dtype
     device: torch.device
     least_channels: int = 4  # CNNs are padded to this width at least
-    fused: bool = False  # fuse elementwise operations with `torch.compile`
     cuda_graph: bool = False  # replay the steps of an epoch as a CUDA graph
 
 

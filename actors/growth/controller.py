@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from actors.config import require
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
@@ -32,6 +31,7 @@ from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 from actors.slots.growth_state import GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 

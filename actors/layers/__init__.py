@@ -1,1 +1,1 @@
-"""Layers of hosts and seeds: convolution, BatchNorm, LayerNorm, and the fusion of elementwise operations."""
+"""Layers of hosts and seeds: convolution, BatchNorm and LayerNorm."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from actors.layers.fusion import fusible
-
 
 class Units(NamedTuple):
     """Marks the real hidden units of a padded width W, for each of E environments."""
@@ -21,7 +19,6 @@ class Units(NamedTuple):
         return Units(self.mask[index], self.share[index])
 
 
-@fusible
 def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None, eps: float = 1e-5) -> Tensor:
     """Normalize over the last dimension; with `units`, over real units only, returning `bias` for padded ones."""
     if units is None:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env.env import seed_spaces
 from actors.rules import choices
 from actors.rules.gains import ColumnChoice, GainModel, early_features, fit_gains
 from actors.rules.reader import ObservationReader
+from actors.slots.spaces import seed_spaces
 from benchmarks.gate.cells import RULES, Cell, Played
 
 PRICES = (0.5, 1.0, 2.0, 4.0)

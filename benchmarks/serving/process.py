@@ -16,12 +16,12 @@ import grpc
 import torch
 
 from actors.config import PolicyConfig
-from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.handlers import SERVICE
 from actors.serving.server.server import FixedWeights, PolicyServer, serve
+from actors.slots.spaces import seed_spaces
 from actors.wire import policy_pb2
 from deploy.launch.server_log import configure_log
 

@@ -13,15 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.config import EnvConfig
-from actors.env.env import seed_spaces
+from actors.env.episode.timeline import Timeline
 from actors.env.rendering.palette import OPS, STAGES
-from actors.env.rendering.timeline import Timeline
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.policy.baselines import NeverGrow
 from actors.policy.saved import TRAINED_NAME
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.rules.names import is_rule, rule_policy
+from actors.slots.spaces import seed_spaces
 from actors.types.spaces import Spaces
 from deploy.config.yaml import from_yaml
 from learner.run.checkpoint import load_policy

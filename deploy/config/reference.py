@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from actors.env.env import seed_spaces
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
 from actors.slots.observation_table import markdown_table
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import RELEVANT_HEADS, Op
 from deploy.config.docstrings import field_docs
 from deploy.config.schema import PRESETS, Config

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.env.env import seed_spaces
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.session import PolicyError
 from actors.serving.refusal import Reason
+from actors.slots.spaces import seed_spaces
 from tests.support.serving.servers import step_inputs
 
 STEPS = 4

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, NetworkSettings
-from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host
 from actors.env.stacked.column_bank import ColumnBank
@@ -27,7 +27,6 @@ from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed
 from actors.kernels.cnn.compile import compile_kernels
 from actors.layers.batch_norm import CALIBRATION_ROWS, Moments
-from actors.layers.fusion import fusing
 from actors.layers.layer_norm import Units
 from actors.precision import tf32
 from actors.slots.contributions import EvalResult, Subset
@@ -191,11 +190,10 @@ class TorchNetworks(StackedParameters):
         epoch = StackedEpoch(self, seeds, self.optimizer_settings)
         last = {count - 1 for count in counts}
         results: list[StepResult] = []
-        with fusing(self.settings.fused):
-            for result in run_steps(epoch.step, x, y, last, self.settings.cuda_graph):
-                results.append(result)
-                if len(results) - 1 in last and len(results) < shape[0]:
-                    epoch.keep([e for e, count in enumerate(counts) if count == len(results)])
+        for result in run_steps(epoch.step, x, y, last, self.settings.cuda_graph):
+            results.append(result)
+            if len(results) - 1 in last and len(results) < shape[0]:
+                epoch.keep([e for e, count in enumerate(counts) if count == len(results)])
         epoch.store()
         return self._measured(results, counts, plans, seeds)
 

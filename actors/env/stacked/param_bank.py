@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from actors.blueprints.blueprint import Param
-from actors.layers.fusion import fusible
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -83,7 +82,6 @@ class RowOptimizer:
         _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, kept)
 
 
-@fusible
 def _adam_(
     params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: float
 ) -> None:

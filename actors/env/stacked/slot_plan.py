@@ -15,7 +15,6 @@ from actors.blueprints.blueprint import Blueprint, Params
 from actors.env.stacked.layout import StackLayout
 from actors.kernels.cnn.functions import Blend
 from actors.layers.convolution import with_kernels
-from actors.layers.fusion import fusible
 from actors.layers.layer_norm import Units
 from actors.types.actions import BLENDS
 
@@ -115,7 +114,6 @@ class SlotPlan:
         return (here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"]
 
 
-@fusible
 def _blend(
     h: Tensor, grown: Tensor, alpha: Tensor, gated: Tensor | None, gate_logits: Tensor | None, multiply: Tensor | None
 ) -> Tensor:

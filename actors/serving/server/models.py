@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.acting.programs import Program, TracedPolicy, make_program
 from actors.policy.network import FactoredRecurrentActorCritic
@@ -19,6 +18,7 @@ from actors.rules.names import rule_policy
 from actors.rules.program import RuleProgram
 from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.refusal import Reason, Refusal
+from actors.slots.spaces import seed_spaces
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from actors.version import installed

@@ -151,7 +151,7 @@ def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[tuple[s
 def _jobs(
     config: Config, waves: Sequence[tuple[str, list[int]]]
 ) -> tuple[tuple[EnvConfig, ...], tuple[list[int], ...]]:
-    env = replace(config.env, device="cpu", compile=False, cuda_graph=False)
+    env = replace(config.env, device="cpu", cuda_graph=False)
     envs = tuple(on_family(env, task) for task, _ in waves)
     return envs, tuple(seeds for _, seeds in waves)
 

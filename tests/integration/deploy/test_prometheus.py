@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from actors.env.env import seed_spaces
 from actors.serving.client.blocking import PolicyClient, PolicyError
+from actors.slots.spaces import seed_spaces
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.launching import Command, rows, small, tamiyo
 from tests.support.serving.servers import step_inputs

@@ -15,9 +15,9 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from actors.config import PolicyConfig
 from actors.env import make_env
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
 from deploy.rllib import MasksObserved, TamiyoRLModule, register_with_rllib
 from learner.ppo.optimizer import make_optimizer

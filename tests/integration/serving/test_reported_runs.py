@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from actors.codec import decode_episode
-from actors.env.env import seed_spaces
 from actors.env.episode.reward import objective
 from actors.errors import UserError
 from actors.growth.columns.column import Column
@@ -21,6 +20,7 @@ from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.local import LocalPolicy
 from actors.serving.server.models import ServedRule
 from actors.serving.server.server import FixedWeights
+from actors.slots.spaces import seed_spaces
 from actors.types.episode import EndReason, Episode
 from learner.schema import EpisodeSchema
 from tests.support.growth.growing import Run, mlp

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import EnvConfig
-from actors.env.fleet import FleetStep, ReferenceFleet
+from actors.env.fleet import FleetStep
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
 from tests.support.env.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
+from tests.support.env.reference_env import ReferenceFleet
 
 torch.set_num_threads(1)
 CONFIGS = {

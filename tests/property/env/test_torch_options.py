@@ -1,9 +1,8 @@
-"""The options of the torch backend (`compile`, `cuda_graph`) change results by rounding only."""
+"""`env.cuda_graph` changes results by rounding only."""
 
 from __future__ import annotations
 
 import gc
-import shutil
 import weakref
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -21,12 +20,10 @@ from actors.config import ConfigError, EnvConfig
 from actors.env import seed_fleet
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked import cuda_graph, param_bank, slot_plan
+from actors.env.stacked import cuda_graph
 from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
 from actors.env.stacked.epoch import StackedEpoch
 from actors.env.stacked.networks import TorchNetworks
-from actors.layers import layer_norm
-from actors.layers.fusion import fusible, fusing
 
 ENVS = len(MLP_BLUEPRINTS) - 1
 # (op, slot): germinate, train, blend, in two slots of the stream and a column slot
@@ -67,41 +64,6 @@ def _assert_equal(config: EnvConfig, plain: EnvConfig) -> None:
     np.testing.assert_allclose(b[0], d[0], rtol=1e-5, atol=1e-6)  # one epoch of rounding
     np.testing.assert_allclose(b, d, rtol=1e-3, atol=1e-3)  # nine epochs, in which training magnifies rounding
     assert np.median(np.abs(a - c)) < 1e-5
-
-
-def test_a_fusible_function_is_compiled_only_if_requested() -> None:
-    traced: list[bool] = []
-
-    @fusible
-    def doubled(x: torch.Tensor) -> torch.Tensor:
-        traced.append(torch.compiler.is_compiling())
-        return x + x
-
-    x = torch.ones(3)
-    assert torch.equal(doubled(x), 2 * x)
-    assert traced == [False]
-    with fusing(False):
-        doubled(x)
-    assert traced == [False, False]
-
-
-def test_fused_functions_leave_no_tensor_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On `meta`, which has no values, a tensor that stayed behind is an error; as traced for the compiler."""
-    compile_function = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_function(function, backend="eager"))
-    torch.compiler.reset()
-    h = torch.zeros(3, 4, 5, device="meta")  # [E, B, W]
-    gate, alpha = (torch.zeros(3, 1, 1, dtype=dtype, device="meta") for dtype in (torch.bool, torch.float32))
-    units = layer_norm.Units(h[:, :1], h[:, 0, :, None])
-    blend, adam, norm = (  # again, so that the functions themselves do not stay compiled for `meta`
-        fusible(own.__wrapped__) for own in (slot_plan._blend, param_bank._adam_, layer_norm.layer_norm)
-    )
-    with fusing(True):
-        found = [blend(h, h, alpha, None, None, None), blend(h, h, alpha, gate, alpha, gate)]
-        found += [norm(h, h[:, :1], h[:, :1], own) for own in (None, units)]
-        adam(*(h[:, 0].clone() for _ in range(4)), alpha[:, 0], alpha[:, 0], 0.9)
-    assert {t.device.type for t in found} == {"meta"}
-    torch.compiler.reset()
 
 
 def test_hosts_are_trained_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,17 +217,8 @@ def test_nothing_is_collected_while_a_graph_is_captured(collects: bool, monkeypa
         cuda_graph._memory.cache_clear()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_fused_functions_equal_plain_ones() -> None:
-    _assert_equal(replace(CONFIG, compile=True), CONFIG)
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("options", [{"cuda_graph": True}, {"compile": True}, {"compile": True, "cuda_graph": True}])
-def test_on_cuda_captured_and_fused_steps_equal_plain_ones(options: dict[str, bool]) -> None:
-    if "compile" in options and not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("torch.compile needs a C compiler")
+def test_on_cuda_captured_steps_equal_plain_ones() -> None:
     plain = replace(CONFIG, device="cuda")
-    _assert_equal(replace(plain, **options), plain)  # type: ignore[arg-type]
+    _assert_equal(replace(plain, cuda_graph=True), plain)

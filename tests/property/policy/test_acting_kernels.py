@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig, PolicyConfig
-from actors.env.env import seed_spaces
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.kernels.policy.compile import PRECISION
 from actors.kernels.policy.step import run_step
@@ -20,6 +19,7 @@ from actors.policy.acting.programs import ActingPolicy, make_program
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.state import PolicyState
 from actors.rollout.wave import Provenance, run_wave
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks, Head, independent_spec
 from actors.types.spaces import Spaces
 from learner.ppo.batch import make_batch

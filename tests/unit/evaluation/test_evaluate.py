@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
-from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.slots.spaces import seed_spaces
 from deploy.cli import main
 from deploy.commands import evaluate
 from deploy.config.schema import PRESETS, Config

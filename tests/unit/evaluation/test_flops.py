@@ -11,18 +11,18 @@ import pytest
 
 from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
-from actors.env.env import seed_spaces
 from actors.env.episode.epoch import EpochPlan
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.hosts.mlp import MLPHost
 from actors.policy.baselines import RandomPolicy
 from actors.rules.schedule import Schedule, Scheduled, fixed_column
+from actors.slots.spaces import seed_spaces
 from deploy.evaluation import flops
 from deploy.evaluation.play import Row, play, play_built
 
 CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=8, inner_steps=4, rent_weight=1.0, device="cpu")
 SAMPLES, EPOCHS = CONFIG.inner_steps * CONFIG.batch_size, CONFIG.horizon_epochs
-EARLY = Schedule("periodic", 1, 2, 1, blueprint=3, blend=0, alpha_target=2, alpha_speed=0, training=2)
+EARLY = Schedule(1, 2, 1, blueprint=3, blend=0, alpha_target=2, alpha_speed=0, training=2)
 
 
 def _scheduled(plan: Schedule) -> Row:

@@ -260,7 +260,7 @@ def test_every_reachable_state_has_a_legal_action() -> None:
 
 
 def _spaces() -> Any:
-    from actors.env.env import seed_spaces
+    from actors.slots.spaces import seed_spaces
 
     return seed_spaces(1)
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from actors.codec import decode_episode, encode_episode
-from actors.env.env import seed_spaces
 from actors.env.episode.reward import objective
 from actors.errors import UserError
 from actors.growth.columns.column import Column
@@ -23,6 +22,7 @@ from actors.policy.saved import TRAINED, read_weights
 from actors.policy.state import StateSizes
 from actors.serving.client.local import LocalPolicy
 from actors.serving.client.session import PolicyError
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner.ppo.batch import make_batch

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
 from actors.serving.client.local import LocalPolicy
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from tests.support.growth.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp, prune
 

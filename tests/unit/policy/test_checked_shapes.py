@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 from actors.config import PolicyConfig
-from actors.env.env import seed_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import _require_shapes, to_weights
+from actors.slots.spaces import seed_spaces
 
 SCRIPT = """
 import sys

@@ -10,10 +10,10 @@ import pytest
 import tamiyo
 from actors.blueprints.family import blueprint_index
 from actors.config import ConfigError
-from actors.env.env import seed_spaces
 from actors.rules.names import DEFAULT_STREAM_RULE, is_rule, parse_rule, rule_policy
 from actors.rules.reader import ObservationReader
 from actors.serving.client.local import LocalRule
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 
 SETTINGS: dict[str, Any] = {"tasks": ("rings",), "horizon_epochs": 12, "inner_steps": 8, "host_width": 4}

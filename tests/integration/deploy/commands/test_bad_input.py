@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.saved import CheckpointKey
+from actors.slots.spaces import seed_spaces
 from deploy.cli import main
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml

@@ -13,13 +13,13 @@ import pytest
 
 from actors.codec import decode_episode, encode_episode
 from actors.config import QueueConfig
-from actors.env.env import seed_spaces
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.policy.publish import config_of, from_weights, to_weights
 from actors.policy.saved import TRAINED, read_weights
 from actors.rollout.episode_files import read_episode, write_episode
 from actors.serving.client.local import LocalPolicy
+from actors.slots.spaces import seed_spaces
 from actors.transport.base import EpisodeHeader, Transport
 from actors.transport.redis import RedisTransport, connect
 from actors.types.episode import Episode, RecurrentState

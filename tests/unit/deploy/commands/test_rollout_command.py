@@ -12,13 +12,13 @@ from rich.console import Console
 
 from actors.config import EnvConfig, PolicyConfig
 from actors.env import make_env
-from actors.env.env import seed_spaces
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
 from actors.rules.names import rule_policy
 from actors.slots.lifecycle import SeedAction
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from deploy.cli import main
 from deploy.commands.rollout import RolloutOptions, show_rollout

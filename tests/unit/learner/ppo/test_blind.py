@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from actors.config import EnvConfig, PolicyConfig
-from actors.env.env import seed_spaces
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import Provenance, run_wave
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
