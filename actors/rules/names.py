@@ -68,17 +68,18 @@ def _never(text: str) -> Schedule:
 
 
 def _periodic(text: str) -> Schedule:
-    chosen = _settings(text, dict(pair.split("=") for pair in DEFAULT_STREAM_RULE.partition(":")[2].split(",")))
+    own = _settings(text, dict(pair.split("=") for pair in DEFAULT_STREAM_RULE.partition(":")[2].split(",")))
     return Schedule(
-        start=int(chosen["start"]),
-        wait=int(chosen["every"]),
-        seeds=int(chosen["seeds"]),
-        blueprint=blueprint_index(chosen["blueprint"]),
-        blend=_choice("blend", chosen["blend"], BLENDS),
-        alpha_target=_choice("alpha", chosen["alpha"], [f"{a:g}" for a in ALPHA_TARGETS]),
-        alpha_speed=_choice("ramp", chosen["ramp"], [str(n) for n in ALPHA_SPEEDS_EPOCHS]),
-        training=int(chosen["training"]),
-        keep_above=None if chosen["keep"] == "all" else float(chosen["keep"]),
+        kind="periodic",
+        start=int(own["start"]),
+        wait=int(own["every"]),
+        seeds=int(own["seeds"]),
+        blueprint=blueprint_index(own["blueprint"]),
+        blend=_choice("blend", own["blend"], BLENDS),
+        alpha_target=_choice("alpha", own["alpha"], [f"{a:g}" for a in ALPHA_TARGETS]),
+        alpha_speed=_choice("ramp", own["ramp"], [str(n) for n in ALPHA_SPEEDS_EPOCHS]),
+        training=int(own["training"]),
+        keep_above=None if own["keep"] == "all" else float(own["keep"]),
     )
 
 
@@ -99,9 +100,9 @@ def column_choice(text: str) -> ColumnChoice:
 
 
 def _gap(text: str) -> GapSettings:
-    chosen = _settings(text, {"size": "double", "gap": "0.1", "still": "0.02", "epochs": "2", "start": "3"})
+    own = _settings(text, {"size": "double", "gap": "0.1", "still": "0.02", "epochs": "2", "start": "3"})
     return GapSettings(
-        _column(chosen["size"]), float(chosen["gap"]), float(chosen["still"]), int(chosen["epochs"]), int(chosen["start"])
+        _column(own["size"]), float(own["gap"]), float(own["still"]), int(own["epochs"]), int(own["start"])
     )
 
 
@@ -123,13 +124,13 @@ def _choice(name: str, value: str, known: Sequence[str]) -> int:
 
 def _settings(text: str, defaults: Mapping[str, str]) -> dict[str, str]:
     """Parse `key=value,...`."""
-    chosen = dict(defaults)
+    own = dict(defaults)
     for pair in filter(None, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals or key not in defaults:
             raise ValueError(f"{pair!r} is none of its settings {', '.join(f'{k}=' for k in defaults)}")
-        chosen[key] = value
-    return chosen
+        own[key] = value
+    return own
 
 
 _RULES: dict[str, Callable[[str], Schedule | GapSettings | GainModel]] = {

@@ -52,7 +52,7 @@ class ModelState(NamedTuple):
 class RulePolicy(ABC):
     """A policy that chooses by a rule. Its recurrent state is `MEMORY` numbers per model, zero at the start."""
 
-    MEMORY: int
+    MEMORY = 3
 
     def __init__(self, spaces: Spaces) -> None:
         """Raise `ConfigError` for spaces that lack ops which rules use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +15,24 @@ from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
 
+Kind = Literal["periodic", "plateau", "gradient"]
+KINDS: tuple[Kind, ...] = ("periodic", "plateau", "gradient")
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """A rule that germinates a seed every `wait` epochs from `start` on."""
+    """A rule for germinating seeds; after that, all kinds treat a seed in the same way.
 
+    `periodic` germinates every `wait` epochs from `start` on. `plateau` germinates if the validation loss has not
+    decreased by the fraction `threshold` for `wait` epochs. `gradient` germinates like `periodic`, but blends a seed
+    only if its gradient norm after its epochs in TRAINING is at least `threshold`, and prunes it otherwise.
+    """
+
+    kind: Kind
     start: int
     """First epoch in which it may germinate; if negative, counted back from the end of the training."""
     wait: int
-    """Epochs between germinations."""
+    """Epochs between germinations, or the patience of `plateau`."""
     seeds: int
     """Largest number of seeds; 0 never grows."""
     blueprint: int
@@ -35,6 +46,7 @@ class Schedule:
     """Epochs in TRAINING before the seed is blended in."""
     keep_above: float | None = None
     """Points that a seed must contribute to be fossilized; otherwise it is pruned. None keeps all seeds."""
+    threshold: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.wait >= 1, f"a schedule waits {self.wait} epochs: it must be at least 1")
@@ -48,7 +60,7 @@ class Schedule:
         return max(0, horizon_epochs + self.start) if horizon_epochs else None
 
 
-NEVER = Schedule(0, 1, 0, 1, 0, 2, 0, 1)
+NEVER = Schedule("periodic", 0, 1, 0, 1, 0, 2, 0, 1)
 
 
 def fixed_column(blueprint: int, epoch: int, columns: int = 1) -> Schedule:
@@ -56,13 +68,11 @@ def fixed_column(blueprint: int, epoch: int, columns: int = 1) -> Schedule:
     before it joins: over three epochs or, if the epoch is negative and thus counted back from the end of the training,
     at once."""
     wait, alpha_speed = (1 << 20 if columns == 1 else 1), (INSTANT if epoch < 0 else 1)
-    return Schedule(epoch, wait, columns, blueprint, 0, 2, alpha_speed, 1)
+    return Schedule("periodic", epoch, wait, columns, blueprint, 0, 2, alpha_speed, 1)
 
 
 class Scheduled(RulePolicy):
-    """Follows schedules: one for all rows, or row n the n-th. Memory: the epoch."""
-
-    MEMORY = 1
+    """Follows schedules: one for all rows, or row n the n-th. Memory: epoch, best loss so far, epochs since then."""
 
     def __init__(self, spaces: Spaces, schedules: Schedule | Sequence[Schedule]) -> None:
         super().__init__(spaces)
@@ -73,27 +83,48 @@ class Scheduled(RulePolicy):
         return self.follow(plan, model, memory)
 
     def follow(self, plan: Schedule, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
-        """Return the action `[H]` of one schedule for one model, and update its `memory` `[1]` in place."""
+        """Return the action `[H]` of one schedule for one model, and update its `memory` `[3]` in place."""
         obs, epoch = model.obs, int(memory[0])
-        memory[0] += 1
+        self._remember(plan, float(self.reader.relative_loss(obs)[0]), memory)
         next_stage = self._keep_or_prune(plan, model) or self._advance(model, plan.training)
         if next_stage is not None:
             return next_stage
         active = int(self.reader.slot(obs, "active").sum())
         start = plan.start_in(int(self.reader.horizon_epochs(obs)[0]))
-        if active >= plan.seeds or start is None or epoch < start or (epoch - start) % plan.wait:
+        if active >= plan.seeds or start is None or epoch < start or not self._due(plan, epoch - start, memory):
             return WAIT
         for slot in model.germinable(plan.blueprint):
+            memory[2] = 0
             return choices(Op.GERMINATE, slot, plan.blueprint, plan.blend, plan.alpha_target, plan.alpha_speed)
         return WAIT
+
+    @staticmethod
+    def _remember(plan: Schedule, loss: float, memory: NDArray[np.float32]) -> None:
+        epoch, best = memory[0], memory[1]
+        better = epoch == 0 or loss < best * (1.0 - (plan.threshold if plan.kind == "plateau" else 0.0))
+        memory[0] = epoch + 1
+        memory[1] = loss if better else best
+        memory[2] = 0 if better else memory[2] + 1
+
+    @staticmethod
+    def _due(plan: Schedule, since_start: int, memory: NDArray[np.float32]) -> bool:
+        if plan.kind == "plateau":
+            return bool(memory[2] >= plan.wait)
+        return since_start % plan.wait == 0
 
     def _keep_or_prune(self, plan: Schedule, model: ModelState) -> list[int] | None:
         """Return the decision about a seed that was tried out, the most advanced first, or None."""
         points = self.reader.points(model.obs)[0]
+        norm = self.reader.slot(model.obs, "gradient_norm")[0]
+        in_stage = self.reader.epochs_in_stage(model.obs)[0]
         for slot in model.furthest_first():
             if model.stages[slot] == Stage.HOLDING:
                 if plan.keep_above is not None and not points[slot] >= plan.keep_above:
                     return choices(Op.PRUNE, slot, speed=INSTANT)
                 if model.legal(Op.FOSSILIZE, slot):
                     return choices(Op.FOSSILIZE, slot)
+            trained = model.stages[slot] == Stage.TRAINING and in_stage[slot] >= plan.training - 0.5
+            weak = not (norm[slot, 0] and np.expm1(norm[slot, 1]) >= plan.threshold)
+            if plan.kind == "gradient" and trained and weak:
+                return choices(Op.PRUNE, slot, speed=INSTANT)
         return None

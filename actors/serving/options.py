@@ -10,11 +10,7 @@ from urllib.request import proxy_bypass
 from actors.config import ConfigError, require
 
 MAX_MESSAGE_BYTES = 1 << 20
-KEEPALIVE_S = 60.0  # ping interval of an idle connection; servers allow pings up to twice as often
-CONNECTION_AGE_S = 1800.0  # after which clients are asked to reconnect
-CONNECTION_GRACE_S = 60.0  # that the calls of such a connection then have to complete
-HANDSHAKE_S = 10.0  # within which a new connection must complete its handshake
-CONNECTION_STREAMS = 100  # concurrent calls of a connection; clients queue further ones
+KEEPALIVE_S = 60.0  # ping interval of clients; servers allow pings up to twice as often
 
 ChannelOptions = list[tuple[str, int | str]]
 
@@ -61,6 +57,12 @@ class ServeOptions:
     """Allow listening on a non-loopback address without TLS or tokens."""
     metrics_port: int | None = None
     """Port for Prometheus metrics, on the host of `listen` (127.0.0.1 for unix:). No token is required."""
+    max_connection_age_s: float = 1800.0
+    """Seconds after which clients are asked to reconnect."""
+    max_connection_age_grace_s: float = 60.0
+    """Seconds that the calls of such a connection then have to complete."""
+    handshake_timeout_s: float = 10.0
+    """Seconds within which a new connection must complete its handshake."""
     request_timeout_s: float = 10.0
     """Seconds within which the request of a call must arrive."""
     idle_timeout_s: float = 300.0
@@ -72,6 +74,10 @@ class ServeOptions:
     max_connections: int = 4096
     """Maximum number of TCP connections. Beyond it those without a valid call are closed, oldest first, then those
     unused for longest. Lower where the limit of open files (`ulimit -Hn`) does not allow twice as many."""
+    max_connection_streams: int = 100
+    """Maximum number of concurrent calls per connection; clients queue further calls."""
+    keepalive_s: float = KEEPALIVE_S
+    """Seconds between keepalive pings on an idle connection."""
     drain_s: float = 20.0
     """Seconds that calls in progress have to complete after SIGTERM."""
     reflection: bool = True
@@ -80,14 +86,19 @@ class ServeOptions:
     def __post_init__(self) -> None:
         for name in (
             "max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connections",
+            "max_connection_streams",
         ):  # fmt: skip
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in (
             "session_ttl_s",
             "first_step_ttl_s",
             "poll_s",
+            "max_connection_age_s",
+            "max_connection_age_grace_s",
+            "handshake_timeout_s",
             "request_timeout_s",
             "idle_timeout_s",
+            "keepalive_s",
         ):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
         require(0 <= self.max_wait_ms <= 100, f"max_wait_ms is {self.max_wait_ms}: it must be between 0 and 100")
@@ -154,15 +165,15 @@ def server_channel_options(options: ServeOptions, max_connections: int) -> Chann
         ("grpc.max_receive_message_length", options.max_message_bytes),
         ("grpc.max_send_message_length", options.max_message_bytes),
         ("grpc.max_metadata_size", 16 * 1024),
-        ("grpc.max_connection_age_ms", _ms(CONNECTION_AGE_S)),
-        ("grpc.max_connection_age_grace_ms", _ms(CONNECTION_GRACE_S)),
-        ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
-        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.max_connection_age_ms", _ms(options.max_connection_age_s)),
+        ("grpc.max_connection_age_grace_ms", _ms(options.max_connection_age_grace_s)),
+        ("grpc.keepalive_time_ms", _ms(options.keepalive_s)),
+        ("grpc.keepalive_timeout_ms", _ms(min(20.0, options.keepalive_s))),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", _ms(KEEPALIVE_S / 2)),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(options.keepalive_s / 2)),
         ("grpc.http2.max_ping_strikes", 2),
-        ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
-        ("grpc.max_concurrent_streams", CONNECTION_STREAMS),
+        ("grpc.server_handshake_timeout_ms", _ms(options.handshake_timeout_s)),
+        ("grpc.max_concurrent_streams", options.max_connection_streams),
         # Overload protection also counts calls that are complete but not yet cleaned up, and so refuses clients that
         # keep to max_concurrent_streams.
         ("grpc.http.overload_protection", 0),
@@ -171,13 +182,13 @@ def server_channel_options(options: ServeOptions, max_connections: int) -> Chann
     ]
 
 
-def client_channel_options(target: str) -> ChannelOptions:
+def client_channel_options(target: str, keepalive_s: float = KEEPALIVE_S) -> ChannelOptions:
     """Return the gRPC channel options of clients."""
     return [
         ("grpc.enable_http_proxy", int(_needs_proxy(target))),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
-        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_time_ms", _ms(keepalive_s)),
+        ("grpc.keepalive_timeout_ms", _ms(min(20.0, keepalive_s))),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from actors.errors import UserError
-from actors.serving.options import client_channel_options
+from actors.serving.options import KEEPALIVE_S, client_channel_options
 from actors.text_file import as_utf8
 from actors.wire import policy_pb2
 
@@ -38,6 +38,7 @@ class Endpoint:
     root_certificates: Path | None = None
     client_cert: Path | None = None
     client_key: Path | None = None
+    keepalive_s: float = KEEPALIVE_S
 
     @classmethod
     def parse(cls, target: str | Sequence[str], **options: Any) -> Endpoint:
@@ -58,14 +59,14 @@ class Endpoint:
 
     def channel(self, index: int) -> grpc.Channel:
         target = self.targets[index]
-        credentials, options = self._credentials(), client_channel_options(target)
+        credentials, options = self._credentials(), client_channel_options(target, self.keepalive_s)
         if credentials is None:
             return grpc.insecure_channel(target, options)
         return grpc.secure_channel(target, credentials, options)
 
     def aio_channel(self, index: int) -> grpc.aio.Channel:
         target = self.targets[index]
-        credentials, options = self._credentials(), client_channel_options(target)
+        credentials, options = self._credentials(), client_channel_options(target, self.keepalive_s)
         if credentials is None:
             return grpc.aio.insecure_channel(target, options)
         return grpc.aio.secure_channel(target, credentials, options)
