@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from actors.config import EnvConfig
-from actors.env.fleet import Fleet, ReferenceFleet
+from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from benchmarks.environment.growth import MIXES, grown, parameters, settings
 from benchmarks.environment.hosts import HOSTS, BenchHost, few_images, sequences, small_images
@@ -30,6 +30,7 @@ from benchmarks.environment.rounds import Cell, compare
 from benchmarks.environment.shares import shares
 from benchmarks.environment.widths import compare_widths
 from benchmarks.form import Target, parser, publish
+from tests.support.env.reference_env import ReferenceFleet
 
 SIZES, QUICK_SIZES, CUDA_SIZES = (1, 4, 16, 64, 256), (1, 4), (256, 1024, 4096)
 CUDA_GOAL = 50.0  # times the loop on the same GPU

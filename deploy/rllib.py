@@ -61,7 +61,7 @@ class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.in
 
     def step(self, action: NDArray[np.int64]) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, _ = self._base.step(np.asarray(action))
-        return self._with_masks(obs), float(reward), terminated, truncated, {}
+        return self._with_masks(obs), reward, terminated, truncated, {}
 
     def _with_masks(self, obs: Obs) -> Obs:
         masks = self._base.masks()

@@ -36,7 +36,8 @@ def main() -> None:
     }
     for epoch in range(12):
         env.step(plan.get(epoch, tamiyo.SeedAction(tamiyo.Op.WAIT)))
-    for epoch, (stage, accuracy) in enumerate(zip(env.timeline.stages[0], env.timeline.accuracy[1:], strict=False)):
+    played = env.episode.timeline
+    for epoch, (stage, accuracy) in enumerate(zip(played.stages[0], played.accuracy[1:], strict=True)):
         print(f"epoch {epoch:2}  {stage:12} {accuracy:5.1f}%")
 
 

@@ -69,9 +69,6 @@ class EnvConfig:
     cuda_graph: bool = False
     """Replay an epoch's minibatches as a CUDA graph. For hosts on a GPU, whose steps are shorter than their
     launches."""
-    isolation: Literal["shadow", "straight_through"] = "shadow"
-    """How a seed in TRAINING learns without affecting its host. `straight_through` for comparisons with the
-    literature."""
     contribution_every: int = 1
     """Epochs between measurements of the seeds' contributions. For policies that are to grow models which are measured
     as rarely."""

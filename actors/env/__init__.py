@@ -6,18 +6,16 @@ germinate, train, be blended into the host, and be kept or pruned. One step is o
 
 Where to read on:
 
-- The rules: `env.py` (the environment, one host at a time), `host_episode.py` (one episode without tensors) and its
-  parts in `episode/` (an epoch as data, rewards, the governor that stops broken training, the never-grow twin as a
-  baseline), `slots/` (stages, legal actions, contributions, observation); `actors/rng.py` (seeding).
-- The networks: `hosts/` (MLP, 1-D and 2-D CNN), `blueprints/` (what seeds can be, how they are blended), `layers/`,
-  and `reference_network.py`, which trains a host with its seeds in plain PyTorch.
+- The rules: `episode/` (`host_episode.py`, one episode without tensors, and its parts: an epoch as data, rewards, the
+  governor that stops broken training, the never-grow twin as a baseline, the record of the epochs), `actors/slots`
+  (stages, legal actions, contributions, observation), `rng.py` (seeding).
+- The networks: `hosts/` (MLP, 1-D and 2-D CNN), `actors/blueprints` (what seeds can be, how they are blended).
 - The data: `tasks/`.
-- Many environments at once: `fleet.py` (the interface, and a loop over the reference), `seed_fleet.py` (the fast
-  fleet), `vector_env.py` (the fast fleet as a Gymnasium `VectorEnv`). The fast fleet trains its hosts through the
-  interface in `fleet_networks.py`, which has two backends: `kernels/` (Numba) and `stacked/` (PyTorch).
-  `network_factory.py` chooses one, `mixed_networks.py` combines hosts of different kinds. Tests compare both backends
-  with the reference network.
-- Around them: `rendering/`; `actors/gym` (registration, and other Gymnasium environments as fleets).
+- What runs: `seed_fleet.py` steps environments together, behind the interface in `fleet.py`. It trains their hosts
+  through the interface in `fleet_networks.py`, which has two backends: `compiled/` (Numba) and `stacked/` (PyTorch).
+  `mixed_networks.py` chooses one, and combines hosts of different kinds. Tests compare both backends with a reference
+  in plain PyTorch.
+- As Gymnasium's: `env.py` (a fleet of one), `vector_env.py` (a fleet), `registration.py`, `rendering/`.
 """
 
 from __future__ import annotations

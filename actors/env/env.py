@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
-from actors.env.episode.epoch import EpochPlan, EpochResult
-from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
-from actors.env.host_episode import HostEpisode
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
-from actors.env.rendering.timeline import Timeline
-from actors.env.tasks import DataFiles, Task, make_task
-from actors.layers.batch_norm import CALIBRATION_ROWS
-from actors.precision import tf32
-from actors.rng import Purpose, stream
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.seed_fleet import SeedTrainingFleet
 from actors.slots import observation
-from actors.slots.contributions import EvalResult
-from actors.slots.lifecycle import Lifecycle, SeedAction
-from actors.slots.spaces import seed_spaces
-from actors.types.actions import ActionMasks, Op
+from actors.slots.lifecycle import SeedAction
+from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
 Obs = dict[str, NDArray[Any]]
-
-
-def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
-    """Draw each task once, so that a task that cannot be made raises its `ConfigError` before a run starts."""
-    files = DataFiles(config.data_dir, config.download)
-    return [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA), files) for name in config.tasks]
 
 
 def gymnasium_spaces(spaces: Spaces) -> tuple[gymnasium.spaces.Dict, gymnasium.spaces.MultiDiscrete]:
@@ -101,22 +84,15 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         config: EnvConfig | None = None,
         run_seed: int = 0,
         strict: bool = False,
-        dtype: torch.dtype = torch.float32,
         render_mode: str | None = None,
-        device: torch.device | str = "cpu",
     ) -> None:
-        self.config = config or EnvConfig()
-        self.run_seed, self.strict, self.dtype, self.device = run_seed, strict, dtype, torch.device(device)
+        self.config, self.strict, self.render_mode = config or EnvConfig(), strict, render_mode
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
-        self.render_mode = render_mode
-        check_tasks(self.config, run_seed)
-        self.spaces = seed_spaces(self.config.total_slots, self.config.profile)
+        self.fleet = SeedTrainingFleet(self.config, 1, run_seed)
+        self.spaces = self.fleet.spaces
         self.observation_space, space = gymnasium_spaces(self.spaces)
         self.action_space: gymnasium.Space[Any] = space
-        self.illegal_actions = 0
-        self._twins = TwinCache(self._play_twins)
 
-    @tf32(False)
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode; without `seed` one is drawn.
 
@@ -124,81 +100,22 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         `rent_share`, the fraction of the rent that rewards charge.
         """
         super().reset(seed=seed)
-        self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
-        c = self.config
         options = options or {}
-        topology, rent_share = options.get("topology", ()), options.get("rent_share", 1.0)
-        self.episode = HostEpisode(c, self.run_seed, self.seed, self.spaces.action, topology, rent_share)
-        self.train_x, self.train_y = self._tensors(self.task.train.x, self.task.train.y)
-        self.val_x, self.val_y = self._tensors(self.task.val.x, self.task.val.y)
-        self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
-        optimizer_settings = OptimizerSettings(c.host_lr, c.host_lr)
-        with self.device:
-            self.network = ReferenceNetwork(
-                self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype, c.column_slots
-            )
-            for new in self.episode.initial_seeds:
-                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
-        twin = self._twins.trajectories([self.seed])[0] if c.reference == "twin" else ()
-        self.episode.begin(self.network.evaluate(self.val_x, self.val_y, {}), twin)
-        self.snapshot = self.network.snapshot()
-        return self.episode.observation(), self.episode.info()
+        self.fleet.set_topologies([options.get("topology", ())])
+        self.fleet.rent_share = options.get("rent_share", 1.0)
+        seen = self.fleet.reset([int(self.np_random.integers(2**31)) if seed is None else seed])
+        return seen.observation(0), self.episode.info(self.masks())
 
-    @tf32(False)
-    def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Take one action and train one epoch; see the class for the order of events."""
-        choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else action
-        plan, illegal = self.episode.plan_epoch(choices, self.strict)
-        self._prune(plan.pruned)
-        if (new := plan.germinated) is not None:
-            with self.device:
-                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
-        x, y = self.train_x[plan.rows], self.train_y[plan.rows]
-        alphas = SeedAlphas(dict(plan.blended), dict(plan.training))
-        statistics = self.network.train_epoch(x, y, alphas, self.config.isolation)
-        validation = self.network.evaluate(self.val_x, self.val_y, plan.blended)
-        ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
-        if ablations:
-            current = plan.subsets[0]
-            ablations[current] = self._ablate(plan, current) if self.network.running else validation
-        scores = {s: x for s, x in statistics.scores.items() if s not in plan.alphas}
-        result = EpochResult(statistics.train_loss, statistics.gradient_norms, scores, validation, ablations)
-        outcome = self.episode.complete_epoch(plan, result, self._roll_back)
-        self._prune(outcome.pruned)
-        self.snapshot = self.network.snapshot()
-        info = self.episode.info()
-        if illegal:
-            self.illegal_actions += 1
-            info["illegal_action"] = illegal
-        if outcome.ended:
-            info["end_reason"], info["telemetry"] = outcome.end_reason, outcome.telemetry
-        return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
-
-    def _ablate(self, plan: EpochPlan, subset: frozenset[int]) -> EvalResult:
-        alphas = {s: plan.alphas[s] for s in subset}
-        return self.network.ablate(self.val_x, self.val_y, alphas, self.calibration)
-
-    def _prune(self, slots: tuple[int, ...]) -> None:
-        for s in slots:
-            if s in self.network.seeds:
-                self.network.prune(s)
-
-    def _roll_back(self, pruned: tuple[int, ...]) -> EvalResult:
-        """Restore the last snapshot, without the seeds of the slots `pruned`."""
-        self.network.restore(self.snapshot)
-        self._prune(pruned)
-        return self.network.evaluate(self.val_x, self.val_y, self.episode.growth.blended())
-
-    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
-        twin = SeedTrainingEnv(twin_config(self.config), self.run_seed, dtype=self.dtype, device=self.device)
-        wait = np.zeros(len(self.spaces.action.heads), dtype=np.int64)
-        trajectories = []
-        for seed in seeds:
-            twin.reset(seed=seed)
-            while not twin.step(wait)[2]:
-                pass
-            trajectories.append(padded(twin.timeline.accuracy, twin.episode.horizon_epochs))
-        return trajectories
+        choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else np.asarray(action)
+        seen = self.fleet.step(choices[None], self.strict)
+        info = self.episode.info(self.masks())
+        if self.fleet.illegal:
+            info["illegal_action"] = self.fleet.illegal[0]
+        if seen.end_reasons[0] is not None:
+            info["end_reason"], info["telemetry"] = seen.end_reasons[0], seen.telemetry[0]
+        return seen.observation(0), float(seen.rewards[0]), bool(seen.terminated[0]), bool(seen.truncated[0]), info
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """Draw the episode so far: RGB `[height, width, 3]`; None without a render mode."""
@@ -206,37 +123,17 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
             return None
         from actors.env.rendering.timeline_chart import picture
 
-        return picture(self.timeline)
+        return picture(self.episode.timeline)
+
+    @property
+    def episode(self) -> HostEpisode:
+        """The current episode: its task, its slots, and the record of its epochs."""
+        return self.fleet.episodes[0]
 
     def masks(self) -> ActionMasks:
         """Return the legal choices of the next action."""
-        return self.episode.masks()
+        return self.fleet.masks(0)
 
-    @property
-    def task(self) -> Task:
-        return self.episode.task
-
-    @property
-    def lifecycle(self) -> Lifecycle:
-        return self.episode.lifecycle
-
-    @property
-    def timeline(self) -> Timeline:
-        return self.episode.timeline
-
-    @property
-    def last_op(self) -> Op:
-        return self.episode.last_op
-
-    @property
-    def last_success(self) -> bool:
-        return self.episode.last_success
-
-    @tf32(False)
     def test_accuracy(self) -> float:
         """Return the accuracy on the test rows, in points. Nothing else reads them."""
-        x, y = self._tensors(self.task.test.x, self.task.test.y)
-        return self.network.evaluate(x, y, self.episode.growth.blended()).accuracy
-
-    def _tensors(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.from_numpy(x).to(self.device, self.dtype), torch.from_numpy(y).to(self.device)
+        return self.fleet.test_accuracies([0])[0]

@@ -11,9 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from actors.env.episode.epoch import EpochPlan, EpochResult
-from actors.env.host_episode import HostEpisode
-from actors.env.reference_network import OptimizerSettings
+from actors.env.episode.host_episode import HostEpisode
 from actors.slots.contributions import EvalResult
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW settings of hosts and seeds. The host and each seed are clipped separately."""
+
+    host_lr: float
+    seed_lr: float
+    weight_decay: float = 1e-4
+    clip_norm: float = 1.0
 
 
 @dataclass(frozen=True)

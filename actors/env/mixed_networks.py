@@ -1,19 +1,23 @@
-"""`MixedNetworks`: the networks of a fleet whose environments have hosts of different kinds."""
+"""`make_networks`: chooses the backend of a fleet's networks; `MixedNetworks`: networks of hosts of several kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.config import require
+from actors.env.compiled.networks import NumbaNetworks, has_kernels
 from actors.env.episode.epoch import EpochPlan, EpochResult
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host
+from actors.env.hosts.make import padded_host
+from actors.env.stacked.networks import TorchNetworks
 from actors.slots.contributions import EvalResult
 
 T = TypeVar("T")
@@ -210,3 +214,40 @@ class MixedNetworks:
                 evaluated = block.networks.evaluate_test(block_alphas)
                 results |= {e: r for row, r in evaluated.items() if (e := block.envs[row]) is not None}
         return results
+
+
+def make_networks(
+    hosts: Sequence[tuple[HostKind, Host]],
+    column_slots: int,
+    num_envs: int,
+    settings: NetworkSettings,
+    backend: Literal["auto", "numba", "torch"],
+    kernels: bool,
+) -> FleetNetworks:
+    """Make the networks of a fleet; `hosts` holds the kinds of hosts of each of its tasks, with the widest of each.
+
+    If `kernels`, hosts that have kernels are trained on the CPU, also where `settings` name another device.
+
+    Raise `ConfigError` if `backend` is `numba` and a host has no kernels.
+    """
+    by_kind: dict[HostKind, list[Host]] = {}
+    for kind, host in hosts:
+        by_kind.setdefault(kind, []).append(host)
+    padded = {kind: padded_host(same) for kind, same in by_kind.items()}
+    with_kernels = {kind for kind, host in padded.items() if kernels and has_kernels(host)}
+    require(
+        backend != "numba" or with_kernels == set(padded),
+        "env.backend is numba, which needs MLP hosts with built-in blueprints on a CPU: set it to auto",
+    )
+
+    def make(kind: HostKind, num_envs: int) -> FleetNetworks:
+        if backend != "torch" and kind in with_kernels:
+            return NumbaNetworks(num_envs, column_slots, settings.optimizer_settings, settings.dtype)
+        return TorchNetworks(padded[kind], column_slots, num_envs, settings)
+
+    device = settings.device.type
+    if len(padded) == 1:
+        (kind,) = padded
+        if num_envs <= block_envs(kind, num_envs, device):
+            return make(kind, num_envs)
+    return MixedNetworks(list(padded), make, num_envs, device, settings.least_channels)

@@ -1,4 +1,4 @@
-"""`SeedTrainingFleet`: many seed-training environments at once, on a fast backend."""
+"""`SeedTrainingFleet`: seed-training environments that train together."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
-from actors.env.env import check_tasks
 from actors.env.episode.epoch import EpochPlan
+from actors.env.episode.host_episode import HostEpisode, check_tasks
 from actors.env.episode.settings import width_range
+from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
-from actors.env.fleet import Fleet, ReferenceFleet
-from actors.env.fleet_networks import NetworkSettings
-from actors.env.host_episode import HostEpisode
+from actors.env.fleet import Fleet
+from actors.env.fleet_networks import NetworkSettings, OptimizerSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
-from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kinds
-from actors.env.network_factory import make_networks
-from actors.env.reference_network import OptimizerSettings
-from actors.env.rendering.timeline import Timeline
+from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kinds, make_networks
 from actors.kernels.cnn.layout import NARROW
+from actors.slots.lifecycle import IllegalAction
 from actors.slots.spaces import seed_spaces
 from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
@@ -32,7 +30,7 @@ from actors.types.fleet_step import FleetStep
 
 
 class SeedTrainingFleet:
-    """A `Fleet` that computes what `ReferenceFleet` does, up to rounding, many times faster.
+    """A `Fleet` of seed-training environments, see `actors.env.env.SeedTrainingEnv`.
 
     Its networks are trained by the backend that `config.backend` names. With the torch backend, environments with
     different tasks share tensors, padded to the largest host. The results of an environment do not depend on what
@@ -61,8 +59,11 @@ class SeedTrainingFleet:
         self.rent_share, self.width_scale, self.gpu = 1.0, width_scale, gpu
         self.spaces = seed_spaces(config.total_slots, config.profile)
         self.episodes: list[HostEpisode] = []
+        self.illegal: dict[int, str] = {}
+        """Environments whose last action was illegal, and why."""
         self._running = np.zeros(num_envs, dtype=np.bool_)
-        self._last: dict[int, tuple[dict[str, NDArray[Any]], ActionMasks]] = {}
+        self._observations: dict[int, dict[str, NDArray[Any]]] = {}
+        self._masks: dict[int, ActionMasks] = {}
         self.dtype, self.device = dtype, _device(config, gpu)
         kernels = self.device.type == "cpu" and dtype is torch.float32 and config.batch_size % NARROW == 0
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
@@ -117,23 +118,28 @@ class SeedTrainingFleet:
         for e, episode in new.items():
             episode.begin(untrained[e], twins.get(e))
             self._running[e] = True
-            self._last[e] = (episode.observation(), episode.masks())
+            self._observe(e)
         zeros, none = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
         return self._step(zeros, none, none, [None] * self.num_envs, [{}] * self.num_envs)
 
-    def step(self, actions: NDArray[np.int64]) -> FleetStep:
-        """Take `actions` `[E, H]` and train one epoch; rows of ended environments are ignored."""
+    def step(self, actions: NDArray[np.int64], strict: bool = False) -> FleetStep:
+        """Take `actions` `[E, H]` and train one epoch; rows of ended environments are ignored.
+
+        If `strict`, an illegal action raises `IllegalAction`, before any environment has taken its own.
+        """
         n = self.num_envs
+        running = map(int, np.flatnonzero(self._running))
+        read = {e: self.episodes[e].read(actions[e], self._masks[e]) for e in running}
+        self.illegal = {e: why for e, (_, why) in read.items() if why}
+        if strict and self.illegal:
+            raise IllegalAction("; ".join(f"environment {e}: {why}" for e, why in self.illegal.items()))
         plans: list[EpochPlan | None] = [None] * n
-        self.illegal: dict[int, str] = {}  # environment -> why its action was illegal
-        for e in map(int, np.flatnonzero(self._running)):
-            plans[e], reason = self.episodes[e].plan_epoch(actions[e], masks=self._last[e][1])
-            if reason:
-                self.illegal[e] = reason
-        for e, plan in enumerate(plans):
-            if plan is not None and self.episodes[e].parts_from_twin(plan):
-                twin = self.networks.train_twin(e, self.episodes[e].remaining_minibatches())
-                self.episodes[e].set_twin([m.train_loss for m in twin], [m.validation for m in twin])
+        for e, (action, why) in read.items():
+            episode = self.episodes[e]
+            plans[e] = planned = episode.plan_epoch(action, why)
+            if episode.needs_twin(planned):
+                twin = self.networks.train_twin(e, episode.remaining_minibatches())
+                episode.set_twin([m.train_loss for m in twin], [m.validation for m in twin])
         results = self.networks.run_epoch(plans)
         rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
         reasons: list[EndReason | None] = [None] * n
@@ -146,14 +152,22 @@ class SeedTrainingFleet:
             rewards[e], terminated[e], truncated[e] = outcome.reward, outcome.terminated, outcome.truncated
             pruned[e] = outcome.pruned
             reasons[e], telemetry[e] = outcome.end_reason, outcome.telemetry
-            self._last[e] = (episode.observation(), episode.masks())
+            self._observe(e)
         self.networks.commit(pruned)
         if self.read_test and (ended := np.flatnonzero(self._running & (terminated | truncated)).tolist()):
-            alphas = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in ended}
-            for e, tested in self.networks.evaluate_test(alphas).items():
-                telemetry[e]["test_accuracy"] = tested.accuracy
+            for e, tested in self.test_accuracies(ended).items():
+                telemetry[e]["test_accuracy"] = tested
         self._running &= ~(terminated | truncated)
         return self._step(rewards, terminated, truncated, reasons, telemetry)
+
+    def masks(self, env: int) -> ActionMasks:
+        """Return the legal choices of the next action of one environment."""
+        return self._masks[env]
+
+    def test_accuracies(self, envs: Sequence[int]) -> dict[int, float]:
+        """Return the accuracies of these environments on their test rows, in points."""
+        alphas = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in envs}
+        return {e: tested.accuracy for e, tested in self.networks.evaluate_test(alphas).items()}
 
     def task_ids(self) -> tuple[str, ...]:
         return tuple(episode.task.task_id for episode in self.episodes)
@@ -179,6 +193,10 @@ class SeedTrainingFleet:
         """Whether any episode has not ended."""
         return bool(self._running.any())
 
+    def _observe(self, env: int) -> None:
+        episode = self.episodes[env]
+        self._observations[env], self._masks[env] = episode.observation(), episode.masks()
+
     def _step(
         self,
         rewards: NDArray[np.float64],
@@ -187,12 +205,12 @@ class SeedTrainingFleet:
         reasons: list[EndReason | None],
         telemetry: list[dict[str, float]],
     ) -> FleetStep:
-        last = [self._last[e] for e in range(self.num_envs)]
-        masks = [mask for _, mask in last]
+        seen = [self._observations[e] for e in range(self.num_envs)]
+        masks = [self._masks[e] for e in range(self.num_envs)]
         slot = [m.slot for m in masks if m.slot is not None]
         return FleetStep(
-            np.stack([obs["obs"] for obs, _ in last]),
-            np.stack([obs["blueprint_indices"] for obs, _ in last]),
+            np.stack([obs["obs"] for obs in seen]),
+            np.stack([obs["blueprint_indices"] for obs in seen]),
             ActionMasks(np.stack([m.op for m in masks]), np.stack(slot), np.stack([m.rest for m in masks])),
             rewards.astype(np.float32),
             terminated,
@@ -212,8 +230,5 @@ def _device(config: EnvConfig, gpu: bool) -> torch.device:
 
 
 def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> Fleet:
-    """Make the fast fleet, or the reference for `isolation: straight_through`, which only it supports. For `gpu` see
-    `SeedTrainingFleet`."""
-    if config.isolation == "straight_through":
-        return ReferenceFleet(config, num_envs, run_seed)
+    """Make a fleet of seed-training environments. For `gpu` see `SeedTrainingFleet`."""
     return SeedTrainingFleet(config, num_envs, run_seed, gpu=gpu)

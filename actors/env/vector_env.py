@@ -1,4 +1,4 @@
-"""`SeedTrainingVectorEnv`: the fast fleet as a Gymnasium `VectorEnv`."""
+"""`SeedTrainingVectorEnv`: a fleet as a Gymnasium `VectorEnv`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig, require
 from actors.env.env import Obs, gymnasium_spaces
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.slots.lifecycle import IllegalAction
 from actors.types.fleet_step import FleetStep
 
 Flags = NDArray[np.bool_]
@@ -47,11 +46,6 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
-        require(
-            config.isolation == "shadow",
-            f"env.isolation is {config.isolation}, which only the single environment supports: "
-            "use make_vec with vectorization_mode 'sync'",
-        )
         self.num_envs, self.strict, self.render_mode = num_envs, strict, render_mode
         self.fleet = SeedTrainingFleet(config, num_envs, run_seed, dtype)
         self.single_observation_space, self.single_action_space = gymnasium_spaces(self.fleet.spaces)
@@ -81,30 +75,27 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         seen = self.fleet.reset_envs(chosen)
         infos: Info = {}
         for e in chosen:
-            infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
+            infos = self._add_info(infos, self._info(e), e)
         return _observation(seen), infos
 
     def step(self, actions: NDArray[np.int64]) -> tuple[Obs, NDArray[np.float64], Flags, Flags, Info]:
-        seen = self.fleet.step(np.asarray(actions))
-        if self.strict and self.fleet.illegal:
-            raise IllegalAction("; ".join(f"environment {e}: {why}" for e, why in self.fleet.illegal.items()))
+        seen = self.fleet.step(np.asarray(actions), self.strict)
         infos: Info = {}
         ended = [int(e) for e in np.flatnonzero(seen.terminated | seen.truncated)]
         for e in range(self.num_envs):
-            info = self.fleet.episodes[e].info()
+            info = self._info(e)
             if e in self.fleet.illegal:
                 info["illegal_action"] = self.fleet.illegal[e]
             if e in ended:
                 info |= {"end_reason": seen.end_reasons[e], "telemetry": seen.telemetry[e]}
-                final = {"obs": seen.obs[e], "blueprint_indices": seen.blueprint_indices[e]}
-                infos = self._add_info(infos, {"final_obs": final, "final_info": info}, e)
+                infos = self._add_info(infos, {"final_obs": seen.observation(e), "final_info": info}, e)
             else:
                 infos = self._add_info(infos, info, e)
         current = seen
         if ended:
             current = self.fleet.reset_envs({e: self._draw(e) for e in ended})
             for e in ended:
-                infos = self._add_info(infos, self.fleet.episodes[e].info(), e)
+                infos = self._add_info(infos, self._info(e), e)
         return _observation(current), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
@@ -114,6 +105,9 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         from actors.env.rendering.timeline_chart import picture
 
         return tuple(picture(timeline) for timeline in self.fleet.timelines())
+
+    def _info(self, env: int) -> Info:
+        return self.fleet.episodes[env].info(self.fleet.masks(env))
 
     def _draw(self, env: int) -> int:
         return int(self._generators[env].integers(2**31))

@@ -120,22 +120,12 @@ def running_statistics(running: Running) -> Normalize:
     return normalize
 
 
-def recorded_statistics(into: dict[str, Moments]) -> Normalize:
-    """Normalize by the statistics of the batch and store them in `into`, to evaluate other rows with them."""
-
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        mean, var = into[name] = Moments(*(t.flatten() for t in _moments(h)))
-        return after(F.batch_norm(h, mean, var, gain.flatten(), bias.flatten(), False, MOMENTUM, EPS), dims)
-
-    return normalize
-
-
 Affine = tuple[Tensor, Tensor]
 """(scale, shift) of a norm for V sets of seeds, each [C, V]."""
 
 
 def calibrating(into: dict[str, Affine], rows: int) -> Normalize:
-    """`recorded_statistics` for a batch that holds several sets of seeds, each in `rows` consecutive rows."""
+    """Normalize by the statistics of each set of seeds, `rows` consecutive rows of the batch; store them in `into`."""
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
         gain, bias = gain.flatten(), bias.flatten()

@@ -112,7 +112,7 @@ class WaveSampler:
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """Return timelines, see `actors.env.rendering.timeline`."""
+        """Return timelines, see `actors.env.episode.timeline`."""
         self.fleet.rent_share = 1.0
         timelines: list[dict[str, Any]] = []
         width = self.fleet.num_envs

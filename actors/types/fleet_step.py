@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,3 +22,7 @@ class FleetStep(NamedTuple):
     truncated: NDArray[np.bool_]  # [E], True in the step that cuts an episode off
     end_reasons: tuple[EndReason | None, ...]  # [E]
     telemetry: tuple[dict[str, float], ...]  # [E], empty unless the episode ended with this step
+
+    def observation(self, env: int) -> dict[str, NDArray[Any]]:
+        """Return the observation of one environment, as Gymnasium's."""
+        return {"obs": self.obs[env], "blueprint_indices": self.blueprint_indices[env]}

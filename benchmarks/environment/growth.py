@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
 from actors.env.episode.governor import Governor
-from actors.env.fleet import Fleet, ReferenceFleet
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.fleet import Fleet
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks
 from actors.types.actions import Op
 from benchmarks.environment.hosts import WIDTH, BenchHost
+from tests.support.env.reference_env import ReferenceFleet
 
 SLOTS, COLUMN_SLOTS = 3, 2
 MIXES = ("none", "3 alike", "3 of all kinds", "3 alike, 2 columns")
@@ -67,7 +68,7 @@ def grown(
 ) -> Fleet:
     """Make a fleet and grow its seeds, with one minibatch per epoch and without ablations, to be quick."""
     loop = kind is ReferenceFleet
-    fleet = ReferenceFleet(config, envs, 0, config.device) if loop else SeedTrainingFleet(config, envs, 0)
+    fleet = ReferenceFleet(config, envs, device=config.device) if loop else SeedTrainingFleet(config, envs, 0)
     fleet.reset(range(envs))
     table = episodes(fleet)[0].host.family
     kinds = [i for i, offered in enumerate(table.offered()) if offered]

@@ -20,7 +20,9 @@ from benchmarks.environment.rounds import epoch_s
 def shares(fleet: SeedTrainingFleet, device: str, rounds: int) -> dict[str, Any]:
     """Return the percentage of each part. The optimizer is a part of both passes, and "-" if it cannot be timed: with
     the numba backend, and on a GPU, where its operations run later than they are called."""
-    plans = [episode.plan_epoch(action)[0] for episode, action in zip(fleet.episodes, waits(fleet), strict=True)]
+    plans = [
+        episode.plan_epoch(*episode.read(action)) for episode, action in zip(fleet.episodes, waits(fleet), strict=True)
+    ]
     bare = [replace(o, subsets=o.subsets[:1]) for o in plans]
     unshadowed = [replace(o, training={}) for o in bare]
     short = [replace(o, rows=o.rows[:1]) for o in unshadowed]

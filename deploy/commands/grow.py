@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from actors.env.rendering.timeline import Timeline
+from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
 from actors.growth.controller import LOG_VARIABLE
 from actors.growth.decision import Decision, read_log

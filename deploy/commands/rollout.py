@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.config import EnvConfig
+from actors.env.episode.timeline import Timeline
 from actors.env.rendering.palette import OPS, STAGES
-from actors.env.rendering.timeline import Timeline
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.policy.baselines import NeverGrow

@@ -36,7 +36,10 @@ CELLS = "cells"
 DIGITS = {"gain": 3, "rent": 4, "accuracy": 3, "test_accuracy": 3}
 SIGNIFICANT = 5  # digits of FLOPs
 NOT_PLAYED_IN = ("data_dir", "download", "device", "backend")  # settings that change no episode
-RETIRED = {"compile": False}
+RETIRED = {
+    "clip_norm": 1.0, "compile": False, "embargo_epochs": 2, "isolation": "shadow", "seed_lr": 5e-3,
+    "weight_decay": 1e-4,
+}  # fmt: skip
 """Settings that are gone, with the value that cells were played with."""
 
 

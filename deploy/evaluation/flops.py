@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from actors.blueprints.blueprint import NOOP, Blueprint
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.episode.timeline import Timeline
 from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host, draw_params
-from actors.env.rendering.timeline import Timeline
 from actors.slots.contributions import subsets_to_evaluate
 from actors.slots.stage import BLENDED, Stage
 from actors.slots.topology import Topology

@@ -9,7 +9,7 @@ from math import isfinite, log2
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rollout.wave import Policy, Provenance, run_wave

@@ -73,8 +73,8 @@ def reported(suite: str, only: Sequence[str] = (), kind: str = "vector") -> tupl
 def protocol(config: EnvConfig, rent_weight: float = 1.0) -> EnvConfig:
     """The environment that every player is measured in: that of `config`, with widths of each family's range, one
     price that every player observes, and paid in J to a visible horizon."""
-    if config.isolation != "shadow" or config.profile != "tamiyo":
-        raise UserError("an evaluation plays env.isolation shadow and env.profile tamiyo: train a policy with these")
+    if config.profile != "tamiyo":
+        raise UserError("an evaluation plays env.profile tamiyo: train a policy with it")
     return replace(
         config,
         tasks=("spirals",),  # each cell has one family of its own
@@ -88,7 +88,6 @@ def protocol(config: EnvConfig, rent_weight: float = 1.0) -> EnvConfig:
         drop_features=0.0,
         device="cpu",
         backend="auto",
-        twin_coef=None,
         cuda_graph=False,
     )
 

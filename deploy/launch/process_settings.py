@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actors.codec import MAX_DIMENSION, largest_episode_bytes
 from actors.config import MAX_REDIS_VALUE_BYTES, ActingConfig, require
-from actors.env.env import check_tasks
+from actors.env.episode.host_episode import check_tasks
 from actors.env.tasks import find_family
 from actors.gym.make import gym_spaces
 from actors.metrics.ray import RayMetrics

@@ -7,10 +7,11 @@ import numpy as np
 from actors.blueprints.family import blueprint_choices
 from actors.config import EnvConfig
 from actors.env.compiled.numba_network import NumbaNetwork
-from actors.env.host_episode import HostEpisode
-from actors.env.reference_network import OptimizerSettings
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.fleet_networks import OptimizerSettings
 from actors.kernels.compile import compile_once
-from actors.types.actions import seed_action_spec
+from actors.slots.lifecycle import SeedAction
+from actors.types.actions import Op, seed_action_spec
 
 
 def compile_kernels(dtype: str = "float32") -> None:
@@ -24,7 +25,7 @@ def fill_cache(dtype: str) -> None:
     config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1)
     spec = seed_action_spec(config.total_slots, blueprint_choices(), config.profile)
     episode = HostEpisode(config, 0, 0, spec)
-    plan, _ = episode.plan_epoch(np.zeros(len(spec.heads), np.int64))
+    plan = episode.plan_epoch(SeedAction(Op.WAIT))
     settings = OptimizerSettings(config.host_lr, config.host_lr)
     network = NumbaNetwork(episode, config.column_slots, settings, np.dtype(dtype))
     network.evaluate({}, [frozenset()])

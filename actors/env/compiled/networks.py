@@ -12,10 +12,9 @@ from actors.blueprints.blueprint import NOOP
 from actors.env.compiled.compile import compile_kernels
 from actors.env.compiled.numba_network import NumbaNetwork
 from actors.env.episode.epoch import EpochPlan, EpochResult
-from actors.env.fleet_networks import EpochMeasures
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
 from actors.env.hosts.host import Host
-from actors.env.reference_network import OptimizerSettings
 from actors.slots.contributions import EvalResult, Subset
 
 

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from actors.blueprints.blends import gate_shapes
 from actors.env.compiled.column_arrays import ColumnArrays
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
-from actors.env.fleet_networks import EpochMeasures
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
 from actors.env.hosts.column import column_host
 from actors.env.hosts.host import draw_into
-from actors.env.reference_network import OptimizerSettings
 from actors.env.tasks import Split
 from actors.kernels.hosts.epoch import Adam, train_epoch
 from actors.kernels.hosts.evaluate import evaluate

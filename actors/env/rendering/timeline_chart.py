@@ -16,8 +16,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
+from actors.env.episode.timeline import Timeline
 from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES, STYLE, color
-from actors.env.rendering.timeline import Timeline
 
 MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
 STRIP = 1.22  # y position of op markers in a lane, where alpha runs from 0 to 1

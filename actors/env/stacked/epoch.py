@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.blueprint import Params
+from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.host import Resume
-from actors.env.reference_network import OptimizerSettings
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import added_logits
 from actors.env.stacked.cuda_graph import StepResult

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, NetworkSettings
-from actors.env.host_episode import HostEpisode
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host
 from actors.env.stacked.column_bank import ColumnBank

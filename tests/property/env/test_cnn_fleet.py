@@ -20,10 +20,8 @@ from torch import Tensor
 
 from actors.config import EnvConfig
 from actors.env import mixed_networks
-from actors.env.fleet import ReferenceFleet
 from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
-from actors.env.reference_network import ParameterGroup, ReferenceColumn, ReferenceNetwork
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.networks import TorchNetworks
@@ -33,6 +31,8 @@ from actors.rollout.wave import PolicyNoise
 from actors.slots.stage import Stage
 from actors.types.fleet_step import FleetStep
 from tests.support.env import cnn
+from tests.support.env.reference_env import ReferenceFleet
+from tests.support.env.reference_network import ParameterGroup, ReferenceColumn, ReferenceNetwork
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[3]
@@ -115,7 +115,7 @@ def running(network: ReferenceNetwork, n: TorchNetworks, row: int) -> Iterator[t
 def assert_same_state(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
     """Compare parameters of hosts, seeds and gates, and running statistics."""
     for e, n, row in stacks(fleet):
-        if not reference._running[e]:
+        if not reference.running[e]:
             continue
         network = reference.envs[e].network
         for bank, trained, own in groups(network, n, row):
@@ -233,7 +233,7 @@ def test_each_epoch_equals_the_reference_in_single_precision(mix: str) -> None:
             [ep.val_losses[-1] for ep in eps] for eps in ([env.episode for env in reference.envs], fleet.episodes)
         ]
         np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
-        for e, n, row in filter(lambda place: reference._running[place[0]], stacks(fleet)):
+        for e, n, row in filter(lambda place: reference.running[place[0]], stacks(fleet)):
             views = n.hosts.views(n.hosts.params)
             for name, p in reference.envs[e].network.group.params.items():
                 mine = views[name][row][tuple(slice(size) for size in p.shape)]

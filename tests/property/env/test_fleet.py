@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import EnvConfig
-from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks
 from actors.policy.baselines import RandomPolicy
@@ -22,6 +21,7 @@ from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import PolicyNoise
 from actors.types.fleet_step import FleetStep
 from tests.support.env.fleets import BACKENDS, Backend, assert_same_params, break_host, synchronize
+from tests.support.env.reference_env import ReferenceFleet
 
 torch.set_num_threads(1)
 CONFIGS = {

@@ -15,8 +15,7 @@ from actors.blueprints.family import blueprint_index
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan, EpochResult
-from actors.env.fleet import ReferenceFleet
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.kernels.hosts.epoch import train_epoch
 from actors.kernels.hosts.evaluate import evaluate
@@ -26,6 +25,7 @@ from actors.slots.lifecycle import EMBARGO_EPOCHS
 from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
 from tests.support.env.fleets import BACKENDS, Backend, Vectors, assert_same_params, break_seed, host, seed, synchronize
+from tests.support.env.reference_env import ReferenceFleet
 from tests.support.env.walks import act
 
 torch.set_num_threads(1)

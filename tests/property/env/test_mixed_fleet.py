@@ -11,14 +11,14 @@ import torch
 
 from actors.config import EnvConfig
 from actors.env import mixed_networks
-from actors.env.env import SeedTrainingEnv
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.mixed_networks import MIN_BLOCK_ENVS, Block, HostKind, MixedNetworks, host_kind
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.actions import ActionMasks
 from tests.support.env import cnn
+from tests.support.env.reference_env import ReferenceEnv
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(300)
@@ -53,7 +53,7 @@ def rows_by_kind(fleet: SeedTrainingFleet) -> Counter[HostKind]:
 def play(steps: int, seed: int) -> Counter[str]:
     """Play random actions and partial resets beside single environments; count what happened."""
     fleet = SeedTrainingFleet(CONFIG, ENVS, 0, torch.float64)
-    single = [SeedTrainingEnv(CONFIG, 0, dtype=torch.float64) for _ in range(ENVS)]
+    single = [ReferenceEnv(CONFIG, 0, dtype=torch.float64) for _ in range(ENVS)]
     policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(seed)
     fleet.reset(range(ENVS))
     seen = [env.reset(seed=e) for e, env in enumerate(single)]

@@ -1,4 +1,4 @@
-"""The options of the torch backend (`compile`, `cuda_graph`) change results by rounding only."""
+"""`env.cuda_graph` changes results by rounding only."""
 
 from __future__ import annotations
 

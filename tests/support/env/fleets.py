@@ -13,13 +13,12 @@ from actors.blueprints.blends import gate_shapes
 from actors.blueprints.blueprint import Param
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.compiled.networks import NumbaNetworks
-from actors.env.env import SeedTrainingEnv
-from actors.env.fleet import ReferenceFleet
 from actors.env.hosts.column import column_host
-from actors.env.reference_network import ParameterGroup
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks
 from actors.env.stacked.param_bank import ParamBank
+from tests.support.env.reference_env import ReferenceEnv, ReferenceFleet
+from tests.support.env.reference_network import ParameterGroup
 
 Backend = Literal["numba", "torch"]
 BACKENDS: tuple[Backend, ...] = ("numba", "torch")
@@ -110,7 +109,7 @@ def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tupl
             yield from env_groups(fleet, e, env)
 
 
-def env_groups(fleet: SeedTrainingFleet, e: int, env: SeedTrainingEnv) -> Iterator[tuple[Vectors, ParameterGroup]]:
+def env_groups(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> Iterator[tuple[Vectors, ParameterGroup]]:
     yield host(fleet, e), env.network.group
     for s, grown in env.network.seeds.items():
         yield seed(fleet, e, s), grown.group

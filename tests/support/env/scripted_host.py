@@ -9,7 +9,7 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochOutcome, EpochResult
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
 from actors.slots.contributions import Subset
 from actors.slots.spaces import seed_spaces
 from tests.support.env.walks import Action
@@ -43,8 +43,9 @@ def play(
     wait = np.zeros(len(spec.heads), dtype=np.int64)
     while run.last is None or not run.last.ended:
         t = len(run.rewards)
-        plan, wrong = run.episode.plan_epoch(actions[t] if t < len(actions) else wait)
-        assert not wrong
+        action, illegal = run.episode.read(actions[t] if t < len(actions) else wait)
+        assert not illegal
+        plan = run.episode.plan_epoch(action)
         broken = float("nan") if t == panic_at else 1.0
         results = {subset: (accuracy(t + 1, subset), broken) for subset in plan.subsets}
         grown = (*plan.blended, *plan.training)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.types.actions import ActionMasks, Op
+from tests.support.env.reference_env import ReferenceEnv
 
 Action = NDArray[np.int64]
 torch.set_num_threads(1)  # with small tensors, more threads per worker only compete for cores
@@ -34,6 +35,11 @@ def tiny_env(run_seed: int = 0, strict: bool = False, **settings: Any) -> SeedTr
     return SeedTrainingEnv(EnvConfig(**TINY | settings), run_seed, strict)
 
 
+def tiny_reference(run_seed: int = 0, **settings: Any) -> ReferenceEnv:
+    """Make the reference of such an environment."""
+    return ReferenceEnv(EnvConfig(**TINY | settings), run_seed)
+
+
 def act(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int = 0, speed: int = 0) -> Action:
     """Return an action; target and speed are indices of 0.5, 0.7, 1.0 and of 0 (instant), 3, 5, 8 epochs."""
     return np.array([op, slot, blueprint, blend, target, speed], dtype=np.int64)
@@ -53,7 +59,7 @@ def legal_actions(masks: ActionMasks, sizes: tuple[int, ...]) -> list[Action]:
     return found
 
 
-def random_legal(rng: np.random.Generator, env: SeedTrainingEnv, wait: float = 0.2) -> Action:
+def random_legal(rng: np.random.Generator, env: SeedTrainingEnv | ReferenceEnv, wait: float = 0.2) -> Action:
     """Draw a random legal action, first its op, so that ops with few choices are as frequent as GERMINATE."""
     actions = legal_actions(env.masks(), env.spaces.action.sizes)
     ops = sorted({int(a[0]) for a in actions})

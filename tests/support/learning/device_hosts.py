@@ -16,7 +16,6 @@ from torch import Tensor
 
 from actors.config import ActingConfig, ActorsConfig, EnvConfig
 from actors.env import seed_fleet
-from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import cuda_graph
 from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
@@ -24,6 +23,7 @@ from actors.env.stacked.networks import TorchNetworks
 from benchmarks.learning.in_process import Run
 from learner import train as learner_module
 from learner.config import LearnerConfig
+from tests.support.env.reference_env import ReferenceEnv
 from tests.support.growth import columns, growing
 from tests.support.learning.device_learning import CPU, Crossings, same
 
@@ -66,12 +66,12 @@ def loop(device: torch.device) -> None:
 
     def play(to: torch.device, task: str) -> list[Any]:
         config = EnvConfig(tasks=(task,), host_width=4, horizon_epochs=5, inner_steps=2, batch_size=8)
-        env = SeedTrainingEnv(config, 0, dtype=torch.float64, device=to)
+        env = ReferenceEnv(config, 0, dtype=torch.float64, device=to)
         seen = [env.reset(seed=1)[0]["obs"]]
         for op, slot in SCRIPT[:4]:
             obs, reward, *_ = env.step(np.array([op, slot, 7 if slot == 3 else 2, 0, 2, 1]))
             seen += [obs["obs"], reward]
-        assert not env.illegal_actions
+        assert not env.episode.illegal_actions
         return seen
 
     for task in ("spirals", "gratings"):

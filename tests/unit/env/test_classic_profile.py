@@ -10,7 +10,6 @@ import torch
 
 from actors.config import EnvConfig, PolicyConfig
 from actors.env.env import SeedTrainingEnv
-from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
@@ -19,6 +18,7 @@ from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
+from tests.support.env.reference_env import ReferenceFleet
 from tests.support.env.walks import TINY, Action, act
 
 torch.set_num_threads(1)
@@ -56,11 +56,11 @@ def test_automatic_advance_equals_advance_as_soon_as_it_is_legal(gates: str) -> 
             choice, wanted = classic(FOSSILIZE, 1), act(Op.FOSSILIZE, 1)
         if full.masks().op[Op.ADVANCE]:
             wanted = act(Op.ADVANCE, 1)
-        stages.append(own.lifecycle.slots[1].stage.name)
+        stages.append(own.episode.lifecycle.slots[1].stage.name)
         (_, a, *_), (_, b, *_) = own.step(choice), full.step(wanted)
         assert a == b
-        assert own.timeline.accuracy == full.timeline.accuracy
-    assert own.timeline.stages[1][-1] == full.timeline.stages[1][-1]
+        assert own.episode.timeline.accuracy == full.episode.timeline.accuracy
+    assert own.episode.timeline.stages[1][-1] == full.episode.timeline.stages[1][-1]
     assert {"TRAINING", "BLENDING", "HOLDING"} <= set(stages)
     assert ("FOSSILIZED" in stages) == (gates == "permissive")  # strict gates want a contribution above 0
 
@@ -71,7 +71,7 @@ def test_prune_is_immediate_and_masks_follow_stages() -> None:
     env.step(classic(GERMINATE, 2, 1))
     for _ in range(3):
         env.step(classic(0))
-    assert env.lifecycle.slots[2].stage is Stage.BLENDING
+    assert env.episode.lifecycle.slots[2].stage is Stage.BLENDING
     masks = env.masks()
     assert masks.slot is not None
     assert masks.slot.tolist() == [
@@ -85,9 +85,9 @@ def test_prune_is_immediate_and_masks_follow_stages() -> None:
     assert not masks.rest[GERMINATE, 0, 7:11].any()  # columns
     assert not masks.rest[[0, FOSSILIZE, PRUNE]].any()
     env.step(classic(PRUNE, 2))
-    assert env.last_op is Op.PRUNE
-    assert env.last_success
-    assert env.lifecycle.slots[2].stage in (Stage.PRUNED, Stage.EMBARGOED)
+    assert env.episode.last_op is Op.PRUNE
+    assert env.episode.last_success
+    assert env.episode.lifecycle.slots[2].stage in (Stage.PRUNED, Stage.EMBARGOED)
 
 
 def test_an_illegal_action_is_reported_with_its_op() -> None:
@@ -95,7 +95,7 @@ def test_an_illegal_action_is_reported_with_its_op() -> None:
     env.reset(seed=0)
     *_, info = env.step(classic(FOSSILIZE, 1))
     assert info["illegal_action"] == "FOSSILIZE with op 2 is not legal now"
-    assert env.last_op is Op.WAIT
+    assert env.episode.last_op is Op.WAIT
 
 
 def test_fleet_and_reference_agree() -> None:
@@ -113,7 +113,7 @@ def test_fleet_and_reference_agree() -> None:
         state = policy.initial_state(6)
         actions = policy.act(a.obs, a.blueprint_indices, a.masks, state, noise.step())[0].actions
         a, b = reference.step(actions), fleet.step(actions)
-        stages |= {slot.stage.name for env in reference.envs for slot in env.lifecycle.slots}
+        stages |= {slot.stage.name for env in reference.envs for slot in env.episode.lifecycle.slots}
     assert {"TRAINING", "BLENDING", "EMBARGOED"} <= stages
 
 

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from actors.blueprints.blueprint import NOOP
 from actors.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
-from actors.env.env import SeedTrainingEnv
+from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.make import make_host
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
-from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, recorded_statistics
+from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating
 from actors.layers.batch_norm import running_statistics as evaluate
 from actors.rng import Purpose, stream
 from tests.support.env import cnn
+from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas, recorded_statistics
 from tests.support.env.walks import WAIT, act
 
 torch.set_num_threads(1)
@@ -76,7 +77,7 @@ def test_costs_differ_clearly_and_equal_parameter_counts(family: object) -> None
 
 
 def test_the_cost_of_a_blueprint_depends_on_its_slot() -> None:
-    env = SeedTrainingEnv(cnn_config("images"))
+    env = ReferenceEnv(cnn_config("images"))
     env.reset(seed=1)
     assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
     heavy = IMAGE.blueprints[6]
@@ -102,7 +103,7 @@ def host_state(net: ReferenceNetwork) -> list[Tensor]:
     return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments, *running]
 
 
-def touched(kind: str, isolation: str, nan: bool) -> bool:
+def touched(kind: str, nan: bool) -> bool:
     """Return whether TRAINING seeds change a bit of the host, or of the seed that is blended in slot 0."""
     alone, grown = network(kind), network(kind)
     for net in (alone, grown):
@@ -115,18 +116,17 @@ def touched(kind: str, isolation: str, nan: bool) -> bool:
             for tensor in grown.seeds[slot].group.tensors:
                 tensor.data.fill_(float("nan"))
     x, y = batches(kind)
-    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}), isolation)  # type: ignore[arg-type]
-    with_seeds = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}), isolation)  # type: ignore[arg-type]
+    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}))
+    with_seeds = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}))
     pairs = [*zip(host_state(alone), host_state(grown), strict=True)]
     pairs += zip(alone.seeds[0].group.tensors, grown.seeds[0].group.tensors, strict=True)
     return not all(torch.equal(a, b) for a, b in pairs) or without.train_loss != with_seeds.train_loss
 
 
 @pytest.mark.parametrize("kind", cnn.HOSTS)
-@pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
 @pytest.mark.parametrize("nan", [False, True])
-def test_training_seeds_change_no_bit_of_the_host(kind: str, isolation: str, nan: bool) -> None:
-    assert not touched(kind, isolation, nan)
+def test_training_seeds_change_no_bit_of_the_host(kind: str, nan: bool) -> None:
+    assert not touched(kind, nan)
 
 
 def test_a_shadow_pass_that_moves_the_running_statistics_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_shadow_pass_that_moves_the_running_statistics_is_caught(monkeypatch: 
         return honest(self, x, on, batch_statistics(self.running), *rest[1:])  # type: ignore[arg-type]
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
-    assert touched("image", "shadow", nan=False)
+    assert touched("image", nan=False)
 
 
 @pytest.mark.parametrize("space", [(10,), (5, 4)])
@@ -178,7 +178,7 @@ def trained(task_name: str) -> tuple[ReferenceNetwork, list[Tensor]]:
     net.seeds[0].group.optimizer.param_groups[0]["lr"] = 0.0
     for _ in range(6):
         rows = rng.integers(0, len(x), (16, 64))
-        net.train_epoch(x[rows], y[rows], SeedAlphas({0: 1.0}), "shadow")
+        net.train_epoch(x[rows], y[rows], SeedAlphas({0: 1.0}))
     return net, [torch.from_numpy(task.val.x), torch.from_numpy(task.val.y), x[:128]]
 
 
@@ -202,9 +202,9 @@ def test_evaluating_changes_no_running_statistics() -> None:
 def test_a_snapshot_restores_running_statistics() -> None:
     net = network("image")
     x, y = batches("image")
-    net.train_epoch(x, y, SeedAlphas(), "shadow")
+    net.train_epoch(x, y, SeedAlphas())
     snapshot, seen = net.snapshot(), net.evaluate(x[0], y[0], {})
-    net.train_epoch(x, y, SeedAlphas(), "shadow")
+    net.train_epoch(x, y, SeedAlphas())
     assert net.evaluate(x[0], y[0], {}) != seen
     net.restore(snapshot)
     assert net.evaluate(x[0], y[0], {}) == seen
@@ -212,11 +212,11 @@ def test_a_snapshot_restores_running_statistics() -> None:
 
 @pytest.mark.parametrize("task", ["sequences", "images"])
 def test_an_episode_runs_through_all_stages(task: str) -> None:
-    env = SeedTrainingEnv(cnn_config(task, horizon_epochs=8))
+    env = ReferenceEnv(cnn_config(task, horizon_epochs=8))
     env.reset(seed=2)
     for action in (act(1, 1, 3, 2, 2, 0), act(5, 1), act(5, 1), WAIT, act(4, 1), WAIT, WAIT):
         _, _, terminated, _, info = env.step(action)
         assert "illegal_action" not in info, info
         assert not terminated
     assert env.step(WAIT)[2]
-    assert env.timeline.stages[1][-1] == "FOSSILIZED"
+    assert env.episode.timeline.stages[1][-1] == "FOSSILIZED"

@@ -12,15 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.family import blueprint_index
+from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
 from actors.env.hosts.column import column_host, column_width
 from actors.env.hosts.host import Host
 from actors.env.hosts.mlp import MLPHost
-from actors.env.reference_network import OptimizerSettings, ReferenceColumn, ReferenceNetwork, SeedAlphas
-from actors.layers.batch_norm import Moments, batch_statistics, recorded_statistics, running_statistics
+from actors.layers.batch_norm import Moments, batch_statistics, running_statistics
 from actors.slots.stage import Stage
 from actors.types.actions import BLENDS, Op
-from tests.support.env.walks import WAIT, act, legal_actions, tiny_env
+from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork, SeedAlphas, recorded_statistics
+from tests.support.env.walks import WAIT, act, legal_actions, tiny_reference
 
 torch.set_num_threads(1)
 SIZES = ("column_half", "column_same", "column_double", "column_quad")
@@ -93,16 +94,15 @@ def state(net: ReferenceNetwork, slots: tuple[int, ...]) -> list[Tensor]:
 
 @pytest.mark.parametrize("kind", HOSTS)
 @pytest.mark.parametrize("nan", [False, True])
-@pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
-def test_a_training_column_changes_no_bit_of_its_host(kind: str, nan: bool, isolation: str) -> None:
+def test_a_training_column_changes_no_bit_of_its_host(kind: str, nan: bool) -> None:
     """Nor of a column that is blended in, even if all its parameters are NaN."""
     s = HOSTS[kind][0].slots
     without, with_column = network(kind, {0: "column_same"}), network(kind, {0: "column_same", 1: "column_double"})
     if nan:
         for tensor in with_column.seeds[s + 1].group.tensors:
             tensor.data.fill_(float("nan"))
-    first = without.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {}), isolation)  # type: ignore[arg-type]
-    second = with_column.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {s + 1: 1.0}), isolation)  # type: ignore[arg-type]
+    first = without.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {}))
+    second = with_column.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {s + 1: 1.0}))
     assert first.train_loss == second.train_loss
     for a, b in zip(state(without, (s,)), state(with_column, (s,)), strict=True):
         assert torch.equal(a, b)
@@ -117,7 +117,7 @@ def test_a_leak_into_the_host_is_detected(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
     with pytest.raises(AssertionError):
-        test_a_training_column_changes_no_bit_of_its_host("vector", True, "shadow")
+        test_a_training_column_changes_no_bit_of_its_host("vector", True)
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -125,7 +125,7 @@ def test_gradients_equal_those_of_the_written_out_sum(kind: str) -> None:
     """A blended column gets the total derivative, a training one that of the shadow loss with all else constant."""
     net, (x, y) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
     s, oracle = net.host.slots, copy.deepcopy(net)
-    net.train_epoch(x, y, SeedAlphas({s: 0.5}, {s + 1: 0.7}), "shadow")
+    net.train_epoch(x, y, SeedAlphas({s: 0.5}, {s + 1: 0.7}))
     blended = oracle.logits(x[0], {}) + 0.5 * alone(oracle, s, x[0])
     F.cross_entropy(blended, y[0]).backward()
     F.cross_entropy(blended.detach() + 0.7 * alone(oracle, s + 1, x[0]), y[0]).backward()
@@ -144,7 +144,7 @@ def test_running_statistics_follow_the_pass_that_trains_the_column(kind: str) ->
 
     def moved(alphas: SeedAlphas) -> set[str]:
         before = {name: pair.mean.clone() for name, pair in net.running.items()}
-        net.train_epoch(*batches(kind), alphas, "shadow")
+        net.train_epoch(*batches(kind), alphas)
         changed = {name for name, mean in before.items() if not torch.equal(mean, net.running[name].mean)}
         return {name.partition(".")[0] if name.startswith("column") else "host" for name in changed}
 
@@ -158,7 +158,7 @@ def test_running_statistics_follow_the_pass_that_trains_the_column(kind: str) ->
 def test_the_score_of_a_column_slot_is_the_gradient_of_the_logits() -> None:
     net, (x, y) = network("vector", {}), batches("vector", 1)
     oracle = copy.deepcopy(net)
-    scores = net.train_epoch(x, y, SeedAlphas(), "shadow").scores
+    scores = net.train_epoch(x, y, SeedAlphas()).scores
     logits = oracle.logits(x[0], {})
     grads = torch.autograd.grad(F.cross_entropy(logits, y[0]), [logits, *oracle.group.tensors])
     host = float(torch.cat([g.flatten() for g in grads[1:]]).norm())
@@ -167,7 +167,7 @@ def test_the_score_of_a_column_slot_is_the_gradient_of_the_logits() -> None:
 
 
 def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
-    env = tiny_env()
+    env = tiny_reference()
     env.reset(seed=0)
     columns = {blueprint_index(name) for name in SIZES}
     for action in legal_actions(env.masks(), env.spaces.action.sizes):
@@ -179,22 +179,22 @@ def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
 
 
 def test_a_column_grows_in_the_environment_and_pays_rent_by_doublings() -> None:
-    env = tiny_env()
+    env = tiny_reference()
     env.reset(seed=2)
     plan = [act(Op.GERMINATE, 4, blueprint_index("column_double"), 0, 2, 1), act(Op.ADVANCE, 4), act(Op.ADVANCE, 4)]
     steps = [env.step(action) for action in [*plan, WAIT, WAIT, WAIT, act(Op.FOSSILIZE, 4)]]
-    assert env.lifecycle.slots[4].stage is Stage.FOSSILIZED
+    assert env.episode.lifecycle.slots[4].stage is Stage.FOSSILIZED
     host = sum(t.numel() for t in env.network.group.tensors)
     column = sum(t.numel() for t in env.network.seeds[4].group.tensors)
     assert env.episode.rents == pytest.approx([np.log2((host + column) / host)] * 7)
-    changes = [b - a for a, b in pairwise(env.timeline.accuracy)]
+    changes = [b - a for a, b in pairwise(env.episode.timeline.accuracy)]
     for (_, reward, *_), change in zip(steps, changes, strict=True):
         assert float(reward) == pytest.approx(change - 2.0 * env.episode.rents[0] / 12)
 
 
 @pytest.mark.parametrize("task", ["spirals", "signals", "digits_image"])
 def test_the_contribution_of_a_column_is_what_subtracting_its_logits_costs(task: str) -> None:
-    env = tiny_env(tasks=(task,))
+    env = tiny_reference(tasks=(task,))
     env.reset(seed=3)
     for action in (
         act(Op.GERMINATE, 3, blueprint_index("column_double"), 0, 2),

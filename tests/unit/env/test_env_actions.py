@@ -8,20 +8,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from actors.env.env import SeedTrainingEnv
 from actors.slots.lifecycle import IllegalAction
 from actors.slots.stage import Stage
 from actors.types.actions import ActionMasks, Op
-from tests.support.env.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env
+from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.walks import WAIT, Action, act, legal_actions, random_legal, tiny_env, tiny_reference
 
 RELEVANT = {0: "", 1: "12345", 2: "145", 3: "15", 4: "1", 5: "1"}  # op -> heads besides op
 TARGETS = (0.5, 0.7, 1.0)
 
 
-def allowed(env: SeedTrainingEnv, action: Action) -> bool:
+def allowed(env: ReferenceEnv, action: Action) -> bool:
     """Legality by a table for permissive gates, and by counting actual tensors against the budget."""
     op, slot, blueprint, blend, target, _ = (int(c) for c in action)
-    it = env.lifecycle.slots[slot]
+    it = env.episode.lifecycle.slots[slot]
     held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.group.tensors)
     w = env.network.host.width
     hidden = {2: max(2, w // 4), 3: w, 5: max(3, w // 2), 6: 4 * w}
@@ -54,7 +54,7 @@ def canonical(action: Action) -> tuple[int, ...]:
 EVERY = [np.array(a) for a in sorted({canonical(np.array(a)) for a in product(*map(range, (6, 5, 11, 3, 3, 4)))})]
 
 
-def differences(env: SeedTrainingEnv) -> set[tuple[int, ...]]:
+def differences(env: ReferenceEnv) -> set[tuple[int, ...]]:
     """Return the joint actions on which masks and table differ."""
     by_mask = {tuple(map(int, a)) for a in legal_actions(env.masks(), env.spaces.action.sizes)}
     return by_mask ^ {tuple(map(int, a)) for a in EVERY if allowed(env, a)}
@@ -62,7 +62,7 @@ def differences(env: SeedTrainingEnv) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize(("seed", "budget"), [(0, 15.0), pytest.param(1, 0.8, marks=pytest.mark.long), (2, 0.3)])
 def test_masks_equal_the_table_for_every_joint_action(seed: int, budget: float) -> None:
-    env, rng = tiny_env(budget_ratio=budget, horizon_epochs=25), np.random.default_rng(seed)
+    env, rng = tiny_reference(budget_ratio=budget, horizon_epochs=25), np.random.default_rng(seed)
     env.reset(seed=seed)
     sizes = np.array(env.spaces.action.sizes)
     for _ in range(25):
@@ -76,11 +76,11 @@ def test_masks_equal_the_table_for_every_joint_action(seed: int, budget: float) 
             assert ("illegal_action" in info) == (not allowed(env, action))
         _, _, _, _, info = env.step(random_legal(rng, env, wait=0.1))
         assert "illegal_action" not in info
-    assert env.illegal_actions == 0
+    assert env.episode.illegal_actions == 0
 
 
 def test_masks_that_ignore_the_budget_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = tiny_env(budget_ratio=0.3)
+    env = tiny_reference(budget_ratio=0.3)
     env.reset(seed=0)
     assert differences(env) == set()
     env.episode.growth.budget_params *= 10
@@ -88,7 +88,7 @@ def test_masks_that_ignore_the_budget_are_detected(monkeypatch: pytest.MonkeyPat
 
 
 def test_masks_in_info_are_exact() -> None:
-    env, rng = tiny_env(), np.random.default_rng(3)
+    env, rng = tiny_reference(), np.random.default_rng(3)
     _, info = env.reset(seed=3)
     for _ in range(12):
         joint = np.stack(legal_actions(env.masks(), env.spaces.action.sizes))
@@ -114,8 +114,8 @@ def test_an_illegal_action_becomes_a_reported_wait(action: Action) -> None:
     seen, reward, terminated, truncated, info = env.step(action)
     same, same_reward, *_ = waited.step(WAIT)
     assert info["illegal_action"]
-    assert env.illegal_actions == 1
-    assert (env.last_op, env.last_success) == (Op.WAIT, False)
+    assert env.episode.illegal_actions == 1
+    assert (env.episode.last_op, env.episode.last_success) == (Op.WAIT, False)
     assert (reward, terminated, truncated) == (same_reward, False, False)
     different = np.flatnonzero(seen["obs"] != same["obs"])
     assert len(different) == 1  # only last_success
@@ -126,10 +126,10 @@ def test_an_illegal_action_becomes_a_reported_wait(action: Action) -> None:
         strict.step(action)
 
 
-def expected_success(op: Op, before: SeedTrainingEnv, after: SeedTrainingEnv, slot: int) -> bool:
+def expected_success(op: Op, before: ReferenceEnv, after: ReferenceEnv, slot: int) -> bool:
     """Derive the feedback of an action from the slots before and after it."""
-    old, new = before.lifecycle.slots[slot], after.lifecycle.slots[slot]
-    fossils = [sum(s.stage is Stage.FOSSILIZED for s in e.lifecycle.slots) for e in (before, after)]
+    old, new = before.episode.lifecycle.slots[slot], after.episode.lifecycle.slots[slot]
+    fossils = [sum(s.stage is Stage.FOSSILIZED for s in e.episode.lifecycle.slots) for e in (before, after)]
     return {
         Op.WAIT: True,
         Op.GERMINATE: slot not in before.network.seeds and slot in after.network.seeds,
@@ -142,28 +142,28 @@ def expected_success(op: Op, before: SeedTrainingEnv, after: SeedTrainingEnv, sl
 
 @pytest.mark.parametrize("seed", range(4))
 def test_feedback_reports_the_actual_effect(seed: int) -> None:
-    env, rng = tiny_env(horizon_epochs=25), np.random.default_rng(seed)
+    env, rng = tiny_reference(horizon_epochs=25), np.random.default_rng(seed)
     env.reset(seed=seed)
-    assert (env.last_op, env.last_success) == (Op.WAIT, True)
+    assert (env.episode.last_op, env.episode.last_success) == (Op.WAIT, True)
     for _ in range(25):
         action, before = random_legal(rng, env, wait=0.1), copy.deepcopy(env)
         env.step(action)
-        assert env.last_op == action[0]
-        assert env.last_success == expected_success(Op(int(action[0])), before, env, int(action[1]))
+        assert env.episode.last_op == action[0]
+        assert env.episode.last_success == expected_success(Op(int(action[0])), before, env, int(action[1]))
 
 
 def test_success_follows_from_the_slots_and_not_from_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = tiny_env()
+    env = tiny_reference()
     env.reset(seed=1)
-    monkeypatch.setattr(type(env.lifecycle), "apply", lambda self, action: False)
+    monkeypatch.setattr(type(env.episode.lifecycle), "apply", lambda self, action: False)
     env.step(WAIT)
-    assert env.last_success is False
+    assert env.episode.last_success is False
 
 
 def test_gradient_health_and_freshness_follow_their_definitions() -> None:
-    env = tiny_env(horizon_epochs=25, contribution_every=3)
+    env = tiny_reference(horizon_epochs=25, contribution_every=3)
     env.reset(seed=2)
-    slot = env.lifecycle.slots[0]
+    slot = env.episode.lifecycle.slots[0]
     plan = {0: act(Op.GERMINATE, 0, 3, 0, 2, 1), 1: act(Op.ADVANCE, 0), 5: act(Op.ADVANCE, 0), 11: act(Op.PRUNE)}
     healths: list[float | None] = []
     ages = []
@@ -180,16 +180,16 @@ def test_gradient_health_and_freshness_follow_their_definitions() -> None:
 
 
 def test_a_failed_measurement_logs_a_warning_and_keeps_the_last_value(caplog: pytest.LogCaptureFixture) -> None:
-    env = tiny_env()
+    env = tiny_reference()
     env.reset(seed=2)
     env.step(act(Op.GERMINATE, 0, 3))
     env.step(act(Op.ADVANCE, 0))
     for tensor in env.network.seeds[0].group.tensors:
         tensor.data.fill_(float("nan"))
-    value = env.lifecycle.slots[0].contribution
+    value = env.episode.lifecycle.slots[0].contribution
     env.step(WAIT)
     env.step(WAIT)
-    slot = env.lifecycle.slots[0]
+    slot = env.episode.lifecycle.slots[0]
     assert (slot.contribution, slot.epochs_since_contribution) == (value, 2)
     assert "could not be measured" in caplog.text
     assert slot.gradient_health == 0.0

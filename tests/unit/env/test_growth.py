@@ -12,12 +12,13 @@ from torch import Tensor
 from actors.blueprints.blends import apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint, Param, Params
 from actors.blueprints.vector import MLP_BLUEPRINTS
-from actors.env.env import SeedTrainingEnv
+from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.host import draw_params
 from actors.env.hosts.mlp import MLPHost
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
 from actors.types.actions import BLENDS, Op
-from tests.support.env.walks import WAIT, act, tiny_env
+from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.walks import WAIT, act, tiny_reference
 
 REAL = MLP_BLUEPRINTS[1:]
 
@@ -77,7 +78,7 @@ def test_blueprints_are_at_least_five_and_clearly_different_in_cost() -> None:
 
 @pytest.mark.parametrize(("blueprint", "blend"), list(product(range(1, 7), range(3))))
 def test_costs_equal_the_number_of_parameters(blueprint: int, blend: int) -> None:
-    env = tiny_env(budget_ratio=100.0)
+    env = tiny_reference(budget_ratio=100.0)
     env.reset(seed=1)
     host = sum(t.numel() for t in env.network.group.tensors)
     env.step(act(Op.GERMINATE, 0, blueprint, blend))
@@ -85,12 +86,12 @@ def test_costs_equal_the_number_of_parameters(blueprint: int, blend: int) -> Non
     width = env.network.host.width
     gate = width + 1 if BLENDS[blend] == "gated" else 0
     assert sum(t.numel() for t in tensors) == MLP_BLUEPRINTS[blueprint].cost(width) + gate
-    assert env.timeline.growth_ratio[-1] == pytest.approx(sum(t.numel() for t in tensors) / host)
+    assert env.episode.timeline.growth_ratio[-1] == pytest.approx(sum(t.numel() for t in tensors) / host)
     assert env.network.host.num_params() == host
 
 
 def test_the_gate_is_in_the_seeds_optimizer() -> None:
-    env = tiny_env()
+    env = tiny_reference()
     env.reset(seed=1)
     env.step(act(Op.GERMINATE, 0, 3, BLENDS.index("gated"), 2))
     env.step(act(Op.ADVANCE, 0))
@@ -102,18 +103,18 @@ def test_the_gate_is_in_the_seeds_optimizer() -> None:
     assert seed.params["gate.w"].abs().max() > 0
 
 
-def optimizer_state(env: SeedTrainingEnv, slot: int | None) -> list[Tensor]:
+def optimizer_state(env: ReferenceEnv, slot: int | None) -> list[Tensor]:
     trained = env.network.group if slot is None else env.network.seeds[slot].group
     return [v.clone() for t in trained.tensors for v in (t, *trained.optimizer.state[t].values())]
 
 
-def step_counters(env: SeedTrainingEnv, slot: int) -> set[float]:
+def step_counters(env: ReferenceEnv, slot: int) -> set[float]:
     state = env.network.seeds[slot].group.optimizer.state
     return {float(s["step"]) for s in state.values()}
 
 
 def test_germinate_and_prune_do_not_affect_other_seeds() -> None:
-    busy, quiet = tiny_env(budget_ratio=20.0), tiny_env(budget_ratio=20.0)
+    busy, quiet = tiny_reference(budget_ratio=20.0), tiny_reference(budget_ratio=20.0)
     elsewhere = {6: act(Op.GERMINATE, 1, 6), 7: act(Op.ADVANCE, 1), 9: act(Op.PRUNE, 1)}
     common = {0: act(Op.GERMINATE, 0, 3, 2), 1: act(Op.ADVANCE, 0), 4: act(Op.ADVANCE, 0)}
     for env in (busy, quiet):
@@ -124,12 +125,12 @@ def test_germinate_and_prune_do_not_affect_other_seeds() -> None:
         for slot in (None, 0):
             pairs = zip(optimizer_state(busy, slot), optimizer_state(quiet, slot), strict=True)
             assert all(torch.equal(a, b) for a, b in pairs), (epoch, slot)
-    assert "PRUNED" in busy.timeline.stages[1]
+    assert "PRUNED" in busy.episode.timeline.stages[1]
     assert step_counters(busy, 0) == {2.0 * 11}
 
 
 def test_a_seed_starts_with_fresh_moments_and_step_counter() -> None:
-    env = tiny_env(horizon_epochs=25)
+    env = tiny_reference(horizon_epochs=25, embargo_epochs=1)
     env.reset(seed=3)
     for action in (act(Op.GERMINATE, 0, 3), act(Op.ADVANCE, 0), WAIT, WAIT):
         env.step(action)
@@ -137,7 +138,7 @@ def test_a_seed_starts_with_fresh_moments_and_step_counter() -> None:
     old = env.network.seeds[0].group
     env.step(act(Op.PRUNE, 0))
     assert 0 not in env.network.seeds
-    while not env.masks().op[Op.GERMINATE] or env.lifecycle.slots[0].stage != 0:
+    while not env.masks().op[Op.GERMINATE] or env.episode.lifecycle.slots[0].stage != 0:
         env.step(WAIT)
     env.step(act(Op.GERMINATE, 0, 3))
     new = env.network.seeds[0].group
@@ -159,7 +160,7 @@ def test_clip_and_decay_are_per_group() -> None:
         rng = np.random.default_rng(2)
         x = torch.tensor(rng.standard_normal((1, 16, 2)), dtype=torch.float32)
         statistics = net.train_epoch(
-            x, torch.zeros(1, 16, dtype=torch.int64), SeedAlphas({}, {0: 1.0} if with_seed else {}), "shadow"
+            x, torch.zeros(1, 16, dtype=torch.int64), SeedAlphas({}, {0: 1.0} if with_seed else {})
         )
         if with_seed:
             clipped = torch.cat([t.grad.flatten() for t in net.seeds[0].group.tensors if t.grad is not None]).norm()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,16 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.env import SeedTrainingEnv
+from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.mlp import MLPHost
-from actors.env.reference_network import OptimizerSettings, ReferenceNetwork, SeedAlphas
-from actors.env.tasks import make_task
 from actors.layers.batch_norm import Normalize
-from actors.rng import Purpose, stream
 from actors.types.actions import Op
-from tests.support.env.walks import WAIT, act, tiny_env
+from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.walks import WAIT, act, tiny_reference
 
-Isolation = Literal["shadow", "straight_through"]
 DENSE, WIDE = 3, 6
 torch.set_num_threads(1)
 
@@ -49,7 +46,7 @@ def host_state(net: ReferenceNetwork) -> list[Tensor]:
     return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments]
 
 
-def touched(isolation: Isolation, training: dict[int, float], nan: bool = False) -> bool:
+def touched(training: dict[int, float], nan: bool = False) -> bool:
     """Return whether TRAINING seeds change a bit of the host, or of the seed that is blended in slot 0."""
     alone, grown = network({0: (DENSE, 0)}), network({0: (DENSE, 0)} | dict.fromkeys(training, (WIDE, 2)))
     if nan:
@@ -57,18 +54,17 @@ def touched(isolation: Isolation, training: dict[int, float], nan: bool = False)
             for tensor in grown.seeds[slot].group.tensors:
                 tensor.data.fill_(float("nan"))
     x, y = batches()
-    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}), isolation)
-    with_seed = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, training), isolation)
+    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}))
+    with_seed = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, training))
     same = [torch.equal(a, b) for a, b in zip(host_state(alone), host_state(grown), strict=True)]
     same += [torch.equal(a, b) for a, b in zip(*(n.seeds[0].group.tensors for n in (alone, grown)), strict=True)]
     same += [torch.equal(alone.logits(x[0], {0: 0.5}), grown.logits(x[0], {0: 0.5}))]
     return not (all(same) and without.train_loss == with_seed.train_loss)
 
 
-@pytest.mark.parametrize("isolation", ["shadow", "straight_through"])
 @pytest.mark.parametrize("nan", [False, True])
-def test_training_seeds_change_no_bit_of_the_host(isolation: Isolation, nan: bool) -> None:
-    assert not touched(isolation, {1: 0.7, 2: 1.0}, nan)
+def test_training_seeds_change_no_bit_of_the_host(nan: bool) -> None:
+    assert not touched({1: 0.7, 2: 1.0}, nan)
 
 
 def test_a_leaking_shadow_pass_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +75,7 @@ def test_a_leaking_shadow_pass_is_detected(monkeypatch: pytest.MonkeyPatch) -> N
         return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)
 
     monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
-    assert touched("shadow", {1: 0.7}, nan=True)
+    assert touched({1: 0.7}, nan=True)
 
 
 def seed_gradients(net: ReferenceNetwork, slots: list[int]) -> list[Tensor]:
@@ -95,14 +91,14 @@ def test_the_shadow_gradient_is_the_seeds_gradient_with_everything_else_constant
         for tensor in group.tensors:
             tensor.requires_grad_(False)
     F.cross_entropy(oracle.logits(x[0], {0: 0.5, 1: 0.7, 2: 1.0}), y[0]).backward()
-    net.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}), "shadow")
+    net.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}))
     expected, found = seed_gradients(oracle, [1, 2]), seed_gradients(net, [1, 2])
     assert len(expected) == len(found) == 4 + 2 + 4  # the gate's two included
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
     alone = network({1: (WIDE, 2)}, torch.float64)
     alone.optimizer_settings = net.optimizer_settings
-    alone.train_epoch(x, y, SeedAlphas({}, {1: 0.7}), "shadow")
+    alone.train_epoch(x, y, SeedAlphas({}, {1: 0.7}))
     other = zip(seed_gradients(alone, [1]), seed_gradients(net, [1]), strict=True)
     assert not all(torch.allclose(a, b) for a, b in other)  # another network, another gradient
 
@@ -110,7 +106,7 @@ def test_the_shadow_gradient_is_the_seeds_gradient_with_everything_else_constant
 def test_seeds_that_take_no_part_are_unchanged() -> None:
     net = network({0: (DENSE, 0), 1: (WIDE, 0)})
     before = [t.clone() for t in net.seeds[1].group.tensors]
-    net.train_epoch(*batches(), SeedAlphas({}, {0: 1.0}), "shadow")
+    net.train_epoch(*batches(), SeedAlphas({}, {0: 1.0}))
     assert all(torch.equal(a, b) for a, b in zip(before, net.seeds[1].group.tensors, strict=True))
     assert not net.seeds[1].group.optimizer.state
 
@@ -133,7 +129,7 @@ def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
     net = network({0: (DENSE, blend), 1: (5, blend)}, torch.float64, slots=2)
     net.optimizer_settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)
     before, (x, y), on = copy.deepcopy(net), batches(1, torch.float64), {0: 0.5, 1: 0.7}
-    net.train_epoch(x, y, SeedAlphas(on, {}), "shadow")
+    net.train_epoch(x, y, SeedAlphas(on, {}))
     groups = [(net.group, before.group), *((net.seeds[s].group, before.seeds[s].group) for s in on)]
     for trained, start in groups:
         for moved, tensor in zip(trained.tensors, start.tensors, strict=True):
@@ -153,43 +149,11 @@ def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
     return net.host.forward(net.group.params, x, slot)
 
 
-def loss_with_seed_on(isolation: Isolation, run: int, epochs: int = 20) -> tuple[float, float]:
-    """Return the training loss on spirals with a wide seed on, at germination and after some epochs of TRAINING.
-
-    The host was trained for ten epochs before.
-    """
-    task = make_task("spirals", stream(run, 0, Purpose.TASK_DATA))
-    x, y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
-    host = MLPHost(2, 6, 3, 3)
-    net = ReferenceNetwork(host, np.random.default_rng(run), OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0))
-    order = np.random.default_rng(run)
-
-    def epoch(alphas: SeedAlphas) -> None:
-        rows = torch.from_numpy(order.permutation(len(y)))[:512].reshape(8, 64)
-        net.train_epoch(x[rows], y[rows], alphas, isolation)
-
-    for _ in range(10):
-        epoch(SeedAlphas())
-    net.germinate(1, WIDE, 0, np.random.default_rng(run + 50))
-    start = net.evaluate(x, y, {1: 1.0})[1]
-    for _ in range(epochs):
-        epoch(SeedAlphas({}, {1: 1.0}))
-    return start, net.evaluate(x, y, {1: 1.0})[1]
-
-
-def test_on_spirals_the_shadow_pass_learns_and_straight_through_does_not() -> None:
-    shadow = np.array([loss_with_seed_on("shadow", run) for run in range(2)])
-    straight = np.array([loss_with_seed_on("straight_through", run) for run in range(2)])
-    np.testing.assert_array_equal(shadow[:, 0], straight[:, 0])
-    assert (shadow[:, 1] < shadow[:, 0] - 0.05).all()
-    assert (straight[:, 1] > straight[:, 0] + 0.05).all()  # a push without curvature overshoots
-
-
 def test_the_environment_isolates_training_seeds_and_blends_after_advance() -> None:
-    def params(env: SeedTrainingEnv) -> list[Tensor]:
+    def params(env: ReferenceEnv) -> list[Tensor]:
         return [t.detach().clone() for t in env.network.group.tensors]
 
-    grown, plain = tiny_env(), tiny_env()
+    grown, plain = tiny_reference(), tiny_reference()
     for env in (grown, plain):
         env.reset(seed=4)
     plan = [act(Op.GERMINATE, 1, WIDE, 0, 2, 0), act(Op.ADVANCE, 1), WAIT, WAIT]
@@ -197,7 +161,7 @@ def test_the_environment_isolates_training_seeds_and_blends_after_advance() -> N
         grown.step(action)
         plain.step(WAIT)
         assert all(torch.equal(a, b) for a, b in zip(params(grown), params(plain), strict=True))
-    assert grown.timeline.accuracy == plain.timeline.accuracy
+    assert grown.episode.timeline.accuracy == plain.episode.timeline.accuracy
     grown.step(act(Op.ADVANCE, 1))
     plain.step(WAIT)
     assert not all(torch.equal(a, b) for a, b in zip(params(grown), params(plain), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,6 @@ from actors.blueprints.blends import apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.compiled.numba_network import FORMULAS
-from actors.kernels.hosts.jit import kernel
 from actors.kernels.hosts.seeds import blend_back, blend_in, change, change_back
 from actors.kernels.vectors import PADDING, exponential, lanes, load, store
 from actors.types.actions import BLENDS
@@ -23,7 +23,7 @@ WIDTH, ROWS, ALPHA = 6, PADDING, 0.7
 Array = NDArray[Any]
 
 
-@kernel
+@numba.njit
 def _exponentials(x: Array) -> Array:
     out = np.empty_like(x)
     for i in range(0, x.size, lanes(x)):
@@ -46,7 +46,7 @@ def test_the_exponential_saturates_and_propagates_nan() -> None:
     assert out[3] == 1.0
 
 
-@kernel
+@numba.njit
 def _forward_and_backward(
     formula: int, hidden: int, blend: int, q: Array, gate: Array, h: Array, flow: Array
 ) -> tuple[Array, Array, Array, Array]:

@@ -12,12 +12,12 @@ from actors.blueprints.blueprint import NOOP, Blueprint, Param
 from actors.blueprints.column import ColumnBlueprint
 from actors.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
 from actors.config import ConfigError, EnvConfig
-from actors.env.env import SeedTrainingEnv
-from actors.env.reference_network import ReferenceColumn
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from examples import own_blueprint
 from tests.support.env import cnn
+from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.reference_network import ReferenceColumn
 from tests.support.env.walks import act
 
 torch.set_num_threads(1)
@@ -51,8 +51,8 @@ def test_a_registered_blueprint_grows_in_its_family_only() -> None:
     assert IMAGE.blueprints[number] is NOOP
     assert blueprint_choices()[number] == "sine"
     settings = {"horizon_epochs": 5, "inner_steps": 2, "budget_ratio": 20.0}
-    mlp = SeedTrainingEnv(EnvConfig(tasks=("spirals",), **settings))  # type: ignore[arg-type]
-    image = SeedTrainingEnv(EnvConfig(tasks=("images",), **settings))  # type: ignore[arg-type]
+    mlp = ReferenceEnv(EnvConfig(tasks=("spirals",), **settings))  # type: ignore[arg-type]
+    image = ReferenceEnv(EnvConfig(tasks=("images",), **settings))  # type: ignore[arg-type]
     assert mlp.spaces == image.spaces
     for env, legal in ((mlp, True), (image, False)):
         env.reset(seed=0)
@@ -65,7 +65,7 @@ def test_a_registered_blueprint_grows_in_its_family_only() -> None:
 def test_a_registered_blueprint_grows_alike_in_fleet_and_reference() -> None:
     number = own_blueprint.register()
     config = EnvConfig(tasks=("spirals",), horizon_epochs=4, inner_steps=3, budget_ratio=20.0)
-    fleet, env = SeedTrainingFleet(config, 2, 0, torch.float64), SeedTrainingEnv(config, 0, dtype=torch.float64)
+    fleet, env = SeedTrainingFleet(config, 2, 0, torch.float64), ReferenceEnv(config, 0, dtype=torch.float64)
     fleet.reset([5, 6])
     env.reset(seed=5)
     for action in (act(Op.GERMINATE, 0, number), act(Op.ADVANCE, 0), act(Op.ADVANCE, 0)):
@@ -98,7 +98,7 @@ def test_a_registered_column_grows_in_column_slots_of_its_families() -> None:
     number = register_blueprint(vector=column, image=column)
     assert blueprint_choices()[number] == "column_triple"
     for task, legal in (("spirals", True), ("sequences", False), ("images", True)):
-        env = SeedTrainingEnv(EnvConfig(tasks=(task,), horizon_epochs=5, inner_steps=2, budget_ratio=30.0))
+        env = ReferenceEnv(EnvConfig(tasks=(task,), horizon_epochs=5, inner_steps=2, budget_ratio=30.0))
         env.reset(seed=0)
         rest = env.masks().rest[Op.GERMINATE, :, number]
         assert rest.tolist() == [False] * 3 + [legal] * 2

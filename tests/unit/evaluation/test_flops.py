@@ -12,7 +12,7 @@ import pytest
 from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.hosts.mlp import MLPHost
 from actors.policy.baselines import RandomPolicy
 from actors.rules.schedule import Schedule, Scheduled, fixed_column

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scipy import stats
 
-from actors.env.rendering.timeline import Timeline
+from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
 from actors.metrics.bottleneck import BALANCED
 from actors.metrics.prometheus import ProcessMetrics

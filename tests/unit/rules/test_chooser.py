@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from actors.config import EnvConfig
-from actors.env.host_episode import HostEpisode
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.rules.choices import CHOICES

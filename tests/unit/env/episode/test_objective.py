@@ -10,35 +10,34 @@ import numpy as np
 import pytest
 import torch
 
-from actors.env import host_episode
-from actors.env.env import SeedTrainingEnv
-from actors.env.episode import governor
+from actors.env.episode import governor, host_episode
 from actors.env.episode.governor import Governor
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.episode import EndReason
-from tests.support.env.walks import WAIT, act, random_legal, tiny_env
+from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.walks import WAIT, act, random_legal, tiny_reference
 
 
-def accuracy(env: SeedTrainingEnv, host: list[torch.Tensor], fossils: bool = False) -> float:
+def accuracy(env: ReferenceEnv, host: list[torch.Tensor], fossils: bool = False) -> float:
     """Return the validation accuracy of these host parameters, with fossilized or with all blended seeds."""
     net = copy.deepcopy(env.network)
     for tensor, value in zip(net.group.tensors, host, strict=True):
         tensor.data.copy_(value)
     stages = (Stage.FOSSILIZED,) if fossils else (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
-    on = {s: slot.alpha for s, slot in enumerate(env.lifecycle.slots) if slot.stage in stages}
+    on = {s: slot.alpha for s, slot in enumerate(env.episode.lifecycle.slots) if slot.stage in stages}
     with torch.no_grad():
         right = net.logits(env.val_x, on).argmax(-1) == env.val_y
     return 100.0 * int(right.sum()) / len(right)
 
 
-def host_copy(env: SeedTrainingEnv) -> list[torch.Tensor]:
+def host_copy(env: ReferenceEnv) -> list[torch.Tensor]:
     return [t.detach().clone() for t in env.network.group.tensors]
 
 
 @dataclass
 class Played:
-    env: SeedTrainingEnv
+    env: ReferenceEnv
     untrained: float
     final: float = 0.0
     rents: list[float] = field(default_factory=list)  # one per played epoch
@@ -59,7 +58,7 @@ class Played:
         return self.final - self.untrained - self.env.episode.rent_weight * float(np.mean(rents)) - 5.0 * panic
 
 
-def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", grow: bool = True) -> Played:
+def play(env: ReferenceEnv, seed: int, poison: int = -1, how: str = "nan", grow: bool = True) -> Played:
     """Play a random legal episode; set the host's parameters to NaN before epoch `poison`."""
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
@@ -92,7 +91,7 @@ def play(env: SeedTrainingEnv, seed: int, poison: int = -1, how: str = "nan", gr
 @pytest.mark.parametrize("poison", [-1, 3, 11])
 @pytest.mark.parametrize("task", ["spirals", "wine"])
 def test_the_undiscounted_return_is_j(seed: int, poison: int, task: str) -> None:
-    played = play(tiny_env(tasks=(task,), rent_weight=7.0), seed, poison)
+    played = play(tiny_reference(tasks=(task,), rent_weight=7.0), seed, poison)
     assert played.return_ == pytest.approx(played.objective(), abs=1e-6)
     assert (played.terminated, played.truncated) == (True, False)
     assert played.info["end_reason"] is (EndReason.HORIZON if poison < 0 else EndReason.GOVERNOR)
@@ -106,35 +105,37 @@ def test_a_wrong_panic_penalty_is_detected(monkeypatch: pytest.MonkeyPatch, wron
         return 5.0 if wrong == "rent of the rest" else rent_weight * last_rent * epochs_left / horizon
 
     monkeypatch.setattr(governor, "penalty", cheap)
-    played = [play(tiny_env(), seed, 6) for seed in range(3)]
+    played = [play(tiny_reference(), seed, 6) for seed in range(3)]
     assert any(abs(p.return_ - p.objective()) > 0.1 for p in played)
 
 
 def test_rent_charged_before_training_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = host_episode.objective_reward
     monkeypatch.setattr(host_episode, "objective_reward", lambda a, b, rent, *rest: honest(a, b, 0.9 * rent, *rest))
-    played = play(tiny_env(), 1)
+    played = play(tiny_reference(), 1)
     assert abs(played.return_ - played.objective()) > 1e-3
 
 
 @pytest.mark.parametrize("how", ["nan", "lr"])
 @pytest.mark.parametrize("epoch", [0, 1, 7, 11])
 def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
-    env = tiny_env()
+    env = tiny_reference()
     played = play(env, 4, epoch, how)
     assert len(played.rewards) == epoch + 1  # also in the last epoch
     assert played.info["end_reason"] is EndReason.GOVERNOR
-    assert played.rewards[-1] <= -5.0 + (played.final - env.timeline.accuracy[-2])
+    assert played.rewards[-1] <= -5.0 + (played.final - env.episode.timeline.accuracy[-2])
     assert played.info["telemetry"]["panic"] == 1.0
     assert not env.network.group.optimizer.state
     assert all(t.isfinite().all() for t in env.network.group.tensors)
     live = {"GERMINATED", "TRAINING", "BLENDING", "HOLDING"}
-    assert not live & {lane[-1] for lane in env.timeline.stages}
-    assert set(env.network.seeds) == {s for s, x in enumerate(env.lifecycle.slots) if x.stage is Stage.FOSSILIZED}
+    assert not live & {lane[-1] for lane in env.episode.timeline.stages}
+    assert set(env.network.seeds) == {
+        s for s, x in enumerate(env.episode.lifecycle.slots) if x.stage is Stage.FOSSILIZED
+    }
 
 
 def test_a_fossilized_seed_survives_a_panic() -> None:
-    env = tiny_env(horizon_epochs=25)
+    env = tiny_reference(horizon_epochs=25)
     env.reset(seed=1)
     for action in (act(Op.GERMINATE, 2, 3), act(Op.ADVANCE, 2), act(Op.ADVANCE, 2), act(Op.FOSSILIZE, 2), WAIT):
         env.step(action)
@@ -142,9 +143,9 @@ def test_a_fossilized_seed_survives_a_panic() -> None:
     env.network.group.params["in.w"].data.fill_(float("nan"))
     *_, terminated, _, info = env.step(WAIT)
     assert terminated
-    assert env.lifecycle.slots[2].stage is Stage.FOSSILIZED
+    assert env.episode.lifecycle.slots[2].stage is Stage.FOSSILIZED
     assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].group.tensors, strict=True))
-    assert info["telemetry"]["final_accuracy"] == env.timeline.accuracy[-2]
+    assert info["telemetry"]["final_accuracy"] == env.episode.timeline.accuracy[-2]
 
 
 def gains_from_panics() -> list[float]:
@@ -152,8 +153,10 @@ def gains_from_panics() -> list[float]:
     settings = {"inner_steps": 8, "tasks": ("spirals", "wine", "clusters_noisy")}
     gains = []
     for seed in range(2):
-        wait = play(tiny_env(**settings), seed, grow=False).return_
-        gains += [play(tiny_env(**settings), seed, k, grow=g).return_ - wait for k in (0, 4, 11) for g in (True, False)]
+        wait = play(tiny_reference(**settings), seed, grow=False).return_
+        gains += [
+            play(tiny_reference(**settings), seed, k, grow=g).return_ - wait for k in (0, 4, 11) for g in (True, False)
+        ]
     return gains
 
 

@@ -26,7 +26,7 @@ from actors.env.episode.twin import (
     twin_coefficient,
     twin_config,
 )
-from actors.env.fleet import Fleet, ReferenceFleet
+from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families, make_task
 from actors.policy.baselines import NeverGrow, RandomPolicy
@@ -42,6 +42,7 @@ from benchmarks.environment import fit_twin
 from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
 from tests.support.env import walks
+from tests.support.env.reference_env import ReferenceFleet
 from tests.support.env.scripted_host import play
 from tests.support.env.walks import WAIT, act, random_legal, tiny_env
 
@@ -255,7 +256,7 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> N
     own.reset(seed=3)
     for _ in range(8):
         own.step(WAIT)
-    change = np.diff(own.timeline.accuracy)  # the twin, played here by hand
+    change = np.diff(own.episode.timeline.accuracy)  # the twin, played here by hand
     against: dict[str, object] = {"horizon_epochs": 8, "reference": "twin", "twin_coef": 0.7}
     plain, twin, sparse = tiny_env(horizon_epochs=8), tiny_env(**against), tiny_env(**against, reward="sparse")
     rewards: list[NDArray[np.float64]] = []
@@ -265,8 +266,8 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> N
         steps = [env.step(random_legal(rng, env)) for _ in range(8)]
         rewards.append(np.array([float(s[1]) for s in steps]))
         assert steps[-1][4]["telemetry"]["objective"] == pytest.approx(rewards[0].sum())
-        assert sum(env.timeline.shares) == pytest.approx(rewards[0].sum())
-    assert rewards[1] == pytest.approx(rewards[0] - 0.7 * change)
+        assert sum(env.episode.timeline.shares) == pytest.approx(rewards[0].sum())
+    assert rewards[1] == pytest.approx(rewards[0] - 0.7 * change, abs=1e-5)
     assert rewards[2][-1] == pytest.approx(rewards[1].sum())
     assert not rewards[2][:-1].any()
 
@@ -358,7 +359,7 @@ def test_a_coefficient_is_the_slope_over_played_episodes() -> None:
                 drawn = noise.step() if grows else np.zeros((1, 6))
                 shown = (seen["obs"][None], seen["blueprint_indices"][None], masks, policy.initial_state(1))
                 seen, _, ended, _, info = env.step(policy.act(*shown, drawn)[0].actions[0] if grows else WAIT)
-            pair.append(env.timeline.accuracy[-1] - env.timeline.accuracy[0])
+            pair.append(env.episode.timeline.accuracy[-1] - env.episode.timeline.accuracy[0])
         gains.append(pair)
     twin, grown = np.array(gains).T
     assert found.share == pytest.approx(max(0.0, np.polyfit(twin, grown, 1)[0]), abs=1e-3)

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env import host_episode
-from actors.env.fleet import ReferenceFleet
+from actors.env.episode import host_episode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.policy.network import ActOutput
@@ -20,7 +19,8 @@ from actors.rollout.wave import Provenance, run_wave
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode
 from learner.ppo.gae import gae
-from tests.support.env.walks import WAIT, tiny_env
+from tests.support.env.reference_env import ReferenceFleet
+from tests.support.env.walks import WAIT, tiny_reference
 
 R, GAMMA, T = 2.0, 0.9, 6
 CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=T, inner_steps=1, batch_size=16)
@@ -104,7 +104,7 @@ def test_hidden_horizons_are_drawn_from_the_range() -> None:
 
 
 def test_j_averages_rent_over_the_drawn_horizon() -> None:
-    env = tiny_env(horizon_epochs=(6, 12))
+    env = tiny_reference(horizon_epochs=(6, 12))
     for seed in range(4):
         env.reset(seed=seed)
         rewards, ended = [], False
@@ -112,16 +112,16 @@ def test_j_averages_rent_over_the_drawn_horizon() -> None:
             action = np.array([1, 0, 3, 0, 0, 0]) if not rewards else WAIT
             _, reward, ended, _, info = env.step(action)
             rewards.append(float(reward))
-        accuracy = env.timeline.accuracy
+        accuracy = env.episode.timeline.accuracy
         size = env.episode.added_params() / env.episode.growth.host_params
         rent = 2.0 * np.log2(1.0 + size)  # from the first epoch to the last
         assert sum(rewards) == pytest.approx(accuracy[-1] - accuracy[0] - rent)
         assert info["telemetry"]["objective"] == pytest.approx(sum(rewards))
-        assert len(rewards) == env.timeline.horizon == env.episode.horizon_epochs <= 12
+        assert len(rewards) == env.episode.timeline.horizon == env.episode.horizon_epochs <= 12
 
 
 def test_a_panic_on_the_last_epoch_terminates_even_with_a_truncated_limit() -> None:
-    env = tiny_env(horizon_epochs=4, time_limit="truncated", observe_time=False)
+    env = tiny_reference(horizon_epochs=4, time_limit="truncated", observe_time=False)
     for poisoned in (False, True):
         env.reset(seed=0)
         for _ in range(3):

@@ -10,7 +10,7 @@ import pytest
 
 from actors.slots.contributions import Contributions, contributions, subsets_to_evaluate
 from actors.types.actions import Op
-from tests.support.env.walks import WAIT, act, tiny_env
+from tests.support.env.walks import WAIT, act, tiny_reference
 
 Value = Callable[[frozenset[int]], float]
 
@@ -89,12 +89,12 @@ def test_which_subsets_are_evaluated() -> None:
 
 
 def test_the_environment_measures_contributions_by_switching_seeds() -> None:
-    env = tiny_env(horizon_epochs=25, slots=2, inner_steps=8)
+    env = tiny_reference(horizon_epochs=25, slots=2, inner_steps=8)
     env.reset(seed=6)
     plan = [act(Op.GERMINATE, 0, 6, 0, 2, 0), act(Op.GERMINATE, 1, 3), act(Op.ADVANCE, 0), act(Op.ADVANCE, 1)]
     for action in [*plan, WAIT, WAIT, act(Op.ADVANCE, 0), WAIT]:
         env.step(action)
-    first, second = env.lifecycle.slots[:2]
+    first, second = env.episode.lifecycle.slots[:2]
     assert (first.stage.name, second.stage.name) == ("HOLDING", "TRAINING")
 
     def accuracy(on: dict[int, float]) -> float:
@@ -102,7 +102,7 @@ def test_the_environment_measures_contributions_by_switching_seeds() -> None:
 
     both = {0: first.alpha, 1: second.alpha_target}
     only_first, only_second = {0: both[0]}, {1: both[1]}
-    assert env.timeline.accuracy[-1] == accuracy(only_first)
+    assert env.episode.timeline.accuracy[-1] == accuracy(only_first)
     assert first.contribution == pytest.approx(accuracy(only_first) - accuracy({}))
     assert second.contribution == pytest.approx(accuracy(both) - accuracy(only_first))
     expected = accuracy(both) - accuracy(only_first) - accuracy(only_second) + accuracy({})
@@ -111,7 +111,7 @@ def test_the_environment_measures_contributions_by_switching_seeds() -> None:
 
 def test_info_holds_contributions() -> None:
     """Shapley values of two seeds by hand: the mean of the gains with and without the other."""
-    env = tiny_env(horizon_epochs=25, inner_steps=8)
+    env = tiny_reference(horizon_epochs=25, inner_steps=8)
     env.reset(seed=6)
     plan = [act(Op.GERMINATE, 0, 6, 0, 2, 0), act(Op.GERMINATE, 2, 3, 0, 2, 0)]
     plan += [act(Op.ADVANCE, s) for s in (0, 2)] + [WAIT, WAIT] + [act(Op.ADVANCE, s) for s in (0, 2)]
@@ -128,7 +128,7 @@ def test_info_holds_contributions() -> None:
     assert info["interaction"][[0, 2]] == pytest.approx(v(0, 2) - v(0) - v(2) + v())
     for name in ("shapley", "contribution", "interaction"):
         assert info[f"{name}_known"].tolist() == [True, False, True, False, False]
-    for s, lane in enumerate(env.timeline.contributions):
+    for s, lane in enumerate(env.episode.timeline.contributions):
         assert lane[-1] == (info["contribution"][s] if s in (0, 2) else None)
-        assert env.timeline.gradient_health[s][-1] == env.lifecycle.slots[s].gradient_health
+        assert env.episode.timeline.gradient_health[s][-1] == env.episode.lifecycle.slots[s].gradient_health
     assert first != 0.0

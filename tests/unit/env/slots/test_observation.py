@@ -11,7 +11,6 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from actors.env.env import SeedTrainingEnv
 from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.observation import bounds, obs_spec, observe
@@ -20,7 +19,7 @@ from actors.slots.slot_features import SLOT
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
-from tests.support.env.walks import WAIT, act, random_legal, tiny_env
+from tests.support.env.walks import WAIT, act, random_legal, tiny_env, tiny_reference
 
 
 def places(slots: int) -> dict[str, slice]:
@@ -50,25 +49,24 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
 @pytest.mark.parametrize("task", ["spirals", "wine"])
 def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
     columns = min(2, slots - 1)
-    env = tiny_env(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1)
+    env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1, seed_lr=0.3)
     where = places(slots)
     rng = np.random.default_rng(slots)
-    assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.observation_space["obs"].shape[0]
+    assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.spaces.obs_size
     for seed in range(3):
         seen, _ = env.reset(seed=seed)
         terminated, epoch = False, 0
         while True:
-            assert env.observation_space.contains(seen)
             obs = seen["obs"]
             assert out_of_range(obs, slots) == []
             assert obs[where["time"]] == pytest.approx(epoch / 12)
-            assert obs[where["accuracy"]][0] == pytest.approx(env.timeline.accuracy[-1] / 100)
-            assert obs[where["last_op"]].tolist() == np.eye(6)[env.last_op].tolist()
-            stages = [slot.stage for slot in env.lifecycle.slots]
+            assert obs[where["accuracy"]][0] == pytest.approx(env.episode.timeline.accuracy[-1] / 100)
+            assert obs[where["last_op"]].tolist() == np.eye(6)[env.episode.last_op].tolist()
+            stages = [slot.stage for slot in env.episode.lifecycle.slots]
             assert obs[where["stage_counts"]] == pytest.approx([stages.count(s) / slots for s in Stage])
             held = sum(t.numel() for s in env.network.seeds.values() for t in s.group.tensors)
             assert obs[where["budget_used"]] == pytest.approx(held / env.episode.growth.budget_params)
-            for s, slot in enumerate(env.lifecycle.slots):
+            for s, slot in enumerate(env.episode.lifecycle.slots):
                 assert obs[where[f"{s}/stage"]].tolist() == np.eye(len(Stage))[slot.stage].tolist()
                 assert obs[where[f"{s}/alpha"]] == pytest.approx(slot.alpha)
                 assert seen["blueprint_indices"][s] == (slot.blueprint if slot.active else -1)
@@ -107,19 +105,19 @@ def test_unknown_differs_from_a_measured_zero(name: str) -> None:
 
 
 def test_missing_history_is_marked_unknown() -> None:
-    where, env = places(5), tiny_env()
+    where, env = places(5), tiny_reference()
     seen, _ = env.reset(seed=0)
     for epoch in range(5):
         known = min(epoch, 3)
         assert seen["obs"][where["history_known"]].tolist() == [1.0] * known + [0.0] * (3 - known)
-        newest_first = env.timeline.accuracy[::-1][:4]
+        newest_first = env.episode.timeline.accuracy[::-1][:4]
         assert seen["obs"][where["accuracy"]][: len(newest_first)] == pytest.approx(np.array(newest_first) / 100)
         assert not seen["obs"][where["loss"]][known + 1 :].any()
         seen, *_ = env.step(WAIT)
 
 
 def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
-    where, env = places(3), tiny_env(contribution_every=4)
+    where, env = places(3), tiny_reference(contribution_every=4)
     env.reset(seed=0)
     plan = {0: act(Op.GERMINATE, 1, 3), 1: act(Op.ADVANCE, 1)}
     fresh = []
@@ -161,19 +159,6 @@ def test_gymnasiums_checker_accepts_the_environment() -> None:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*alternative render modes.*")
         check_env(tiny_env(horizon_epochs=3))
-
-
-def test_gymnasiums_checker_rejects_an_observation_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = tiny_env(horizon_epochs=3)
-    honest = SeedTrainingEnv.reset
-
-    def reset(self: SeedTrainingEnv, **options: object) -> object:
-        seen, info = honest(self, **options)  # type: ignore[arg-type]
-        return {**seen, "obs": seen["obs"] + 10}, info
-
-    monkeypatch.setattr(SeedTrainingEnv, "reset", reset)
-    with pytest.raises(AssertionError):
-        check_env(env)
 
 
 def test_the_reference_page_holds_the_current_table() -> None:

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.slots.topology import GrownSeed
+from tests.support.env.reference_env import ReferenceEnv
 
 CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=3, inner_steps=4, rent_weight=2.0, device="cpu")
 BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7), GrownSeed(4, 9, 0, 1.0))  # the last is a column
@@ -31,11 +31,11 @@ def test_a_host_with_initial_seeds_trains_and_tests_as_the_reference(tasks: tupl
     while fleet.running:
         telemetry = fleet.step(WAITS).telemetry
     for seed, topology, row, timeline in zip((3, 4), (BUILT, ()), telemetry, fleet.timelines(), strict=True):
-        env = SeedTrainingEnv(config, 7, dtype=torch.float64)
-        env.reset(seed=seed, options={"topology": topology})
+        env = ReferenceEnv(config, 7, dtype=torch.float64)
+        env.reset(seed, topology)
         while not env.step(WAITS[0])[2]:
             pass
-        np.testing.assert_allclose(timeline.accuracy, env.timeline.accuracy, rtol=tolerance)
+        np.testing.assert_allclose(timeline.accuracy, env.episode.timeline.accuracy, rtol=tolerance)
         assert row["test_accuracy"] == pytest.approx(env.test_accuracy(), rel=tolerance)
 
 

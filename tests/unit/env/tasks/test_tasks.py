@@ -14,7 +14,6 @@ import torch
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
-from actors.env.fleet import ReferenceFleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
 from actors.env.tasks.families.bundled import BUNDLES
@@ -22,6 +21,7 @@ from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
 from actors.env.tasks.task import DIMENSIONS, TaskKind
 from actors.rng import Purpose, stream
+from tests.support.env.reference_env import ReferenceFleet
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
 NAMES = [family.name for family in families() if family.from_files is None]
@@ -131,7 +131,7 @@ def test_a_familys_data_do_not_change_with_the_width() -> None:
     small, large = (SeedTrainingEnv(EnvConfig(host_width=width)) for width in (2, 32))
     for env in (small, large):
         env.reset(seed=4)
-    np.testing.assert_array_equal(small.task.train.x, large.task.train.x)
+    np.testing.assert_array_equal(small.episode.task.train.x, large.episode.task.train.x)
     assert (small.episode.host.width, large.episode.host.width) == (2, 32)
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
-from actors.env.fleet import ReferenceFleet
 from actors.env.tasks import DataFiles, Split, Task, registry
 from actors.types.actions import Op
+from tests.support.env.reference_env import ReferenceFleet
 from tests.support.env.walks import TINY, act, random_legal, tiny_env
 
 
@@ -59,7 +59,7 @@ def test_an_episode_depends_on_seeds_and_actions_only(name: str) -> None:
 def test_minibatches_cover_the_training_rows_and_wrap() -> None:
     env = tiny_env(tasks=("wine",), inner_steps=3, batch_size=32)
     env.reset(seed=0)
-    rows = len(env.task.train)
+    rows = len(env.episode.task.train)
     drawn: list[int] = []
     honest = env.episode._minibatches
     env.episode._minibatches = lambda epoch: drawn.extend(honest(epoch).ravel()) or honest(epoch)  # type: ignore[method-assign, func-returns-value]
@@ -82,7 +82,7 @@ def test_test_rows_affect_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._FAMILIES, "spirals", dataclasses.replace(honest, factory=poisoned))
     env = tiny_env()
     assert same(clean, trace(env, 2))
-    assert env.test_accuracy() == pytest.approx(100 * np.mean(env.task.test.y == 0), abs=1e-9)  # argmax of NaN
+    assert env.test_accuracy() == pytest.approx(100 * np.mean(env.episode.task.test.y == 0), abs=1e-9)  # argmax of NaN
 
 
 SETTINGS: dict[str, Any] = TINY | {"tasks": ("spirals", "wine"), "horizon_epochs": 8}

@@ -1,7 +1,4 @@
-"""`HostEpisode`: the rules of one episode, without tensors.
-
-`SeedTrainingEnv` and `SeedTrainingFleet` both run on it. They differ only in how they train the networks.
-"""
+"""`HostEpisode`: the rules of one episode, without tensors."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from actors.env.episode import governor
 from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
 from actors.env.episode.reward import EpisodeReward, potential
 from actors.env.episode.settings import draw_settings
+from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import padded, twin_coefficient
 from actors.env.hosts.column import column_host
 from actors.env.hosts.make import make_host
-from actors.env.rendering.timeline import Timeline
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.rng import Purpose, restart, stream
 from actors.slots.contributions import EvalResult, subsets_to_evaluate
 from actors.slots.growth_state import GrowthRules, GrowthState
-from actors.slots.lifecycle import EMBARGO_EPOCHS, GATES, IllegalAction, Lifecycle, SeedAction
+from actors.slots.lifecycle import EMBARGO_EPOCHS, GATES, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.objective import objective, objective_reward
 from actors.slots.slot_shape import column_slot, stream_slot
@@ -36,11 +33,18 @@ from actors.types.episode import EndReason
 log = logging.getLogger(__name__)
 
 
+def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
+    """Draw each task once, so that a task that cannot be made raises its `ConfigError` before a run starts."""
+    files = DataFiles(config.data_dir, config.download)
+    return [make_task(name, stream(run_seed, 0, Purpose.TASK_DATA), files) for name in config.tasks]
+
+
 class HostEpisode:
     """One episode: its task, host, slots, horizon and rewards, but no network parameters.
 
-    Call `begin` with the validation result of the untrained host. Then, each epoch, `plan_epoch(action)` says what to
-    train and evaluate, the caller does it, and `complete_epoch` turns the result into reward and slot transitions.
+    Call `begin` with the validation result of the untrained host. Then, each epoch, `read` checks an action,
+    `plan_epoch` says what to train and evaluate, the caller does it, and `complete_epoch` turns the result into reward
+    and slot transitions.
     The episode follows from the configuration, `run_seed`, `seed` and the actions alone.
     """
 
@@ -124,20 +128,17 @@ class HostEpisode:
             self.rent_weight,
         )
 
-    def plan_epoch(
-        self, action: NDArray[np.int64], strict: bool = False, masks: ActionMasks | None = None
-    ) -> tuple[EpochPlan, str]:
-        """Take an action; return the plan of the epoch, and why the action was illegal ("" if it was legal).
+    def read(self, action: NDArray[np.int64], masks: ActionMasks | None = None) -> tuple[SeedAction, str]:
+        """See `GrowthState.read`."""
+        return self.growth.read(np.asarray(action, dtype=np.int64), masks)
 
-        An illegal action becomes WAIT and is counted; with `strict` it raises `IllegalAction`. `masks` are the current
-        ones, if the caller has them.
+    def plan_epoch(self, executed: SeedAction, illegal: str = "") -> EpochPlan:
+        """Take what `read` returned: an action, which is WAIT in the place of an illegal one, and why that was illegal.
+
+        Return the plan of the epoch.
         """
-        executed, reason = self.growth.read(np.asarray(action, dtype=np.int64), masks)
-        if reason:
-            if strict:
-                raise IllegalAction(reason)
-            self.illegal_actions += 1
-        pruned = self.growth.apply(executed, requested=not reason)
+        self.illegal_actions += bool(illegal)
+        pruned = self.growth.apply(executed, requested=not illegal)
         germinated = None
         if executed.op is Op.GERMINATE:
             germinated = self._new_seed(self.germinations, executed.slot, executed.blueprint, executed.blend)
@@ -148,9 +149,9 @@ class HostEpisode:
         due = (self.epoch + 1) % self.config.contribution_every == 0
         wanted = subsets_to_evaluate(blended, training) if due else []
         subsets = (current, *(subset for subset in wanted if subset != current))
-        return EpochPlan(pruned, germinated, blended, training, self._minibatches(self.epoch), subsets), reason
+        return EpochPlan(pruned, germinated, blended, training, self._minibatches(self.epoch), subsets)
 
-    def parts_from_twin(self, plan: EpochPlan) -> bool:
+    def needs_twin(self, plan: EpochPlan) -> bool:
         """Return whether seeds join the host for the first time in this epoch, so that rewards need `set_twin`."""
         return self.reward.twin is self.accuracies and bool(plan.blended)
 
@@ -281,9 +282,8 @@ class HostEpisode:
     def last_success(self) -> bool:
         return self.growth.last_success
 
-    def info(self) -> dict[str, Any]:
-        """Return Gymnasium's `info` of the current state; see `SeedTrainingEnv`."""
-        masks = self.masks()
+    def info(self, masks: ActionMasks) -> dict[str, Any]:
+        """Return Gymnasium's `info` of the current state, whose masks are given; see `SeedTrainingEnv`."""
         values: dict[str, NDArray[Any]] = {}
         for name in ("contribution", "interaction", "shapley"):
             points = [getattr(slot, name) for slot in self.lifecycle.slots]

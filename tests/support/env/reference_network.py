@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,30 +16,19 @@ from torch import Tensor
 
 from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
+from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.column import column_host, column_shapes
 from actors.env.hosts.host import Host, draw_params
 from actors.layers.batch_norm import (
+    EPS,
     NOTHING,
     Moments,
     Normalize,
     batch_statistics,
-    recorded_statistics,
     running_statistics,
 )
 from actors.layers.convolution import After
 from actors.slots.contributions import EvalResult
-
-Isolation = Literal["shadow", "straight_through"]
-
-
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """AdamW settings of hosts and seeds. The host and each seed are clipped separately."""
-
-    host_lr: float
-    seed_lr: float
-    weight_decay: float = 1e-4
-    clip_norm: float = 1.0
 
 
 @dataclass
@@ -217,7 +205,7 @@ class ReferenceNetwork:
         outputs |= dict.fromkeys(range(self.host.slots, self.host.slots + self.column_slots), logits)
         return logits
 
-    def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas, isolation: Isolation) -> EpochStatistics:
+    def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas) -> EpochStatistics:
         """Train one epoch on minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
         The main pass updates the running statistics of BatchNorm. The shadow pass updates only those of the columns
@@ -232,17 +220,12 @@ class ReferenceNetwork:
             outputs: dict[int, Tensor] = {}
             groups = [self.group, *(self.seeds[s].group for s in alphas.blended)]
             learners = [self.seeds[s].group for s in alphas.training]
-            if isolation == "straight_through":
-                logits = self._straight_through(batch, alphas, main, outputs)
-                loss = F.cross_entropy(logits, labels)
-                learnt = [t for g in (*groups, *learners) for t in g.tensors]
-            else:
-                loss = F.cross_entropy(self.logits(batch, alphas.blended, main, outputs), labels)
-                learnt = [t for g in groups for t in g.tensors]
+            loss = F.cross_entropy(self.logits(batch, alphas.blended, main, outputs), labels)
+            learnt = [t for g in groups for t in g.tensors]
             scored = list(outputs) if step == len(x) - 1 else []
             grads = torch.autograd.grad(loss, learnt + [outputs[s] for s in scored])
             grads, at_outputs = grads[: len(learnt)], grads[len(learnt) :]
-            if learners and isolation == "shadow":
+            if learners:
                 # The shadow pass: the same minibatch with the training seeds on. Gradients are taken only with
                 # respect to their parameters, so everything else in it is constant.
                 shadow = F.cross_entropy(self.logits(batch, alphas.blended | alphas.training, aside), labels)
@@ -263,29 +246,6 @@ class ReferenceNetwork:
         """Return the names of the norms of the columns in these slots, and of the host."""
         columns = [seed for s in slots if isinstance(seed := self.seeds[s], ReferenceColumn)]
         return {name for column in columns for name in column.norms()} | set(self.host.norms() if with_host else ())
-
-    def _straight_through(
-        self, x: Tensor, alphas: SeedAlphas, normalize: Normalize, outputs: dict[int, Tensor]
-    ) -> Tensor:
-        """Return logits to which TRAINING seeds add the value 0, but through which they receive their gradients."""
-
-        def slot(s: int, h: Tensor) -> Tensor:
-            seed = self.seeds.get(s)
-            if isinstance(seed, ReferenceSeed) and s in alphas.blended:
-                h = seed.blend_into(h, alphas.blended[s])
-            elif isinstance(seed, ReferenceSeed) and s in alphas.training:
-                h = h + _without_value(seed.blend_into(h.detach(), alphas.training[s]))
-            outputs[s] = h
-            return h
-
-        logits = self.host.forward(self.group.params, x, slot, None, normalize)
-        for s, seed in self.seeds.items():
-            if isinstance(seed, ReferenceColumn) and s in alphas.blended:
-                logits = logits + alphas.blended[s] * seed.logits(x, normalize)
-            elif isinstance(seed, ReferenceColumn) and s in alphas.training:
-                logits = logits + _without_value(alphas.training[s] * seed.logits(x, normalize))
-        outputs |= dict.fromkeys(range(self.host.slots, self.host.slots + self.column_slots), logits)
-        return logits
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor, alphas: Mapping[int, float]) -> EvalResult:
@@ -324,14 +284,19 @@ class ReferenceNetwork:
                     tensor.copy_(saved)
 
 
+def recorded_statistics(into: dict[str, Moments]) -> Normalize:
+    """Normalize by the statistics of the batch and store them in `into`, to evaluate other rows with them."""
+
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+        batch = (0, *range(2, h.dim()))
+        into[name] = Moments(h.mean(batch), h.var(batch, correction=0))
+        return after(F.batch_norm(h, *into[name], gain.flatten(), bias.flatten(), False, 0.1, EPS), dims)
+
+    return normalize
+
+
 def _fresh(norms: Mapping[str, int], dtype: torch.dtype) -> dict[str, Moments]:
     return {name: Moments.fresh(channels, dtype=dtype) for name, channels in norms.items()}
-
-
-def _without_value(grown: Tensor) -> Tensor:
-    """Return zeros with the gradient of `grown`."""
-    zero = grown - grown.detach()
-    return torch.where(zero.isfinite(), zero, torch.zeros_like(zero))
 
 
 def _evaluated(logits: Tensor, y: Tensor) -> EvalResult:

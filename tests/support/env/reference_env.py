@@ -1,0 +1,188 @@
+"""`ReferenceEnv` and `ReferenceFleet`: what the environment must compute, one host at a time, in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actors.config import EnvConfig
+from actors.env.episode.epoch import EpochPlan, EpochResult
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.episode.timeline import Timeline
+from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
+from actors.env.fleet_networks import OptimizerSettings
+from actors.layers.batch_norm import CALIBRATION_ROWS
+from actors.precision import tf32
+from actors.slots.contributions import EvalResult
+from actors.slots.spaces import seed_spaces
+from actors.slots.topology import Topology
+from actors.types.actions import ActionMasks
+from actors.types.fleet_step import FleetStep
+from actors.types.spaces import Spaces
+from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+
+Obs = dict[str, NDArray[Any]]
+Step = tuple[Obs, float, bool, bool, dict[str, Any]]
+
+
+class ReferenceEnv:
+    """A `SeedTrainingEnv` on a `ReferenceNetwork`."""
+
+    def __init__(
+        self,
+        config: EnvConfig | None = None,
+        run_seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.config = config or EnvConfig()
+        self.run_seed, self.dtype, self.device = run_seed, dtype, torch.device(device)
+        self.spaces: Spaces = seed_spaces(self.config.total_slots, self.config.profile)
+        self._twins = TwinCache(self._play_twins)
+
+    @tf32(False)
+    def reset(self, seed: int, topology: Topology = (), rent_share: float = 1.0) -> tuple[Obs, dict[str, Any]]:
+        c = self.config
+        self.episode = HostEpisode(c, self.run_seed, seed, self.spaces.action, topology, rent_share)
+        task = self.episode.task
+        self.train_x, self.train_y = self._tensors(task.train.x, task.train.y)
+        self.val_x, self.val_y = self._tensors(task.val.x, task.val.y)
+        self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
+        optimizer_settings = OptimizerSettings(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
+        with self.device:
+            self.network = ReferenceNetwork(
+                self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype, c.column_slots
+            )
+            for new in self.episode.initial_seeds:
+                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
+        twin = self._twins.trajectories([seed])[0] if c.reference == "twin" else ()
+        self.episode.begin(self.network.evaluate(self.val_x, self.val_y, {}), twin)
+        self.snapshot = self.network.snapshot()
+        return self.episode.observation(), self.episode.info(self.masks())
+
+    @tf32(False)
+    def step(self, action: NDArray[np.int64]) -> Step:
+        """Take one action and train one epoch; see `SeedTrainingEnv` for the order of events."""
+        executed, illegal = self.episode.read(action)
+        plan = self.episode.plan_epoch(executed, illegal)
+        self._prune(plan.pruned)
+        if (new := plan.germinated) is not None:
+            with self.device:
+                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
+        x, y = self.train_x[plan.rows], self.train_y[plan.rows]
+        statistics = self.network.train_epoch(x, y, SeedAlphas(dict(plan.blended), dict(plan.training)))
+        validation = self.network.evaluate(self.val_x, self.val_y, plan.blended)
+        ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
+        if ablations:
+            current = plan.subsets[0]
+            ablations[current] = self._ablate(plan, current) if self.network.running else validation
+        scores = {s: x for s, x in statistics.scores.items() if s not in plan.alphas}
+        result = EpochResult(statistics.train_loss, statistics.gradient_norms, scores, validation, ablations)
+        outcome = self.episode.complete_epoch(plan, result, self._roll_back)
+        self._prune(outcome.pruned)
+        self.snapshot = self.network.snapshot()
+        info = self.episode.info(self.masks())
+        if illegal:
+            info["illegal_action"] = illegal
+        if outcome.ended:
+            info |= {"end_reason": outcome.end_reason, "telemetry": outcome.telemetry}
+        return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
+
+    def masks(self) -> ActionMasks:
+        return self.episode.masks()
+
+    @tf32(False)
+    def test_accuracy(self) -> float:
+        x, y = self._tensors(self.episode.task.test.x, self.episode.task.test.y)
+        return self.network.evaluate(x, y, self.episode.growth.blended()).accuracy
+
+    def _ablate(self, plan: EpochPlan, subset: frozenset[int]) -> EvalResult:
+        alphas = {s: plan.alphas[s] for s in subset}
+        return self.network.ablate(self.val_x, self.val_y, alphas, self.calibration)
+
+    def _prune(self, slots: tuple[int, ...]) -> None:
+        for s in slots:
+            if s in self.network.seeds:
+                self.network.prune(s)
+
+    def _roll_back(self, pruned: tuple[int, ...]) -> EvalResult:
+        """Restore the last snapshot, without the seeds of the slots `pruned`."""
+        self.network.restore(self.snapshot)
+        self._prune(pruned)
+        return self.network.evaluate(self.val_x, self.val_y, self.episode.growth.blended())
+
+    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
+        twin = ReferenceEnv(twin_config(self.config), self.run_seed, self.dtype, self.device)
+        wait = np.zeros(len(self.spaces.action.heads), dtype=np.int64)
+        trajectories = []
+        for seed in seeds:
+            twin.reset(seed)
+            while not twin.step(wait)[2]:
+                pass
+            trajectories.append(padded(twin.episode.accuracies, twin.episode.horizon_epochs))
+        return trajectories
+
+    def _tensors(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.from_numpy(x).to(self.device, self.dtype), torch.from_numpy(y).to(self.device)
+
+
+class ReferenceFleet:
+    """A `Fleet` that steps one `ReferenceEnv` after the other."""
+
+    env_id = "tamiyo/SeedTraining-v0"
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        num_envs: int,
+        run_seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.envs = [ReferenceEnv(config, run_seed, dtype, device) for _ in range(num_envs)]
+        self.spaces = self.envs[0].spaces
+        self.num_envs, self.rent_share = num_envs, 1.0
+
+    def reset(self, seeds: Sequence[int]) -> FleetStep:
+        self.running = [True] * self.num_envs
+        self._last: list[tuple[Obs, dict[str, Any]]] = []
+        for env, seed in zip(self.envs, seeds, strict=True):
+            self._last.append(env.reset(int(seed), rent_share=self.rent_share))
+        return self._gather([0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs)
+
+    def step(self, actions: NDArray[np.int64]) -> FleetStep:
+        rewards, terminated, truncated = [0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs
+        for e, env in enumerate(self.envs):
+            if not self.running[e]:
+                continue
+            obs, rewards[e], terminated[e], truncated[e], info = env.step(actions[e])
+            self._last[e] = (obs, info)
+            self.running[e] = not (terminated[e] or truncated[e])
+        return self._gather(rewards, terminated, truncated)
+
+    def task_ids(self) -> tuple[str, ...]:
+        return tuple(env.episode.task.task_id for env in self.envs)
+
+    def timelines(self) -> tuple[Timeline, ...]:
+        return tuple(env.episode.timeline for env in self.envs)
+
+    def _gather(self, rewards: list[float], terminated: list[bool], truncated: list[bool]) -> FleetStep:
+        ended = [a or b for a, b in zip(terminated, truncated, strict=True)]
+        infos = [info for _, info in self._last]
+        masks = [info["masks"] for info in infos]
+        return FleetStep(
+            np.stack([obs["obs"] for obs, _ in self._last]),
+            np.stack([obs["blueprint_indices"] for obs, _ in self._last]),
+            ActionMasks(
+                np.stack([m.op for m in masks]), np.stack([m.slot for m in masks]), np.stack([m.rest for m in masks])
+            ),
+            np.array(rewards, dtype=np.float32),
+            np.array(terminated),
+            np.array(truncated),
+            tuple(info["end_reason"] if end else None for info, end in zip(infos, ended, strict=True)),
+            tuple(info["telemetry"] if end else {} for info, end in zip(infos, ended, strict=True)),
+        )
