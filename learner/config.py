@@ -63,6 +63,11 @@ class LearnerConfig:
     entropy_anneal_updates: int = 200
     """Updates over which the entropy coefficient falls linearly. 0 keeps it at `entropy_end`; as long as exploring
     pays."""
+    entropy_anneal_share: float | None = None
+    """Share of `updates` over which it falls instead. 1 is the whole run; null uses `entropy_anneal_updates`. For runs of
+    other lengths."""
+    entropy_coef_min: float = 0.0
+    """Floor of the entropy coefficient, whatever the other settings give. For long runs that must keep exploring."""
     continuous_entropy_coef: float = 0.0
     """Entropy coefficient of continuous actions, per nat of differential entropy. Its scale has no maximum; for
     continuous tasks that need exploration."""
@@ -139,6 +144,11 @@ class LearnerConfig:
         require(
             min(self.entropy_start, self.entropy_end, self.continuous_entropy_coef) >= 0,
             "entropy coefficients cannot be negative",
+        )
+        require(self.entropy_coef_min >= 0, "learner.entropy_coef_min cannot be negative")
+        require(
+            self.entropy_anneal_share is None or 0 < self.entropy_anneal_share <= 1,
+            f"learner.entropy_anneal_share is {self.entropy_anneal_share}: give a share above 0 and at most 1, or null",
         )
         require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
         require(self.prior_coef >= 0, "learner.prior_coef cannot be negative")

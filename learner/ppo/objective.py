@@ -26,10 +26,12 @@ def make_denominators(targets: Targets, config: LearnerConfig, minibatches: int)
 
 
 def entropy_coefficient(config: LearnerConfig, update: int) -> float:
-    """Return the entropy coefficient: linear from `entropy_start` to `entropy_end`, then constant."""
-    updates = config.entropy_anneal_updates
+    """Return the entropy coefficient: linear from `entropy_start` to `entropy_end`, then constant; never below
+    `entropy_coef_min`."""
+    c = config
+    updates = c.entropy_anneal_updates if c.entropy_anneal_share is None else c.entropy_anneal_share * c.updates
     done = min(1.0, update / updates) if updates else 1.0
-    return config.entropy_start + done * (config.entropy_end - config.entropy_start)
+    return max(c.entropy_coef_min, c.entropy_start + done * (c.entropy_end - c.entropy_start))
 
 
 class Loss(NamedTuple):

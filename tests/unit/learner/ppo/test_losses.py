@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from actors.config import ConfigError
 from learner.config import LearnerConfig
 from learner.ppo import losses
 from learner.ppo.objective import entropy_coefficient
@@ -122,3 +124,25 @@ def test_the_entropy_coefficient_falls_linearly_and_then_stays() -> None:
     constant = LearnerConfig(entropy_anneal_updates=0, entropy_end=0.02)
     assert {entropy_coefficient(constant, update) for update in (0, 5, 10**6)} == {0.02}
     assert math.isclose(entropy_coefficient(config, 0), 0.05)
+
+
+def test_the_annealing_may_be_a_share_of_the_run() -> None:
+    def middle_and_end(share: float) -> list[float]:
+        config = LearnerConfig(updates=400, entropy_start=0.05, entropy_end=0.01, entropy_anneal_share=share)
+        return [entropy_coefficient(config, update) for update in (100, 400)]
+
+    assert middle_and_end(1.0) == pytest.approx([0.04, 0.01])
+    assert middle_and_end(0.5) == pytest.approx([0.03, 0.01])
+    assert middle_and_end(0.001) == pytest.approx([0.01, 0.01])
+    for share in (0.0, 1.5):
+        with pytest.raises(ConfigError, match="give a share above 0 and at most 1"):
+            LearnerConfig(entropy_anneal_share=share)
+
+
+@pytest.mark.parametrize("fields", [{}, {"entropy_anneal_share": 0.01}, {"entropy_anneal_updates": 0}])
+def test_no_entropy_coefficient_is_below_its_floor(fields: dict[str, Any]) -> None:
+    config = LearnerConfig(entropy_coef_min=0.02, **fields)
+    coefficients = [entropy_coefficient(config, update) for update in range(250)]
+    assert min(coefficients) == coefficients[-1] == 0.02
+    with pytest.raises(ConfigError, match="entropy_coef_min cannot be negative"):
+        LearnerConfig(entropy_coef_min=-0.1)
