@@ -64,8 +64,8 @@ class LearnerConfig:
     """Updates over which the entropy coefficient falls linearly. 0 keeps it at `entropy_end`; as long as exploring
     pays."""
     entropy_anneal_share: float | None = None
-    """Share of `updates` over which it falls instead. 1 is the whole run; null uses `entropy_anneal_updates`. For runs of
-    other lengths."""
+    """Share of `updates` over which it falls instead. 1 is the whole run; null uses `entropy_anneal_updates`. For runs
+    of other lengths."""
     entropy_coef_min: float = 0.0
     """Floor of the entropy coefficient, whatever the other settings give. For long runs that must keep exploring."""
     continuous_entropy_coef: float = 0.0
