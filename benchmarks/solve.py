@@ -191,7 +191,7 @@ def _in_own_process(name: str, seed: int, steps: int) -> dict[str, Any]:
     command = [
         sys.executable,
         "-c",
-        f"import json; from benchmarks import solve; print(json.dumps(solve._sb3(solve.TASKS[{name!r}], {seed}, {steps})))",
+        f"import json; from benchmarks.solve import TASKS, _sb3 as run; print(json.dumps(run(TASKS[{name!r}], {seed}, {steps})))",
     ]
     reply: dict[str, Any] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
