@@ -152,7 +152,7 @@ def _core_seconds(mark: str) -> dict[int, float]:
     return found
 
 
-def _sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
+def run_sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
     import gymnasium
     import torch
     from sb3_contrib import RecurrentPPO
@@ -191,7 +191,7 @@ def _in_own_process(name: str, seed: int, steps: int) -> dict[str, Any]:
     command = [
         sys.executable,
         "-c",
-        f"import json; from benchmarks.solve import TASKS, _sb3 as run; print(json.dumps(run(TASKS[{name!r}], {seed}, {steps})))",
+        f"import json; from benchmarks.solve import *; print(json.dumps(run_sb3(TASKS[{name!r}], {seed}, {steps})))",
     ]
     reply: dict[str, Any] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
