@@ -59,7 +59,9 @@ def test_two_columns_are_grown_one_after_the_other() -> None:
     ops, env = play("fixed-column:half*2@1", column_slots=3)
     assert ops[:2] == ["WAIT", "GERMINATE"]
     assert ops.count("GERMINATE") == 2
-    assert [slot.stage for slot in env.lifecycle.slots[env.config.slots :]] == [Stage.FOSSILIZED] * 2 + [Stage.DORMANT]
+    assert [slot.stage for slot in env.episode.lifecycle.slots[env.config.slots :]] == [Stage.FOSSILIZED] * 2 + [
+        Stage.DORMANT
+    ]
 
 
 @pytest.mark.parametrize("epoch", [-9, -10, -11])
@@ -68,7 +70,7 @@ def test_a_column_that_is_counted_back_from_the_end_joins_at_once(epoch: int) ->
     start = 12 + epoch
     later = ["ADVANCE", "ADVANCE", "FOSSILIZE", "WAIT", "WAIT"]
     assert ops[: start + 6] == ["WAIT"] * start + ["GERMINATE", *later]
-    assert env.lifecycle.slots[env.config.slots].stage is Stage.FOSSILIZED
+    assert env.episode.lifecycle.slots[env.config.slots].stage is Stage.FOSSILIZED
 
 
 def test_the_default_of_periodic_is_the_named_stream_rule() -> None:
@@ -79,7 +81,7 @@ def test_the_default_of_periodic_is_the_named_stream_rule() -> None:
 def test_a_fixed_column_joins_four_epochs_after_it_germinates() -> None:
     ops, env = play("fixed-column:double@3")
     assert ops == ["WAIT"] * 3 + ["GERMINATE", "ADVANCE", "ADVANCE", "WAIT", "WAIT", "FOSSILIZE"] + ["WAIT"] * 3
-    slots = env.lifecycle.slots
+    slots = env.episode.lifecycle.slots
     column = slots[env.config.slots]  # the first column slot
     assert (column.stage, column.alpha) == (Stage.FOSSILIZED, 1.0)
     assert column.blueprint == blueprint_index("column_double")
@@ -93,7 +95,7 @@ def test_without_column_slots_a_fixed_column_only_waits() -> None:
 def test_periodic_fills_the_stream_and_leaves_the_column_slots_empty() -> None:
     ops, env = play("periodic:every=2,seeds=2,blueprint=norm,ramp=0")
     assert ops.count("GERMINATE") == ops.count("FOSSILIZE") == 2
-    assert [slot.active for slot in env.lifecycle.slots] == [True, True, False, False, False]
+    assert [slot.active for slot in env.episode.lifecycle.slots] == [True, True, False, False, False]
 
 
 def test_a_gap_rule_grows_a_host_that_is_too_small_and_keeps_what_pays() -> None:
@@ -135,7 +137,7 @@ def test_the_reader_inverts_the_scales_of_the_observation() -> None:
     reader = ObservationReader(env.spaces)
     np.testing.assert_allclose(reader.price(obs), 3.0, rtol=1e-5)
     np.testing.assert_allclose(reader.doublings(obs), env.episode.growth.rent(), rtol=1e-5)
-    column = env.lifecycle.slots[env.config.slots]
+    column = env.episode.lifecycle.slots[env.config.slots]
     np.testing.assert_allclose(reader.points(obs)[0, env.config.slots], column.contribution, rtol=1e-4)
     assert np.isnan(reader.points(obs)[0, 0])
     assert reader.epochs_in_stage(obs)[0, env.config.slots] == column.epochs_in_stage

@@ -129,7 +129,7 @@ def test_the_picture_shows_both_accuracies_and_is_the_same_each_time(
     env.reset(seed=1)
     for _ in range(6):
         env.step(SeedAction(Op.WAIT))
-    assert alone == pytest.approx(env.timeline.accuracy, abs=2.0)
+    assert alone == pytest.approx(env.episode.timeline.accuracy, abs=2.0)
     assert len(grown) == 7
     assert grown[0] == alone[0]  # the same untrained host
 

@@ -82,7 +82,7 @@ def test_test_rows_affect_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._FAMILIES, "spirals", dataclasses.replace(honest, factory=poisoned))
     env = tiny_env()
     assert same(clean, trace(env, 2))
-    assert env.test_accuracy() == pytest.approx(100 * np.mean(env.episode.task.test.y == 0), abs=1e-9)  # argmax of NaN
+    assert env.test_accuracy() == 0.0  # which does read them: no class is the most likely one of NaN
 
 
 SETTINGS: dict[str, Any] = TINY | {"tasks": ("spirals", "wine"), "horizon_epochs": 8}
