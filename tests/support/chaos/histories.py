@@ -14,12 +14,14 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from actors.codec import InvalidWeights
 from actors.policy.publish import from_weights
 from actors.transport.ledger import Ledger
 from actors.transport.redis import connect
@@ -176,7 +178,8 @@ class History:
         if ledger.queued < 2 * BATCH and len(self.outbox) < 4 * BATCH:
             head = self.transport.head()
             if self.weights is None or head != self.weights.version:
-                self.weights = self.transport.fetch() or self.weights
+                with suppress(InvalidWeights):  # lost with the store: actors keep theirs until the next version
+                    self.weights = self.transport.fetch() or self.weights
             if self.weights is not None and head >= 0:
                 self._play(self.weights)
         if time.monotonic() > self._copied_s + 0.25:
