@@ -167,12 +167,12 @@ def test_burn_in_steps_are_not_counted() -> None:
 def test_burn_in_steps_that_are_counted_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     burn_in = make_batch(episodes(1), SPACES, 3, burn_in=2).burn_in
 
-    def longer(batch: Batch, chunks: Any, max_waste: float) -> Any:
+    def longer(batch: Batch, chunks: Any) -> Any:
         """Rows that begin with their burn-in."""
         wide = batch.chunk_lengths[chunks] + burn_in[chunks]
         first = batch.first_steps[chunks] - burn_in[chunks]
         source = torch.cat([torch.arange(a, a + n) for a, n in zip(first, wide, strict=True)])
-        layout = SequenceLayout(wide, max_waste, torch.device("cpu"))
+        layout = SequenceLayout(wide, 1.3, torch.device("cpu"))
         return Minibatch(torch.from_numpy(chunks), source, layout, None)
 
     monkeypatch.setattr(update_module, "minibatch", longer)

@@ -85,7 +85,7 @@ def test_an_irrelevant_head_has_exactly_no_gradient_and_a_relevant_one_has_some(
 
 @pytest.mark.parametrize("term", TERMS)
 def test_a_causal_table_that_is_all_true_is_caught(term: Loss) -> None:
-    network = toy_network()
+    network = toy_network(causal_masks=False)
     network.relevance = torch.ones_like(network.relevance)
     with pytest.raises(AssertionError):
         check_irrelevant_heads_are_still(network, term, op=0)

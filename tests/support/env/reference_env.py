@@ -52,7 +52,7 @@ class ReferenceEnv:
         self.train_x, self.train_y = self._tensors(task.train.x, task.train.y)
         self.val_x, self.val_y = self._tensors(task.val.x, task.val.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
-        optimizer_settings = OptimizerSettings(c.host_lr, c.seed_lr, c.weight_decay, c.clip_norm)
+        optimizer_settings = OptimizerSettings(c.host_lr, c.host_lr)
         with self.device:
             self.network = ReferenceNetwork(
                 self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype, c.column_slots

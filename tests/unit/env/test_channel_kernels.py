@@ -22,9 +22,8 @@ from actors.kernels.cnn.functions import (
     calibration,
     gathered,
     rescaled,
-    rows_innermost,
-    with_rows_innermost,
 )
+from actors.kernels.cnn.layout import rows_innermost, with_rows_innermost
 from actors.types.actions import BLENDS
 
 torch.set_num_threads(1)

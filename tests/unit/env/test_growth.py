@@ -130,7 +130,7 @@ def test_germinate_and_prune_do_not_affect_other_seeds() -> None:
 
 
 def test_a_seed_starts_with_fresh_moments_and_step_counter() -> None:
-    env = tiny_reference(horizon_epochs=25, embargo_epochs=1)
+    env = tiny_reference(horizon_epochs=25)
     env.reset(seed=3)
     for action in (act(Op.GERMINATE, 0, 3), act(Op.ADVANCE, 0), WAIT, WAIT):
         env.step(action)

@@ -49,7 +49,7 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
 @pytest.mark.parametrize("task", ["spirals", "wine"])
 def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
     columns = min(2, slots - 1)
-    env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1, seed_lr=0.3)
+    env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1)
     where = places(slots)
     rng = np.random.default_rng(slots)
     assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.spaces.obs_size
