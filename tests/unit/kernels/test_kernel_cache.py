@@ -44,7 +44,7 @@ def _printed(process: subprocess.Popen[str]) -> str:
     return printed.strip()
 
 
-@pytest.mark.slow
+@pytest.mark.long  # it compiles kernels
 @pytest.mark.timeout(300)
 def test_a_process_that_finds_no_compiled_kernels_computes_the_same_bits(tmp_path: Path) -> None:
     first, second = (_printed(_start(tmp_path, PYTHONHASHSEED=seed)) for seed in ("7", "8"))
