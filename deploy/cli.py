@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for symbols of tables in a locale without them
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it remarks on standard error that a process forks
     try:
         return _dispatch(args)
     except UserError as error:
