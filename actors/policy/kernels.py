@@ -54,7 +54,7 @@ class PackedWeights(NamedTuple):
     numbers: Array  # float64 [4]: probability floor, its largest total, mean and deviation of the values
 
 
-class Decision(NamedTuple):
+class KernelOutput(NamedTuple):
     """The outcome of a step of N rows."""
 
     actions: Array  # int64 [N, H]
@@ -76,7 +76,8 @@ class StepArrays(NamedTuple):
 
 
 class NetworkKernels:
-    """The kernels with what is constant of one network. It keeps nothing between calls, so threads may share it."""
+    """The kernels with what is constant of one network. Threads may share it: all that it keeps between calls is the
+    observation's statistics, which any of them may compute again."""
 
     def __init__(self, network: KernelNetwork) -> None:
         self.kernels = load_kernels()
@@ -118,7 +119,7 @@ class NetworkKernels:
         rows: Array,
         before: tuple[Array, Array],
         after: tuple[Array, Array],
-    ) -> Decision:
+    ) -> KernelOutput:
         """Choose for N rows, whose recurrent states h and c are at `rows [N]` of `before`; write those after the step
         to `after`, which may be the same. Rows marked in `greedy [N]` take the most likely choices.
 
@@ -139,7 +140,7 @@ class NetworkKernels:
         network = self.plan, self.table, weights.flat, weights.stats, *self.rules, weights.numbers
         given = obs, blueprint_indices, op, slot, rest, noise, greedy, rows
         all_legal = self.kernels.step(*network, *given, *before, *choices, in_force, values, *after)
-        return Decision(*choices, in_force, values, all_legal)
+        return KernelOutput(*choices, in_force, values, all_legal)
 
     def evaluate(self, steps: Steps) -> tuple[Tensor, ...]:
         """Return the first five fields of `actors.policy.network.Evaluation`.

@@ -76,7 +76,7 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
     """Evaluate policies and write the results page. Raises `UserError` for impossible options."""
     console = console or Console(highlight=False)
-    evaluation = Evaluation(options, console)
+    evaluation = EvaluationRun(options, console)
     if options.tune:
         evaluation.tune()
         return 0
@@ -89,7 +89,7 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
     return 0
 
 
-class Evaluation:
+class EvaluationRun:
     """Who plays what: the policies that are named, the environment that they share, and the families."""
 
     def __init__(self, options: EvaluateOptions, console: Console) -> None:

@@ -18,7 +18,7 @@ BINS = 600  # of updates, for the learning curve
 LAST, MOST = 5, 10_000  # the last fifth of the episodes is kept, at most so many
 
 
-class Ended(NamedTuple):
+class EndedEpisode(NamedTuple):
     """An episode of a seed host."""
 
     host_width: float
@@ -28,7 +28,7 @@ class Ended(NamedTuple):
 
 
 @dataclass
-class EpisodeSummary:
+class EpisodeStatistics:
     """Counts of all episodes, moments of the returns of whole ones, and the last ones of seed hosts."""
 
     updates_per_bin: int
@@ -38,10 +38,10 @@ class EpisodeSummary:
     moments: dict[str, Floats] = field(default_factory=dict)
     """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
     hosts: int = 0  # episodes of seed hosts
-    newest: deque[Ended] = field(default_factory=lambda: deque(maxlen=MOST))
+    newest: deque[EndedEpisode] = field(default_factory=lambda: deque(maxlen=MOST))
 
     @property
-    def last_fifth(self) -> list[Ended]:
+    def last_fifth(self) -> list[EndedEpisode]:
         """The last fifth of the episodes of seed hosts."""
         return list(self.newest)[max(0, len(self.newest) - self.hosts // LAST) :]
 
@@ -56,7 +56,7 @@ class EpisodeSummary:
             self.moments.setdefault(row["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
         if "host_width" in row and "rent_weight" in row:
             self.hosts += 1
-            self.newest.append(Ended(row["host_width"], row["rent_weight"], row["growth_ratio"], value))
+            self.newest.append(EndedEpisode(row["host_width"], row["rent_weight"], row["growth_ratio"], value))
 
     def rolling_returns(self, updates: Floats, window: int) -> Floats:
         """Return the stratified mean and its band over the whole episodes of the last `window` updates,
@@ -68,9 +68,9 @@ class EpisodeSummary:
         return stratified_moments(*np.moveaxis(until[:, bins + 1] - until[:, first], -1, 0))
 
 
-def summarize(rows: Iterable[Mapping[str, Any]], last_update: int) -> EpisodeSummary:
+def summarize(rows: Iterable[Mapping[str, Any]], last_update: int) -> EpisodeStatistics:
     """Gather the rows of a run with so many updates."""
-    found = EpisodeSummary(updates_per_bin=1 + last_update // BINS)
+    found = EpisodeStatistics(updates_per_bin=1 + last_update // BINS)
     for row in rows:
         found.add(row)
     return found

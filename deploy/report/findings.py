@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deploy.report.episodes import Ended
+from deploy.report.episodes import EndedEpisode
 from deploy.report.run_folder import RunFolder
 
 FEWEST = 10  # episodes of each kind that a sentence needs
@@ -41,7 +41,7 @@ def findings(run: RunFolder) -> list[str]:
     return found
 
 
-def _halves(rows: list[Ended], name: str) -> tuple[list[Ended], list[Ended]] | None:
+def _halves(rows: list[EndedEpisode], name: str) -> tuple[list[EndedEpisode], list[EndedEpisode]] | None:
     """Split at the median of a figure; None if it does not vary or too few episodes are on one side."""
     if not rows:
         return None
@@ -51,12 +51,12 @@ def _halves(rows: list[Ended], name: str) -> tuple[list[Ended], list[Ended]] | N
     return (low, high) if min(len(low), len(high)) >= FEWEST else None
 
 
-def _habit(rows: list[Ended]) -> Habit:
+def _habit(rows: list[EndedEpisode]) -> Habit:
     grown = np.array([row.growth_ratio for row in rows])
     gained = float(np.mean([row.objective for row in rows]))
     return Habit(float((grown > 0).mean()), float(2.0 ** np.log2(1.0 + grown).mean()), gained)
 
 
-def _span(rows: list[Ended], name: str) -> str:
+def _span(rows: list[EndedEpisode], name: str) -> str:
     low, high = (f"{f(getattr(row, name) for row in rows):.3g}" for f in (min, max))
     return low if low == high else f"{low} to {high}"

@@ -13,7 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from actors.errors import UserError
-from deploy.report.episodes import EpisodeSummary, summarize
+from deploy.report.episodes import EpisodeStatistics, summarize
 
 Row = dict[str, Any]
 
@@ -64,7 +64,7 @@ class RunFolder:
     path: Path
     settings: str  # text of config.yaml
     metrics: list[Row]  # one per update
-    episodes: EpisodeSummary  # that were trained on
+    episodes: EpisodeStatistics  # that were trained on
     references: References | None
     why_no_references: str
     timeline: RecordedEpisode | None

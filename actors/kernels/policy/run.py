@@ -210,7 +210,7 @@ def _differentiate(
     grads: Array,  # output: int64 [P] addresses of the gradients, which are added to what is there
 ) -> None:
     """Compute the gradients with respect to all parameters."""
-    z, n, own = sizes_of(plan), order.size, Parameters(params, table)
+    z, n, parameters = sizes_of(plan), order.size, Parameters(params, table)
     a, rules = activations(z, n), HeadRules(head_sizes, relevance, numbers[0], numbers[1])
     steps = StepInputs(order, obs, blueprints, actions, masks)
     gradients = Parameters(grads, table)
@@ -220,10 +220,10 @@ def _differentiate(
         chosen = actions[order[p], 0] if z.values > 1 else 0
         doutputs[p * z.values + chosen] = d_values[order[p]]
     dout, dslots = np.empty(n * z.hidden, np.float32), np.zeros(n * z.slots * z.encoder, np.float32)
-    heads_gradient(z, a, own, rules, steps, act, dlogits, doutputs, dout, dslots, gradients)
+    heads_gradient(z, a, parameters, rules, steps, act, dlogits, doutputs, dout, dslots, gradients)
     drows = np.empty(n * z.core_input, np.float32)
-    core_gradient(z, a, own, times, rows, c0, act, dout, drows, gradients)
-    encode_gradient(z, a, own, steps, act, drows, dslots, gradients)
+    core_gradient(z, a, parameters, times, rows, c0, act, dout, drows, gradients)
+    encode_gradient(z, a, parameters, steps, act, drows, dslots, gradients)
 
 
 pack = Kernel(_pack)

@@ -17,7 +17,7 @@ from actors.types.actions import ActionMasks
 from actors.types.weights import WeightSet
 
 if TYPE_CHECKING:
-    from actors.policy.kernels import Decision, NetworkKernels
+    from actors.policy.kernels import KernelOutput, NetworkKernels
 
 
 class Program(Protocol):
@@ -47,7 +47,8 @@ class ActingPolicy:
     """A `Policy` for samplers and a `Program` for servers. On a CPU, a step is one compiled kernel; networks and
     devices without kernels act by the network itself. `form` says which. Threads may share it.
 
-    The weights of `network` are copied in the constructor and by `load`; later changes to it have no effect.
+    It acts with the weights that `network` has in the constructor, whatever happens to them later. `load` may write to
+    `network`, so nothing else should use it.
     """
 
     def __init__(self, network: FactoredRecurrentActorCritic) -> None:
@@ -134,15 +135,15 @@ class ActingPolicy:
     ) -> ActOutput:
         device = states.h.device
         given = rows, obs, blueprint_indices, noise, greedy
-        index, own_obs, blueprints, uniform, likely = (torch.from_numpy(a).to(device) for a in given)
+        index, features, blueprints, uniform, likely = (torch.from_numpy(a).to(device) for a in given)
         legal, before = MaskTensors.of(masks, device), states.rows(index)
-        step = self.network.step(own_obs, blueprints, legal, before, uniform, likely)
+        step = self.network.step(features, blueprints, legal, before, uniform, likely)
         if keep:
             for tensor, updated in zip(states, step.state, strict=True):
                 tensor.index_copy_(1, index, updated)
         return self.network.decision(masks, *step[:4])
 
-    def _output(self, decision: Decision) -> ActOutput:
+    def _output(self, decision: KernelOutput) -> ActOutput:
         actions, log_probs, in_force, both, _ = decision
         values, baselines = both[0], both[1]
         bootstrap = values if self.network.config.bootstrap == "sampled" else baselines

@@ -15,7 +15,7 @@ from actors.config import EnvConfig, PolicyConfig
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.slots.spaces import seed_spaces
 from deploy.cli import main
-from deploy.commands.evaluate import EvaluateOptions, Evaluation
+from deploy.commands.evaluate import EvaluateOptions, EvaluationRun
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.evaluation import tune
@@ -95,7 +95,7 @@ def test_policies_of_which_cells_are_missing_are_left_out(tmp_path: Path, capsys
 def test_an_ablation_alone_does_not_decide_on_the_environment(tmp_path: Path) -> None:
     research = PRESETS["research"].env
     bare = _policy(tmp_path / "bare", replace(research, column_slots=0))
-    asked = Evaluation(EvaluateOptions(also=(f"no columns={bare}",)), Console())
+    asked = EvaluationRun(EvaluateOptions(also=(f"no columns={bare}",)), Console())
     assert asked.config.column_slots == research.column_slots > 0
     assert dict(asked.policies[0].env)["column_slots"] == 0
 
@@ -139,6 +139,14 @@ def test_tuning_chooses_rules_on_training_families(tmp_path: Path, monkeypatch: 
 
 
 def test_the_policy_in_the_package_plays_in_the_environment_of_the_study() -> None:
-    asked = Evaluation(EvaluateOptions(checkpoints=(Path("trained"),)), Console())
+    asked = EvaluationRun(EvaluateOptions(checkpoints=(Path("trained"),)), Console())
     assert (asked.config.horizon_epochs, asked.config.inner_steps) == ((15, 40), (8, 32))
     assert [player.env for player in asked.policies] == [()]
+
+
+def test_committed_cells_are_found_again(tmp_path: Path) -> None:
+    """Nothing that their fingerprints contain has changed; otherwise they would be played again and written."""
+    cells = shutil.copytree(Path(__file__).parents[3] / "results" / "sweep" / "cells", tmp_path / "cells")
+    before = {path.name: path.read_bytes() for path in cells.iterdir()}
+    assert main(["evaluate", "--kept", "--cells", str(cells), "--out", str(tmp_path / "out")]) == 0
+    assert {path.name: path.read_bytes() for path in cells.iterdir()} == before
