@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import psutil
 
-from actors.serving.client.endpoint import METHODS
+from actors.serving.methods import make_stub
 from actors.wire import policy_pb2
 from benchmarks.form import Target, parser, publish
 from benchmarks.serving.load import LoadResult, closed_loop, open_loop
@@ -67,10 +67,6 @@ def main() -> None:
     if not brief:
         with running_server("policy", device=options.device) as fresh:
             rows.append(asyncio.run(memory(fresh, MEMORY_SESSIONS)))
-        with running_server("policy", ttl_s=1.0, device=options.device) as short_lived:
-            row = asyncio.run(churn(short_lived))
-            rows.append(row)
-            targets.append(Target("100,000 sessions: MiB, before / after", row["MiB before"] / row["MiB after"], 0.95))
     publish(rows, targets, options.json)
 
 
@@ -116,26 +112,12 @@ async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
     async with grpc.aio.insecure_channel(policy.address) as channel:
         from benchmarks.serving.load import SteppingSession
 
-        opening: Any = channel.unary_unary(*METHODS["OpenSession"])
+        opening: Any = make_stub(channel).OpenSession
         for start in range(0, count, 100):
             request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
             opened = await asyncio.gather(*(opening(request) for _ in range(start, start + 100)))
             await asyncio.gather(*(SteppingSession(channel, o.session_id, False, False).step() for o in opened))
     return {"sessions opened": count, "KiB per session": (process.memory_info().rss - before) / count / 1024}
-
-
-async def churn(policy: ServerProcess, count: int = 100_000) -> dict[str, Any]:
-    """Open `count` sessions, which expire after 1 s, and measure the memory of the server before and after."""
-    process, request = psutil.Process(policy.pid), policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-    opened, before = 0, 0.0
-    async with grpc.aio.insecure_channel(policy.address) as channel:
-        opening: Any = channel.unary_unary(*METHODS["OpenSession"])
-        while opened < count:
-            results = await asyncio.gather(*(opening(request) for _ in range(100)), return_exceptions=True)
-            opened += sum(not isinstance(r, BaseException) for r in results)
-            if opened < 20_000:  # by then every row was used once, and the table of closed ids is full
-                before = process.memory_info().rss / 2**20
-    return {"sessions expired": count, "MiB before": before, "MiB after": process.memory_info().rss / 2**20}
 
 
 def _median(values: Sequence[float]) -> float:

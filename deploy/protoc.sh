@@ -5,7 +5,5 @@ cd "$(dirname "$0")/.."
 out="${1:-.}"
 python="${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}"
 for file in $(find proto -name '*.proto' | sort); do
-    services=""
-    if grep -q '^service ' "$file"; then services="--grpc_python_out=$out"; fi
-    "$python" -m grpc_tools.protoc -Iproto --python_out="$out" --pyi_out="$out" $services "$file"
+    "$python" -m grpc_tools.protoc -Iproto --python_out="$out" --pyi_out="$out" "$file"
 done

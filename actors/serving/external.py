@@ -34,12 +34,9 @@ class ExternalConfig:
     """What becomes of the unfinished episode of a session that disappears. It is cut before its last step, whose reward
     is unknown, and bootstrapped with the value there; or its current segment is dropped, for environments where
     disconnecting has a reason. Both are counted."""
-    weights: Literal["episode", "step"] = "episode"
-    """Weights of a training session. Those that were the newest when its episode, or the segment of a long one, began,
-    until they are too old to learn from; or the newest at each step, for long episodes."""
     max_segment_steps: int = 1024
     """Steps after which a running episode is shipped as a segment. It is bootstrapped, and continued in the next
-    segment. Raise it for long dependencies."""
+    segment, with the newest weights. Raise it for long dependencies."""
 
     def __post_init__(self) -> None:
         require(self.max_sessions >= 1, f"external.max_sessions is {self.max_sessions}: it must be at least 1")

@@ -29,6 +29,10 @@ _DTYPE_NAMES: dict[episode_pb2.Dtype, str] = {
     episode_pb2.DTYPE_FLOAT32: "float32",
     episode_pb2.DTYPE_BITS: "bits",
 }
+_NOT_FINITE = "obs contains NaN or Inf: encode missing features with their documented values"
+_OUT_OF_RANGE = "blueprint_indices must be between -1 (empty) and {}"
+_UNPLAYABLE = "the masks allow no op, or allow an op but no choice for one of its heads"
+_CONTRADICTION = "mask is not the union of slot_mask_by_op and rest_mask over the legal ops"
 
 
 class ArraySpec:
@@ -108,6 +112,13 @@ class StepBatch:
     blueprint_indices: NDArray[np.int64]  # [N, S]
     masks: ActionMasks
     refusals: list[Refusal | None]  # [N]
+
+    def rows(self, chosen: list[int]) -> StepBatch:
+        """Return some of the queries."""
+        op, slot, rest = self.masks
+        masks = ActionMasks(op[chosen], None if slot is None else slot[chosen], rest[chosen])
+        refusals = [self.refusals[i] for i in chosen]
+        return StepBatch(self.obs[chosen], self.blueprint_indices[chosen], masks, refusals)
 
 
 def request_digest(request: policy_pb2.StepRequest) -> bytes:
@@ -189,27 +200,17 @@ def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> Step
         agree = (masks.flat() == flat).all(-1)
     else:
         masks, agree = ActionMasks.of_flat(spec, flat), np.ones(n, dtype=np.bool_)
-    finite = np.asarray(np.isfinite(obs).all(-1))
-    in_range = np.asarray(((blueprints >= -1) & (blueprints < max(spaces.num_blueprints, 1))).all(-1))
-    possible = np.asarray(playable(spec, masks))
+    in_range = ((blueprints >= -1) & (blueprints < max(spaces.num_blueprints, 1))).all(-1)
     refusals: list[Refusal | None] = [None] * n
-    for i in map(int, np.flatnonzero(~(finite & in_range & possible & agree))):
-        refusals[i] = _refusal(bool(finite[i]), bool(in_range[i]), bool(possible[i]), spaces)
+    for valid, reason, message in (
+        (np.isfinite(obs).all(-1), Reason.NOT_FINITE, _NOT_FINITE),
+        (in_range, Reason.OUT_OF_RANGE, _OUT_OF_RANGE.format(spaces.num_blueprints - 1)),
+        (playable(spec, masks), Reason.ILLEGAL_MASK, _UNPLAYABLE),
+        (agree, Reason.ILLEGAL_MASK, _CONTRADICTION),
+    ):
+        for i in map(int, np.flatnonzero(~np.asarray(valid))):
+            refusals[i] = refusals[i] or Refusal(reason, message)
     return StepBatch(obs, blueprints, masks, refusals)
-
-
-def _refusal(finite: bool, in_range: bool, possible: bool, spaces: Spaces) -> Refusal:
-    if not finite:
-        return Refusal(
-            Reason.NOT_FINITE, "obs contains NaN or Inf: encode missing features with their documented values"
-        )
-    if not in_range:
-        return Refusal(
-            Reason.OUT_OF_RANGE, f"blueprint_indices must be between -1 (empty) and {spaces.num_blueprints - 1}"
-        )
-    if not possible:
-        return Refusal(Reason.ILLEGAL_MASK, "the masks allow no op, or allow an op but no choice for one of its heads")
-    return Refusal(Reason.ILLEGAL_MASK, "mask is not the union of slot_mask_by_op and rest_mask over the legal ops")
 
 
 def _conditioned_masks(queries: Sequence[StepQuery], layout: MessageLayout, flat: NDArray[np.bool_]) -> ActionMasks:

@@ -28,17 +28,8 @@ class ServeOptions:
     """Address to listen on: host:port or unix:/path. Port 0 chooses a free port."""
     max_sessions: int = 10_000
     """Maximum number of open sessions. Their recurrent state is allocated at start."""
-    token_share: float = 0.25
-    """Fraction of all sessions and calls that one token may use while several are valid; a single one may use
-    all."""
-    evict_after_s: float = 3.0
-    """Seconds without a step after which a session is idle: it may be evicted when a new session needs its place."""
     session_ttl_s: float = 3600.0
     """Seconds without a step after which a session expires."""
-    max_batch: int = 256
-    """Maximum number of steps in one forward pass."""
-    max_wait_ms: float = 3.0
-    """Milliseconds that a step may wait for other steps to share its forward pass."""
     max_versions: int = 8
     """Maximum number of weight versions in memory: the newest and those that sessions are pinned to. Sessions of the
     oldest move to the newest when there would be more."""
@@ -64,22 +55,14 @@ class ServeOptions:
     """Maximum size of a request in bytes."""
     max_concurrent_calls: int = 4096
     """Maximum number of concurrent calls; further calls are refused. Health checks are not counted."""
-    max_connections: int = 4096
-    """Maximum number of TCP connections; further ones are refused. Lower where the limit of open files (`ulimit -Hn`)
-    does not allow as many."""
     drain_s: float = 20.0
     """Seconds that calls in progress have to complete after SIGTERM."""
-    reflection: bool = True
-    """Enable gRPC server reflection."""
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_batch", "max_versions", "max_concurrent_calls", "max_connections"):
+        for name in ("max_sessions", "max_versions", "max_concurrent_calls"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in ("session_ttl_s", "poll_s"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
-        require(0 <= self.max_wait_ms <= 100, f"max_wait_ms is {self.max_wait_ms}: it must be between 0 and 100")
-        require(0 < self.token_share <= 1, f"token_share is {self.token_share}: it must be above 0 and at most 1")
-        require(self.evict_after_s >= 0, f"evict_after_s is {self.evict_after_s}: it must not be negative")
         require(self.drain_s >= 0, f"drain_s is {self.drain_s}: it must not be negative")
         require(
             1024 <= self.max_message_bytes <= 1 << 28,
@@ -102,20 +85,8 @@ class ServeOptions:
                 )
 
     @property
-    def sessions_per_token(self) -> int:
-        """Maximum number of sessions of one token while several tokens are valid."""
-        return max(1, int(self.token_share * self.max_sessions))
-
-    @property
-    def calls_per_token(self) -> int:
-        """Maximum number of concurrent calls of one token while several tokens are valid."""
-        return max(1, int(self.token_share * self.max_concurrent_calls))
-
-    @property
     def is_local(self) -> bool:
         """Whether `listen` is a Unix socket or a loopback address."""
-        if self.listen.startswith("unix:"):
-            return True
         return _is_loopback(self.host)
 
     @property

@@ -30,7 +30,7 @@ class AcceptedSpaces(_message.Message):
     def __init__(self, slots: _Optional[int] = ..., spaces_hash: _Optional[str] = ..., obs_size: _Optional[int] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("policy_version", "generation", "held_versions", "spaces_json", "accepted", "heads", "session_ttl_s", "first_step_ttl_s", "max_message_bytes", "server")
+    __slots__ = ("policy_version", "generation", "held_versions", "spaces_json", "accepted", "heads", "session_ttl_s", "max_message_bytes", "server")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HELD_VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -38,7 +38,6 @@ class GetModelResponse(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     SESSION_TTL_S_FIELD_NUMBER: _ClassVar[int]
-    FIRST_STEP_TTL_S_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
@@ -48,40 +47,35 @@ class GetModelResponse(_message.Message):
     accepted: _containers.RepeatedCompositeFieldContainer[AcceptedSpaces]
     heads: _containers.RepeatedCompositeFieldContainer[Head]
     session_ttl_s: float
-    first_step_ttl_s: float
     max_message_bytes: int
     server: str
-    def __init__(self, policy_version: _Optional[int] = ..., generation: _Optional[int] = ..., held_versions: _Optional[_Iterable[int]] = ..., spaces_json: _Optional[str] = ..., accepted: _Optional[_Iterable[_Union[AcceptedSpaces, _Mapping]]] = ..., heads: _Optional[_Iterable[_Union[Head, _Mapping]]] = ..., session_ttl_s: _Optional[float] = ..., first_step_ttl_s: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., server: _Optional[str] = ...) -> None: ...
+    def __init__(self, policy_version: _Optional[int] = ..., generation: _Optional[int] = ..., held_versions: _Optional[_Iterable[int]] = ..., spaces_json: _Optional[str] = ..., accepted: _Optional[_Iterable[_Union[AcceptedSpaces, _Mapping]]] = ..., heads: _Optional[_Iterable[_Union[Head, _Mapping]]] = ..., session_ttl_s: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., server: _Optional[str] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("spaces_hash", "seed", "latest", "exported_state", "other_version", "train")
+    __slots__ = ("spaces_hash", "seed", "latest", "exported_state", "train")
     SPACES_HASH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_STATE_FIELD_NUMBER: _ClassVar[int]
-    OTHER_VERSION_FIELD_NUMBER: _ClassVar[int]
     TRAIN_FIELD_NUMBER: _ClassVar[int]
     spaces_hash: str
     seed: int
     latest: bool
     exported_state: bytes
-    other_version: bool
     train: bool
-    def __init__(self, spaces_hash: _Optional[str] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., exported_state: _Optional[bytes] = ..., other_version: _Optional[bool] = ..., train: _Optional[bool] = ...) -> None: ...
+    def __init__(self, spaces_hash: _Optional[str] = ..., seed: _Optional[int] = ..., latest: _Optional[bool] = ..., exported_state: _Optional[bytes] = ..., train: _Optional[bool] = ...) -> None: ...
 
 class OpenSessionResponse(_message.Message):
-    __slots__ = ("session_id", "next_step_index", "policy_version", "session_ttl_s", "first_step_ttl_s")
+    __slots__ = ("session_id", "next_step_index", "policy_version", "session_ttl_s")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     NEXT_STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_TTL_S_FIELD_NUMBER: _ClassVar[int]
-    FIRST_STEP_TTL_S_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     next_step_index: int
     policy_version: int
     session_ttl_s: float
-    first_step_ttl_s: float
-    def __init__(self, session_id: _Optional[str] = ..., next_step_index: _Optional[int] = ..., policy_version: _Optional[int] = ..., session_ttl_s: _Optional[float] = ..., first_step_ttl_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., next_step_index: _Optional[int] = ..., policy_version: _Optional[int] = ..., session_ttl_s: _Optional[float] = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("session_id", "step_index", "obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask", "deterministic", "export_state", "reward", "record")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 
-from actors.serving.client.endpoint import METHODS
 from actors.serving.messages import step_request
+from actors.serving.methods import make_stub
 from actors.types.actions import ActionMasks
 from actors.wire import policy_pb2
 from benchmarks.serving.process import SPACES
@@ -43,8 +43,8 @@ class SteppingSession:
         obs = rng.standard_normal(SPACES.obs_size).astype(np.float32)
         empty = np.full(SPACES.slots, -1)
         self._request = step_request(session, 0, obs, empty, masks, True, export)
-        self._unary: Any = channel.unary_unary(*METHODS["Step"])
-        self._stream: Any = channel.stream_stream(*METHODS["StepStream"])() if stream else None  # type: ignore[call-arg]
+        self._unary: Any = make_stub(channel).Step
+        self._stream: Any = make_stub(channel).StepStream() if stream else None  # type: ignore[call-arg]
 
     async def step(self) -> None:
         if self._stream is None:
@@ -74,7 +74,7 @@ async def open_sessions(
     sessions = []
     for i in range(count):
         channel: Any = channels[i % len(channels)]
-        opened = await channel.unary_unary(*METHODS["OpenSession"])(opening)
+        opened = await make_stub(channel).OpenSession(opening)
         sessions.append(SteppingSession(channel, opened.session_id, stream, export))
     return channels, sessions
 

@@ -18,9 +18,9 @@ import torch
 from actors.config import PolicyConfig
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
+from actors.serving.methods import make_handler
 from actors.serving.options import ServeOptions, server_channel_options
-from actors.serving.server.handlers import SERVICE
-from actors.serving.server.server import FixedWeights, PolicyServer, serve
+from actors.serving.server.server import PolicyServer, serve
 from actors.slots.spaces import seed_spaces
 from actors.wire import policy_pb2
 from deploy.launch.server_log import configure_log
@@ -36,14 +36,12 @@ class ServerProcess(NamedTuple):
 
 
 @contextmanager
-def running_server(
-    kind: str, metrics_port: int = 0, ttl_s: float = 3600.0, device: str = "cpu"
-) -> Iterator[ServerProcess]:
+def running_server(kind: str, metrics_port: int = 0, device: str = "cpu") -> Iterator[ServerProcess]:
     """Run a server of this kind, `policy`, `eager` or `echo`, during a `with` block.
 
     Raises `RuntimeError` if it ends.
     """
-    command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), str(ttl_s), device]
+    command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), device]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
@@ -58,16 +56,11 @@ def running_server(
             process.wait()
 
 
-async def run_policy(metrics_port: int, ttl_s: float, device: str) -> None:
+async def run_policy(metrics_port: int, device: str) -> None:
     """Serve a policy with random weights, and print the address once they are loaded."""
     torch.manual_seed(0)
     network = FactoredRecurrentActorCritic(SPACES, PolicyConfig()).eval()
-    options = ServeOptions(
-        listen="127.0.0.1:0",
-        device=device,
-        metrics_port=metrics_port or None,
-        session_ttl_s=ttl_s,
-    )
+    options = ServeOptions(listen="127.0.0.1:0", device=device, metrics_port=metrics_port or None)
 
     async def started(server: PolicyServer) -> None:
         async def print_address() -> None:
@@ -77,7 +70,7 @@ async def run_policy(metrics_port: int, ttl_s: float, device: str) -> None:
 
         started.task = asyncio.create_task(print_address())  # type: ignore[attr-defined]
 
-    await serve(options, FixedWeights(to_weights(network, 1, 1, 8)), started)
+    await serve(options, to_weights(network, 1, 1, 8), started)
 
 
 async def run_echo() -> None:
@@ -102,18 +95,9 @@ async def run_echo() -> None:
     async def open_session(request: policy_pb2.OpenSessionRequest, context: Any) -> policy_pb2.OpenSessionResponse:
         return policy_pb2.OpenSessionResponse(session_id="x" * 24)
 
-    def serialize(message: Any) -> bytes:
-        return bytes(message.SerializeToString())
-
     server = grpc.aio.server(options=server_channel_options(ServeOptions(), 1000))
-    unary = grpc.unary_unary_rpc_method_handler
-    stream = grpc.stream_stream_rpc_method_handler
-    methods = {
-        "Step": unary(step, policy_pb2.StepRequest.FromString, serialize),
-        "StepStream": stream(step_stream, policy_pb2.StepStreamRequest.FromString, serialize),
-        "OpenSession": unary(open_session, policy_pb2.OpenSessionRequest.FromString, serialize),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    behaviors = {"Step": step, "StepStream": step_stream, "OpenSession": open_session}
+    server.add_generic_rpc_handlers((make_handler(behaviors),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"127.0.0.1:{port}", flush=True)
@@ -123,6 +107,6 @@ async def run_echo() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
-    kind, metrics_port, ttl_s, device = sys.argv[1:]
+    kind, metrics_port, device = sys.argv[1:]
     with patch.object(FactoredRecurrentActorCritic, "has_kernels", False) if kind == "eager" else nullcontext():
-        asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), float(ttl_s), device))
+        asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), device))

@@ -24,7 +24,7 @@ from actors.policy.saved import TRAINED_NAME, read_weights
 from actors.rules.names import is_rule
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
-from actors.serving.server.server import FixedWeights, serve_in_thread
+from actors.serving.server.server import serve_in_thread
 from deploy.commands.rollout import timeline_table
 from deploy.launch.server_log import configure_log
 
@@ -52,7 +52,7 @@ def grow(script: Path, arguments: list[str], policy: str | None, console: Consol
 def _served(policy: str) -> Iterator[str]:
     """Serve a checkpoint or a rule while the context is open. Yields the address of the server."""
     named = is_rule(policy) and not Path(policy).exists()
-    source = ServedRule(policy) if named else FixedWeights(read_weights(Path(policy)))
+    source = ServedRule(policy) if named else read_weights(Path(policy))
     configure_log("text", logging.WARNING)
     with serve_in_thread(ServeOptions(listen="127.0.0.1:0", max_sessions=8), source) as running:
         yield running.server.address

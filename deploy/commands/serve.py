@@ -8,7 +8,7 @@ import torch
 
 from actors.errors import UserError
 from actors.serving.server.models import ServedRule
-from actors.serving.server.server import FixedWeights, PolicyServer, PolicySource, serve
+from actors.serving.server.server import PolicyServer, PolicySource, serve
 from actors.transport.redis import connect
 from deploy.commands.serve_flags import ServeFlags
 from deploy.launch.server_log import configure_log
@@ -25,7 +25,7 @@ def run_server(flags: ServeFlags) -> int:
     if flags.rule is not None:
         source = ServedRule(flags.rule)
     elif flags.checkpoint is not None:
-        source = FixedWeights(load_checkpoint(flags.checkpoint).weights)
+        source = load_checkpoint(flags.checkpoint).weights
     else:
         assert flags.redis is not None
         source = connect(flags.redis, namespace=flags.name)

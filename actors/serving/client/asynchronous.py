@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.client.endpoint import METHODS, Connected
+from actors.serving.client.connection import Connection
 from actors.serving.client.episode import AsyncClientEpisode
-from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, retry_call
+from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, get_model
 from actors.serving.client.step_stream import StepStream
 from actors.serving.status import error_of_call
 from actors.sessions.session import Answer, PolicyError
@@ -21,7 +21,7 @@ from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 
-class AsyncPolicyClient(Connected):
+class AsyncPolicyClient(Connection):
     """Query a policy server from asyncio code.
 
         async with tamiyo.AsyncPolicyClient("127.0.0.1:50051") as client:
@@ -35,11 +35,12 @@ class AsyncPolicyClient(Connected):
         stream: Send all steps over one bidirectional stream per server. This is faster with many sessions.
     """
 
+    _grpc = grpc.aio
+
     def __init__(self, target: str | Sequence[str], *, stream: bool = False, **options: Any) -> None:
         super().__init__(target, **options)
         self.stream = stream
-        self._channels: dict[int, grpc.aio.Channel] = {}
-        self._streams: dict[int, StepStream] = {}
+        self._streams: dict[int, StepStream] = {}  # by address
 
     async def __aenter__(self) -> AsyncPolicyClient:
         return self
@@ -49,9 +50,7 @@ class AsyncPolicyClient(Connected):
 
     async def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
-        response: policy_pb2.GetModelResponse = await self._perform(
-            retry_call("GetModel", policy_pb2.GetModelRequest(), self.retry_budget)
-        )
+        response: policy_pb2.GetModelResponse = await self._perform(get_model(self.retry_budget))
         return response
 
     async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> AsyncSession:
@@ -67,25 +66,15 @@ class AsyncPolicyClient(Connected):
             action = await episode.act(obs)
             episode.reward(reward)
         """
-
-        async def prepare() -> SessionProtocol:
-            if spaces is None and self._spaces is None:
-                self._spaces = Spaces.from_json((await self.model()).spaces_json)
-            wanted = spaces or self._spaces
-            assert wanted is not None
-            return SessionProtocol.training(wanted, seed, self.retry_budget)
-
-        return AsyncClientEpisode(self._perform, prepare)
+        return AsyncClientEpisode(self, seed, spaces)
 
     async def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""
         for stream in self._streams.values():
             stream.close()
-        for channel in self._channels.values():
-            await channel.close(None)
         self._streams.clear()
-        self._channels.clear()
-        self._methods.clear()
+        for channel in self._forget_channels():
+            await channel.close(None)
 
     async def _perform(self, operation: Operation) -> Any:
         """Perform the calls of `operation` and return its result."""
@@ -104,31 +93,19 @@ class AsyncPolicyClient(Connected):
     async def _send(self, call: Call) -> Any:
         if call.pause_s:
             await asyncio.sleep(call.pause_s)
-        index = self._target = self._address(call)
+        stub = self._select(call)
         try:
             if self.stream and isinstance(call.request, policy_pb2.StepRequest):
-                return await self._stream(index).step(call.request, call.timeout_s)
-            return await self._method(index, call.method)(
-                call.request, timeout=call.timeout_s, metadata=self.endpoint.metadata()
-            )
+                return await self._stream(stub).step(call.request, call.timeout_s)
+            method = getattr(stub, call.method)
+            return await method(call.request, timeout=call.timeout_s, metadata=self.metadata())
         except grpc.aio.AioRpcError as error:
             raise error_of_call(error) from error
 
-    def _channel(self, index: int) -> grpc.aio.Channel:
-        if index not in self._channels:
-            self._channels[index] = self.endpoint.aio_channel(index)
-        return self._channels[index]
-
-    def _method(self, index: int, name: str) -> Callable[..., Any]:
-        if (index, name) not in self._methods:
-            self._methods[index, name] = self._channel(index).unary_unary(*METHODS[name])
-        return self._methods[index, name]
-
-    def _stream(self, index: int) -> StepStream:
-        stream = self._streams.get(index)
+    def _stream(self, stub: Any) -> StepStream:
+        stream = self._streams.get(self._target)
         if stream is None or stream.ended:
-            method: Any = self._channel(index).stream_stream(*METHODS["StepStream"])
-            stream = self._streams[index] = StepStream(method(metadata=self.endpoint.metadata()))
+            stream = self._streams[self._target] = StepStream(stub.StepStream(metadata=self.metadata()))
         return stream
 
 

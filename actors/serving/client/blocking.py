@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.serving.client.endpoint import METHODS, Connected
+from actors.serving.client.connection import Connection
 from actors.serving.client.episode import ClientEpisode
-from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, retry_call
+from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, get_model
 from actors.serving.client.training_session import TrainingSession
 from actors.serving.status import error_of_call
 from actors.sessions.session import Answer, PolicyError, RecordedStep
@@ -22,7 +20,7 @@ from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 
-class PolicyClient(Connected):
+class PolicyClient(Connection):
     """Query a policy server.
 
         with tamiyo.PolicyClient("127.0.0.1:50051") as client:
@@ -46,11 +44,6 @@ class PolicyClient(Connected):
         attempt_s: Timeout of each attempt in seconds.
     """
 
-    def __init__(self, target: str | Sequence[str], **options: Any) -> None:
-        super().__init__(target, **options)
-        self._lock = threading.Lock()
-        self._channels: dict[int, grpc.Channel] = {}
-
     def __enter__(self) -> PolicyClient:
         return self
 
@@ -59,8 +52,7 @@ class PolicyClient(Connected):
 
     def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
-        operation = retry_call("GetModel", policy_pb2.GetModelRequest(), self.retry_budget)
-        response: policy_pb2.GetModelResponse = self._perform(operation)
+        response: policy_pb2.GetModelResponse = self._perform(get_model(self.retry_budget))
         return response
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> ClientSession:
@@ -84,11 +76,7 @@ class PolicyClient(Connected):
             seed: Seed of the sampled actions, different for each episode; None draws one.
             spaces: Spaces of the environment; None takes those of the server. Raises `PolicyError` if they differ.
         """
-        if spaces is None:
-            if self._spaces is None:
-                self._spaces = Spaces.from_json(self.model().spaces_json)
-            spaces = self._spaces
-        return ClientEpisode(self._perform, SessionProtocol.training(spaces, seed, self.retry_budget))
+        return ClientEpisode(self, seed, spaces)
 
     def open_training(self, spaces: Spaces, seed: int) -> TrainingSession:
         """Open a session that the server learns from, as one episode. Raises `PolicyError`."""
@@ -96,11 +84,8 @@ class PolicyClient(Connected):
 
     def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""
-        with self._lock:
-            for channel in self._channels.values():
-                channel.close()
-            self._channels.clear()
-            self._methods.clear()
+        for channel in self._forget_channels():
+            channel.close()
 
     def _perform(self, operation: Operation) -> Any:
         """Perform the calls of `operation` and return its result."""
@@ -118,20 +103,11 @@ class PolicyClient(Connected):
 
     def _send(self, call: Call) -> Any:
         time.sleep(call.pause_s)
-        index = self._target = self._address(call)
-        method, metadata = self._method(index, call.method), self.endpoint.metadata()
+        method = getattr(self._select(call), call.method)
         try:
-            return method(call.request, timeout=call.timeout_s, metadata=metadata)
+            return method(call.request, timeout=call.timeout_s, metadata=self.metadata())
         except grpc.RpcError as error:
             raise error_of_call(error) from error
-
-    def _method(self, index: int, name: str) -> Callable[..., Any]:
-        with self._lock:
-            if (index, name) not in self._methods:
-                if index not in self._channels:
-                    self._channels[index] = self.endpoint.channel(index)
-                self._methods[index, name] = self._channels[index].unary_unary(*METHODS[name])
-            return self._methods[index, name]
 
 
 class ClientSession:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from actors.serving.client.session_protocol import Operation, SessionProtocol, retry_call
+from actors.serving.client.connection import Connection
+from actors.serving.client.session_protocol import Operation, SessionProtocol, get_model, retry_call
 from actors.serving.messages import end_request
 from actors.sessions.refusal import Code, Reason
 from actors.sessions.session import Answer, PolicyError
@@ -34,9 +35,10 @@ class EpisodeSummary(NamedTuple):
 class EpisodeProtocol:
     """The client's side of an episode without I/O; what needs a server is an `Operation`."""
 
-    _protocol: SessionProtocol
-
-    def __init__(self) -> None:
+    def __init__(self, client: Connection, seed: int | None, spaces: Spaces | None) -> None:
+        self._client, self._perform, self._wanted = client, client._perform, spaces
+        self._seed = secrets.randbits(63) if seed is None else seed
+        self._protocol: SessionProtocol
         self._reward: float | None = None  # of the last action
         self.answer: Answer | None = None  # to the last `act`
         self.summary: EpisodeSummary | None = None  # once the episode has ended
@@ -73,6 +75,15 @@ class EpisodeProtocol:
         """Whether there are steps, and their episode has not ended."""
         return self.summary is None and self._protocol.next_index > 0
 
+    def _opening(self) -> Operation:
+        """Open the session, in the spaces of the server unless others are wanted."""
+        spaces = self._wanted or self._client.spaces
+        if spaces is None:
+            model = yield from get_model(self._client.retry_budget)
+            spaces = self._client.spaces = Spaces.from_json(model.spaces_json)
+        self._protocol = SessionProtocol(spaces, self._seed, False, self._client.retry_budget, train=True)
+        yield from self._protocol.open()
+
     def _acting(self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike) -> Operation:
         """Take a step. Returns the action for the environment."""
         if (self._reward is None) != (self.answer is None):
@@ -82,23 +93,12 @@ class EpisodeProtocol:
         self.answer, self._reward = answer, None
         return self._env_action(answer)
 
-    def _truncating(self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike) -> Operation:
-        """End the episode at a time limit. Returns an `EpisodeSummary`."""
-        return (yield from self._ending(*self._arrays(obs, mask, blueprint_indices)))
-
-    def _terminating(self) -> Operation:
-        """End the episode as terminated. Returns an `EpisodeSummary`."""
-        return (yield from self._ending(None, None, None))
-
-    def _ending(
-        self,
-        obs: NDArray[np.float32] | None,
-        blueprint_indices: NDArray[np.int64] | None,
-        masks: ActionMasks | None,
-    ) -> Operation:
+    def _ending(self, obs: ArrayLike | None = None, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> Operation:
+        """End the episode at a time limit, or without `obs` as terminated. Returns an `EpisodeSummary`."""
         if self._reward is None:
             raise self._misuse("call reward() after the last act() of an episode")
-        request = end_request(self._reward, obs, blueprint_indices, masks)
+        final = (None, None, None) if obs is None else self._arrays(obs, mask, blueprint_indices)
+        request = end_request(self._reward, *final)
         response: policy_pb2.EndEpisodeResponse = yield from self._protocol.end(request)
         account = {field.name: getattr(response.account, field.name) for field in response.account.DESCRIPTOR.fields}
         self.summary = EpisodeSummary(response.episode_return, response.steps, response.policy_lag, account)
@@ -109,14 +109,6 @@ class EpisodeProtocol:
         request = self._protocol.last_request
         if request is not None and self.summary is None:
             yield from retry_call("Step", request, self._protocol.retry_budget)
-
-    def _closing(self, quietly: bool) -> Operation:
-        """Close the session; with `quietly`, whatever the server says."""
-        try:
-            yield from self._protocol.close()
-        except PolicyError:
-            if not quietly:
-                raise
 
     def _env_action(self, answer: Answer) -> int | NDArray[Any]:
         heads = self.spaces.action.heads[: self.spaces.action.num_categorical]
@@ -160,20 +152,16 @@ class ClientEpisode(EpisodeProtocol):
     `deadline_s` at most. Raises `PolicyError`, and `SessionLost` if the server has lost the episode: begin another one.
     """
 
-    def __init__(self, perform: Callable[[Operation], Any], protocol: SessionProtocol) -> None:
-        super().__init__()
-        self._perform, self._protocol = perform, protocol
-
     def __enter__(self) -> ClientEpisode:
-        self._perform(self._protocol.open())
+        self._perform(self._opening())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and self._unended:
-                self._perform(self._terminating())
+                self._perform(self._ending())
         finally:
-            self._perform(self._closing(quietly=kind is not None))
+            self._perform(self._protocol.close())
 
     def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         """Return the next action: an int, or `[H]` with several heads.
@@ -192,12 +180,12 @@ class ClientEpisode(EpisodeProtocol):
 
     def terminate(self) -> EpisodeSummary:
         """End the episode as terminated, as leaving the block does."""
-        summary: EpisodeSummary = self._perform(self._terminating())
+        summary: EpisodeSummary = self._perform(self._ending())
         return summary
 
     def abandon(self) -> None:
         """Leave the episode without an end, as a client that disappears: it is cut before its last step."""
-        self._perform(self._closing(quietly=True))
+        self._perform(self._protocol.close())
 
     def keep_alive(self) -> None:
         """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
@@ -205,7 +193,7 @@ class ClientEpisode(EpisodeProtocol):
 
     def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
         """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""
-        summary: EpisodeSummary = self._perform(self._truncating(obs, mask, blueprint_indices))
+        summary: EpisodeSummary = self._perform(self._ending(obs, mask, blueprint_indices))
         return summary
 
 
@@ -219,23 +207,16 @@ class AsyncClientEpisode(EpisodeProtocol):
             episode.reward(reward)
     """
 
-    def __init__(
-        self, perform: Callable[[Operation], Awaitable[Any]], prepare: Callable[[], Awaitable[SessionProtocol]]
-    ) -> None:
-        super().__init__()
-        self._perform, self._prepare = perform, prepare
-
     async def __aenter__(self) -> AsyncClientEpisode:
-        self._protocol = await self._prepare()
-        await self._perform(self._protocol.open())
+        await self._perform(self._opening())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and self._unended:
-                await self._perform(self._terminating())
+                await self._perform(self._ending())
         finally:
-            await self._perform(self._closing(quietly=kind is not None))
+            await self._perform(self._protocol.close())
 
     async def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         """See `ClientEpisode.act`."""
@@ -244,5 +225,5 @@ class AsyncClientEpisode(EpisodeProtocol):
 
     async def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
         """See `ClientEpisode.truncate`."""
-        summary: EpisodeSummary = await self._perform(self._truncating(obs, mask, blueprint_indices))
+        summary: EpisodeSummary = await self._perform(self._ending(obs, mask, blueprint_indices))
         return summary

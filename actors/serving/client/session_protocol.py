@@ -8,9 +8,9 @@ it is reopened from the state that came with the last answer.
 from __future__ import annotations
 
 import random
-import secrets
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from actors.serving.messages import step_request
-from actors.sessions.refusal import Code, Reason
+from actors.sessions.refusal import Reason
 from actors.sessions.session import Answer, PolicyError, RecordedStep, SessionLost
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -78,26 +78,30 @@ def retry_call(method: str, request: Message, retry_budget: RetryBudget, deadlin
                 raise (server_error or error) from error
 
 
+def get_model(retry_budget: RetryBudget) -> Operation:
+    """Ask for a description of the server. Returns a `GetModelResponse`."""
+    return (yield from retry_call("GetModel", policy_pb2.GetModelRequest(), retry_budget))
+
+
 class SessionProtocol:
-    """The client's view of one session, and the operations on it."""
+    """The client's view of one session, and the operations on it. With `train`, the server learns from it."""
 
     def __init__(
-        self, spaces: Spaces, seed: int, latest: bool, retry_budget: RetryBudget, exported: bytes = b""
+        self,
+        spaces: Spaces,
+        seed: int,
+        latest: bool,
+        retry_budget: RetryBudget,
+        exported: bytes = b"",
+        train: bool = False,
     ) -> None:
         self.spaces, self.seed, self.latest, self.retry_budget = spaces, seed, latest, retry_budget
         self.session_id, self.next_index, self.policy_version = "", 0, -1
         self.exported = exported  # state after the last answer
-        self.train = self.record = False
+        self.train, self.record = train, False
         self.recorded: RecordedStep | None = None  # of the last step, if `record`
         self.session_ttl_s = 0.0  # time without a step after which the server closes the session
         self.last_request: policy_pb2.StepRequest | None = None
-
-    @classmethod
-    def training(cls, spaces: Spaces, seed: int | None, retry_budget: RetryBudget) -> SessionProtocol:
-        """Return a session that the server learns from; without a seed, one is drawn."""
-        protocol = cls(spaces, secrets.randbits(63) if seed is None else seed, False, retry_budget)
-        protocol.train = True
-        return protocol
 
     def open(self, deadline_s: float | None = None) -> Operation:
         """Open the session, or continue it from its exported state."""
@@ -106,7 +110,6 @@ class SessionProtocol:
             seed=self.seed,
             latest=self.latest,
             exported_state=self.exported,
-            other_version=True,
             train=self.train,
         )
         response = yield from retry_call("OpenSession", request, self.retry_budget, deadline_s)
@@ -142,7 +145,10 @@ class SessionProtocol:
                 yield from self._reopen(deadline_s)
                 request.session_id = self.session_id
         self.next_index, self.last_request = self.next_index + 1, request
-        self.recorded = self._received(response) if self.record else None
+        if self.record:
+            from actors.serving.client.received_step import received_step  # it imports PyTorch
+
+            self.recorded = received_step(response, self.exported)
         self.exported, self.policy_version = response.exported_state, response.policy_version
         return Answer(
             np.array(response.action, dtype=np.int64),
@@ -152,11 +158,6 @@ class SessionProtocol:
             response.step_index,
             np.array(response.continuous, dtype=np.float64),
         )
-
-    def _received(self, response: policy_pb2.StepResponse) -> RecordedStep | None:
-        from actors.serving.client.received_step import received_step
-
-        return received_step(response, self.exported)
 
     def end(self, request: policy_pb2.EndEpisodeRequest) -> Operation:
         """End the episode of a training session. Returns an `EndEpisodeResponse`."""
@@ -193,10 +194,7 @@ class SessionProtocol:
             yield from self.open()
 
     def close(self) -> Operation:
-        """Close the session at the server. An unreachable server is ignored: the session expires there."""
+        """Close the session at the server. If that fails, the session expires there."""
         request = policy_pb2.CloseSessionRequest(session_id=self.session_id)
-        try:
+        with suppress(PolicyError):
             yield from retry_call("CloseSession", request, self.retry_budget, time.monotonic() + CLOSE_S)
-        except PolicyError as error:
-            if error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
-                raise

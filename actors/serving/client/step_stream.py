@@ -54,8 +54,7 @@ class StepStream:
         self._stream.cancel()
 
     async def _read(self) -> None:
-        message = "the server ended the step stream"
-        stream_error: PolicyError | None = None
+        error = PolicyError(Code.UNAVAILABLE, "the server ended the step stream")
         try:
             async for response in self._stream:
                 waiter = self._pending.get((response.session_id, response.step_index))
@@ -65,12 +64,11 @@ class StepStream:
                     waiter.set_exception(error_of_step(response.failure))
                 else:
                     waiter.set_result(response.step)
-        except grpc.aio.AioRpcError as error:
-            stream_error = error_of_call(error)
-            message = str(stream_error)
+        except grpc.aio.AioRpcError as raised:
+            ended = error_of_call(raised)
+            code = ended.code if ended.code is Code.UNAUTHENTICATED else Code.UNAVAILABLE
+            error = PolicyError(code, str(ended), ended.reason)
         finally:
             for waiter in self._pending.values():
                 if not waiter.done():
-                    unauthenticated = stream_error and stream_error.code is Code.UNAUTHENTICATED
-                    code = Code.UNAUTHENTICATED if unauthenticated else Code.UNAVAILABLE
-                    waiter.set_exception(PolicyError(code, message, stream_error.reason if stream_error else ""))
+                    waiter.set_exception(error)

@@ -25,18 +25,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from actors.policy.median import has_median, median_noise, next_hazard
 from actors.rng import Purpose, stream
-from actors.serving.messages import MessageLayout, StepQuery, make_step_batch
+from actors.serving.messages import MessageLayout, StepBatch, StepQuery, make_step_batch
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import PendingStep, Session, StateTable
-from actors.serving.server.training import StepRecord, unfinished_step
+from actors.serving.server.training import StepRecord, as_fleet_step
 from actors.sessions.noise import SERVING_SEED, step_noise
-from actors.sessions.refusal import Refusal
-from actors.types.actions import ActionMasks
 
+MAX_BATCH = 256  # steps
+MAX_WAIT_S = 0.003
 RECENT_S = 0.02  # a session that steps again within this time of an answer is expected to do so after the next one
 BUSY_WAITS = 8  # bound of an extended wait, in units of max_wait_s
 BUSY = 0.4  # CPU time of the thread over elapsed time, above which a wait is extended
@@ -77,8 +76,8 @@ class Batcher:
         newest: Callable[[], ServedModel],
         finish: Callable[[QueuedStep, BatchResult | Exception, int], None],
         observe: Callable[[int, float], None],
-        max_batch: int,
-        max_wait_s: float,
+        max_batch: int = MAX_BATCH,
+        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         self._state_table, self._newest, self._finish, self._observe = state_table, newest, finish, observe
         self._max_batch, self._max_wait_s = max_batch, max_wait_s
@@ -170,31 +169,23 @@ class Batcher:
 
     def _run_group(self, model: ServedModel, layout: MessageLayout, steps: list[QueuedStep]) -> None:
         batch = make_step_batch([step.query for step in steps], layout)
-        obs, blueprints, masks = batch.obs, batch.blueprint_indices, batch.masks
         if any(batch.refusals):
-            valid = [i for i, refusal in enumerate(batch.refusals) if refusal is None]
             for step, refusal in zip(steps, batch.refusals, strict=True):
-                if isinstance(refusal, Refusal):
+                if refusal is not None:
                     self._finish(step, refusal, 0)
+            valid = [i for i, refusal in enumerate(batch.refusals) if refusal is None]
             if not valid:
                 return
-            steps = [steps[i] for i in valid]
-            obs, blueprints = obs[valid], blueprints[valid]
-            masks = ActionMasks(masks.op[valid], None if masks.slot is None else masks.slot[valid], masks.rest[valid])
-        result = self._forward(model, layout, steps, obs, blueprints, masks)
+            steps, batch = [steps[i] for i in valid], batch.rows(valid)
+        result = self._forward(model, layout, steps, batch)
         for i, step in enumerate(steps):
             self._finish(step, result, i)
 
     def _forward(
-        self,
-        model: ServedModel,
-        layout: MessageLayout,
-        steps: list[QueuedStep],
-        obs: NDArray[np.float32],
-        blueprints: NDArray[np.int64],
-        masks: ActionMasks,
+        self, model: ServedModel, layout: MessageLayout, steps: list[QueuedStep], batch: StepBatch
     ) -> BatchResult:
-        program, states = model.programs(layout.spaces), self._state_table.state
+        given = batch.obs, batch.blueprint_indices, batch.masks
+        program, states = model.program(layout.spaces), self._state_table.state
         rows = np.array([step.session.row for step in steps])
         deterministic = np.array([step.query.deterministic for step in steps])
         heads, hazard = len(layout.spaces.action.heads), np.array([step.session.hazard for step in steps])
@@ -204,25 +195,23 @@ class Batcher:
             noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
         recording = any(step.session.training is not None or step.pending.record for step in steps)
         before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
-        decision = program.run(obs, blueprints, masks, states, rows, noise, greedy)
+        decision = program.run(*given, states, rows, noise, greedy)
         if medians:
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
             for step, value in zip(steps, hazard.tolist(), strict=True):
                 step.session.hazard = value
         record = None
         if before is not None:
-            record = StepRecord(unfinished_step(obs, blueprints, masks), decision, before, model)
+            record = StepRecord(as_fleet_step(batch), decision, before, model)
         actions, log_probs, values = (a.tolist() for a in (decision.actions, decision.log_probs, decision.values))
         return BatchResult(actions, log_probs, values, model, record)
 
-    def bootstrap_value(self, session: Session, model: ServedModel, query: StepQuery) -> float:
-        """Return the value of a final observation, given the state after the session's last step. Raises `Refusal`."""
+    def bootstrap_value(self, session: Session, model: ServedModel, batch: StepBatch) -> float:
+        """Return the value of a final observation, given the state after the session's last step."""
         layout, states = session.layout, self._state_table.state
-        batch = make_step_batch([query], layout)
-        if batch.refusals[0] is not None:
-            raise batch.refusals[0]
         heads = len(layout.spaces.action.heads)
         noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(heads)[None]
         row, sampled = np.array([session.row]), np.zeros(1, np.bool_)
-        program, given = model.programs(layout.spaces), (batch.obs, batch.blueprint_indices, batch.masks)
+        given = batch.obs, batch.blueprint_indices, batch.masks
+        program = model.program(layout.spaces)
         return float(program.run(*given, states, row, noise, sampled, keep=False).bootstrap_values[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,8 +15,6 @@ from typing import NamedTuple, cast
 
 import grpc
 import structlog
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from actors.errors import UserError
 from actors.sessions.refusal import Reason, Refusal
@@ -23,6 +22,7 @@ from actors.text_file import as_utf8
 
 RELOAD_S = 1.0  # least time between two checks of the file
 TRAIN_SCOPE = "train"
+TOKEN_SHARE = 0.25  # of all calls or sessions, for each token while several are valid
 OWNER: ContextVar[str] = ContextVar("owner", default="")
 """Hash of the token of the call in progress; "" if tokens are not used."""
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -45,13 +45,13 @@ class TokenFile:
     identified by the hash of its token.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self._path, self._clock = path, clock
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._log = structlog.get_logger("tamiyo.serving")
         self._stamp: tuple[int, ...] = ()
         self._checked_s = time.monotonic()
         try:
-            self._stamp = self._file_stamp()
+            self._stamp = _stamp(path)
             known, malformed, self._trainers = parse_tokens(path.read_bytes())
         except OSError as error:
             raise UserError(f"cannot read the token file ({error}): give --token-file a readable file") from error
@@ -79,7 +79,7 @@ class TokenFile:
         expiry_s = self._expiries.get(owner)
         if expiry_s is None:
             raise Refusal(Reason.TOKEN_INVALID, "unknown token: ask the operator of this server for one")
-        if expiry_s <= self._clock():
+        if expiry_s <= time.time():
             raise Refusal(Reason.TOKEN_EXPIRED, "expired token: ask the operator of this server for a new one")
 
     def may_train(self, owner: str) -> bool:
@@ -91,13 +91,12 @@ class TokenFile:
         """Whether this owner's token is in the file, without the scope `train`."""
         return not self.may_train(owner) and owner in self._expiries
 
-    @property
-    def multiple_valid(self) -> bool:
-        """Whether more than one token is valid now."""
+    def share(self, limit: int) -> int | None:
+        """Return how much of a limit one token may use while several are valid; None if one alone may use all."""
         self.refresh()
-        now = self._clock()
+        now = time.time()
         valid = (expiry_s for expiry_s in self._expiries.values() if expiry_s > now)
-        return len(list(islice(valid, 2))) > 1
+        return max(1, int(TOKEN_SHARE * limit)) if len(list(islice(valid, 2))) > 1 else None
 
     def refresh(self) -> None:
         """Reload the file if it has changed. Checks it at most once per `RELOAD_S`."""
@@ -106,7 +105,7 @@ class TokenFile:
             return
         self._checked_s = now
         try:
-            stamp = self._file_stamp()
+            stamp = _stamp(self._path)
             if stamp == self._stamp:
                 return
             known, malformed, trainers = parse_tokens(self._path.read_bytes())
@@ -123,10 +122,6 @@ class TokenFile:
             removed=len(before - known.keys()),
         )  # fmt: skip
         self._stamp, self._expiries, self._trainers = stamp, known, trainers
-
-    def _file_stamp(self) -> tuple[int, ...]:
-        stat = self._path.stat()
-        return (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)
 
 
 def parse_tokens(data: bytes) -> ParsedTokens:
@@ -157,14 +152,6 @@ def _unix_time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-class _PemFiles(NamedTuple):
-    """Contents of the files, PEM."""
-
-    certificate: bytes
-    key: bytes
-    client_ca: bytes | None
-
-
 class CertificateReloader:
     """Check the files at every TLS handshake, and use new ones as soon as key and certificate match.
 
@@ -177,17 +164,15 @@ class CertificateReloader:
         self._lock = threading.Lock()  # handshakes run in threads of gRPC
         try:
             self._stamp = self._file_stamp()
-            self._files = self._read()
+            self._read()
         except OSError as error:
-            raise UserError(f"cannot read the TLS files: {error}") from error
-        except ValueError as error:
-            raise UserError(f"cannot use the TLS files: {error}") from error
+            raise UserError(f"cannot use the TLS files ({error}): give PEM files without a passphrase") from error
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that follow the files."""
         # gRPC takes None as "unchanged", which the type stubs do not know.
         fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], self._fetch)
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._files), fetch, self._client_ca is not None)
+        return grpc.dynamic_ssl_server_credentials(self._read(), fetch, self._client_ca is not None)
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the new configuration, or None if nothing has changed."""
@@ -197,36 +182,29 @@ class CertificateReloader:
                 if stamp == self._stamp:
                     return None
                 self._stamp = stamp
-                files = self._read()
-            except (OSError, ValueError) as error:
+                configuration = self._read()
+            except OSError as error:
                 self._log.error("certificate not reloaded: the previous one stays in use", reason=str(error))
                 return None
-            if files == self._files:
-                return None
-            self._files = files
             self._log.info("certificate reloaded", path=str(self._certificate))
-            return _configuration(files)
+            return configuration
 
     def _file_stamp(self) -> tuple[int, ...]:
-        paths = [p for p in (self._certificate, self._key, self._client_ca) if p is not None]
-        stats = [p.stat() for p in paths]
-        return tuple(n for s in stats for n in (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino))
+        return tuple(n for p in (self._certificate, self._key, self._client_ca) if p is not None for n in _stamp(p))
 
-    def _read(self) -> _PemFiles:
-        """Read and validate the files. Raises `OSError`, or `ValueError` for files that gRPC could not use."""
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        """Read and check the files. Raises `OSError`, also for files that gRPC could not use."""
         authority = self._client_ca.read_bytes() if self._client_ca is not None else None
-        files = _PemFiles(self._certificate.read_bytes(), self._key.read_bytes(), authority)
-        try:
-            certificate = x509.load_pem_x509_certificates(files.certificate)[0]
-            key = load_pem_private_key(files.key, None)
-            if authority is not None:
-                x509.load_pem_x509_certificates(authority)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"they must be PEM without a passphrase ({error})") from error
-        if certificate.public_key() != key.public_key():
-            raise ValueError(f"{self._key} is not the key of {self._certificate}")
-        return files
+        pair = self._key.read_bytes(), self._certificate.read_bytes()
+        checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # Without the password, OpenSSL would ask for one on the terminal.
+        checked.load_cert_chain(self._certificate, self._key, password=lambda: b"")
+        if self._client_ca is not None:
+            checked.load_verify_locations(self._client_ca)
+        return grpc.ssl_server_certificate_configuration([pair], authority)
 
 
-def _configuration(files: _PemFiles) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.client_ca)
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced or written."""
+    stat = path.stat()
+    return (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from actors.metrics.registry import SERVE, prometheus_name
 from actors.serving.account import Account
 
 FIGURES = ("produced", "accepted", "steps", "cut_sessions", "dropped_sessions", "refused")
+_KINDS: dict[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 _SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _STEPS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -17,23 +20,23 @@ class ServingMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.steps = self._counter("serve_steps")
-        self.replays = self._counter("serve_replays")
-        self.refusals = self._counter("serve_refusals", ("reason",))
-        self.step_s = self._histogram("serve_step_s", _SECONDS_BUCKETS)
-        self.batch_steps = self._histogram("serve_batch_steps", _STEPS_BUCKETS)
-        self.forward_s = self._histogram("serve_forward_s", _SECONDS_BUCKETS)
-        self.sessions = self._gauge("serve_sessions")
-        self.opened = self._counter("serve_sessions_opened")
-        self.imported = self._counter("serve_sessions_imported")
-        self.expired = self._counter("serve_sessions_expired")
-        self.evicted = self._counter("serve_sessions_evicted")
-        self.moved = self._counter("serve_sessions_moved")
-        self.policy_version = self._gauge("serve_policy_version")
-        self.versions_held = self._gauge("serve_versions_held")
-        self.swaps = self._counter("serve_swaps")
-        self._totals = {figure: self._counter(f"serve_train_{figure}", ("account",)) for figure in FIGURES}
-        self._unsent = self._gauge("serve_train_unsent", ("account",))
+        self.steps = self._add("serve_steps")
+        self.replays = self._add("serve_replays")
+        self.refusals = self._add("serve_refusals", "reason")
+        self.step_s = self._add("serve_step_s", buckets=_SECONDS_BUCKETS)
+        self.batch_steps = self._add("serve_batch_steps", buckets=_STEPS_BUCKETS)
+        self.forward_s = self._add("serve_forward_s", buckets=_SECONDS_BUCKETS)
+        self.sessions = self._add("serve_sessions")
+        self.opened = self._add("serve_sessions_opened")
+        self.imported = self._add("serve_sessions_imported")
+        self.expired = self._add("serve_sessions_expired")
+        self.evicted = self._add("serve_sessions_evicted")
+        self.moved = self._add("serve_sessions_moved")
+        self.policy_version = self._add("serve_policy_version")
+        self.versions_held = self._add("serve_versions_held")
+        self.swaps = self._add("serve_swaps")
+        self._totals = {figure: self._add(f"serve_train_{figure}", "account") for figure in FIGURES}
+        self._unsent = self._add("serve_train_unsent", "account")
         self._counted: dict[tuple[str, str], int] = {}  # by account and figure
 
     def observe_batch(self, steps: int, seconds: float) -> None:
@@ -49,15 +52,7 @@ class ServingMetrics:
             self._counted[key] = value
         self._unsent.labels(account.name).set(account.unsent)
 
-    def _counter(self, name: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(prometheus_name(SERVE[name]), _description(name), labels, registry=self.registry)
-
-    def _gauge(self, name: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(prometheus_name(SERVE[name]), _description(name), labels, registry=self.registry)
-
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(prometheus_name(SERVE[name]), _description(name), buckets=buckets, registry=self.registry)
-
-
-def _description(name: str) -> str:
-    return f"{SERVE[name].help} [{SERVE[name].unit}]"
+    def _add(self, name: str, *labels: str, **options: Any) -> Any:
+        metric = SERVE[name]
+        text = f"{metric.help} [{metric.unit}]"
+        return _KINDS[metric.kind](prometheus_name(metric), text, labels, registry=self.registry, **options)

@@ -7,10 +7,9 @@ import threading
 
 import torch
 
-from actors.config import EnvConfig, PolicyConfig
+from actors.config import EnvConfig
 from actors.errors import UserError
 from actors.policy.acting.policy import ActingPolicy, Program
-from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import config_of, from_weights, spaces_of
 from actors.policy.state import StateSizes
 from actors.rules.names import rule_policy
@@ -18,6 +17,7 @@ from actors.rules.program import RuleProgram
 from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.options import ServeOptions
 from actors.sessions.refusal import Reason, Refusal
+from actors.sessions.session import RULE_VERSION
 from actors.slots.spaces import seed_spaces
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
@@ -29,37 +29,29 @@ class ServedModel:
     """One version of the weights, with a program for each number of slots in use."""
 
     def __init__(self, weights: WeightSet, device: torch.device, previous: ServedModel | None = None) -> None:
-        """Prepare programs for the same numbers of slots as `previous`."""
+        """Make programs for the same numbers of slots as those of `previous`."""
         self.version, self.generation = weights.version, weights.generation
-        self.state_stride, self.burn_in, self.config = weights.state_stride, weights.burn_in, config_of(weights)
+        self.recorded_version = weights.version  # that an episode records, see `RecordedStep.version`
+        self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
         self._weights, self._device, self._lock = weights, device, threading.Lock()
-        slots = list(previous._programs) if previous else []
-        self._programs: dict[int, ActingPolicy] = {count: ActingPolicy(self._network(count)) for count in slots}
-
-    @property
-    def recorded_version(self) -> int:
-        """The version that an episode records, see `RecordedStep.version`."""
-        return self.version
-
-    def prepare(self, spaces: Spaces) -> None:
-        """Make the program for these spaces, unless it exists. The first of a process takes tenths of a second."""
-        with self._lock:
-            if spaces.slots not in self._programs:
-                self._programs[spaces.slots] = ActingPolicy(self._network(spaces.slots))
+        self._programs: dict[int, Program] = {}
+        spaces = spaces_of(weights)
+        for slots in list(previous._programs) if previous else ():
+            self._programs[slots] = self._make(spaces.with_slots(slots) if slots else spaces)
 
     def ready(self, spaces: Spaces) -> bool:
         """Whether the program for these spaces exists."""
         return spaces.slots in self._programs
 
-    def programs(self, spaces: Spaces) -> Program:
-        """Return the program for these spaces, made if necessary."""
+    def program(self, spaces: Spaces) -> Program:
+        """Return the program for these spaces. If it must be made, that may take tenths of a second."""
         if not self.ready(spaces):
-            self.prepare(spaces)
+            with self._lock:
+                self._programs[spaces.slots] = self._programs.get(spaces.slots) or self._make(spaces)
         return self._programs[spaces.slots]
 
-    def _network(self, slots: int) -> FactoredRecurrentActorCritic:
-        spaces = spaces_of(self._weights)
-        return from_weights(self._weights, self._device, spaces.with_slots(slots) if spaces.slots else spaces)
+    def _make(self, spaces: Spaces) -> Program:
+        return ActingPolicy(from_weights(self._weights, self._device, spaces))
 
 
 class ServedRule(ServedModel):
@@ -67,26 +59,14 @@ class ServedRule(ServedModel):
 
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
-        self.name, self.version, self.generation = name, 0, 0
-        self.state_stride, self.burn_in, self.config = 1, 0, PolicyConfig()
+        self.name, self.version, self.generation, self.recorded_version = name, 0, 0, RULE_VERSION
+        self.state_stride, self.burn_in = 1, 0
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
-        self._rules: dict[int, RuleProgram] = {}  # by number of slots
+        self._programs, self._lock = {}, threading.Lock()
 
-    def prepare(self, spaces: Spaces) -> None:
-        """Do nothing; a rule is not compiled."""
-
-    @property
-    def recorded_version(self) -> int:
-        return -1
-
-    def ready(self, spaces: Spaces) -> bool:
-        return True
-
-    def programs(self, spaces: Spaces) -> Program:
-        if spaces.slots not in self._rules:
-            self._rules[spaces.slots] = RuleProgram(rule_policy(self.name, spaces))
-        return self._rules[spaces.slots]
+    def _make(self, spaces: Spaces) -> Program:
+        return RuleProgram(rule_policy(self.name, spaces))
 
 
 class ModelVersions:
@@ -95,17 +75,14 @@ class ModelVersions:
     def __init__(self, source: WeightSet | ServedRule, device: torch.device) -> None:
         self.device = device
         self.newest: ServedModel
-        self.state_sizes: StateSizes
         if isinstance(source, ServedRule):
             self.newest, self.spaces, self.state_sizes = source, source.spaces, source.state_sizes
             self.architecture, any_slots = source.name, True
         else:
-            self.newest, self.spaces = ServedModel(source, device), spaces_of(source)
-            self.newest.prepare(self.spaces)
-            network = self.newest._network(self.spaces.slots)
-            self.state_sizes = network.core.sizes
-            self.architecture = _architecture(source)
-            any_slots = self.spaces.slots > 0 and network.config.encoder == "slots"
+            self.newest, self.spaces, config = ServedModel(source, device), spaces_of(source), config_of(source)
+            self.newest.program(self.spaces)
+            self.state_sizes, self.architecture = StateSizes.of(config), _architecture(source)
+            any_slots = self.spaces.slots > 0 and config.encoder == "slots"
         self.held = [self.newest]  # in the order in which they were adopted
         family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if any_slots else [self.spaces]
         self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}

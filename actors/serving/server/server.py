@@ -25,20 +25,21 @@ from actors.errors import UserError
 from actors.kernels.cache import is_compiled
 from actors.metrics.http import MetricsServer
 from actors.serving.external import ExternalConfig
+from actors.serving.methods import SERVICE
 from actors.serving.options import ServeOptions, server_channel_options
-from actors.serving.server.admission import Admission
-from actors.serving.server.collector import EpisodeCollector
+from actors.serving.server.calls import Calls
+from actors.serving.server.collector import EpisodeCollector, EpisodeSink
 from actors.serving.server.credentials import CertificateReloader, TokenFile
-from actors.serving.server.handlers import SERVICE, Handlers
+from actors.serving.server.handlers import Handlers
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedRule
 from actors.serving.server.service import PolicyService
-from actors.serving.server.training import EpisodeSink
 from actors.sessions.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet
 
-SWEEP_S = 1.0  # between two checks for expired sessions and overdue calls
+SWEEP_S = 1.0  # between two checks for expired sessions, and calls whose token is no longer valid
+MAX_CONNECTIONS = 4096  # fewer where the limit of open files does not allow as many
 RESERVED_FILES = 128  # for everything but connections: weights, the store, the token file, the metrics port
 TIMEOUT_S = 60.0  # of the start and the shutdown of a thread
 FLUSH_S = 0.5  # grace period of gRPC for the last answers
@@ -48,26 +49,15 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class WeightSource(Protocol):
-    """Where the server gets weights from: a `WeightStore`, or a checkpoint."""
+    """Where the server gets weights from, such as a `WeightStore`."""
 
     def fetch(self, known: str) -> WeightSet | None:
         """Return the newest weights, or None if there are none or `known` is their digest."""
         ...
 
 
-class FixedWeights:
-    """A source of one set of weights that never changes."""
-
-    def __init__(self, weights: WeightSet) -> None:
-        self._weights: WeightSet | None = weights
-
-    def fetch(self, known: str) -> WeightSet | None:
-        weights, self._weights = self._weights, None
-        return weights
-
-
-PolicySource = WeightSource | ServedRule
-"""What a server serves: weights that it follows, or a rule."""
+PolicySource = WeightSource | WeightSet | ServedRule
+"""What a server serves: weights that it follows, or weights or a rule that never change."""
 
 
 class PolicyServer:
@@ -90,10 +80,10 @@ class PolicyServer:
         self._collector = (
             EpisodeCollector(external, sink, self._tokens) if external is not None and sink is not None else None
         )
-        self.handlers = Handlers(self.metrics)
-        self._admission = Admission(options, self._tokens, self.handlers.record_refusal)
-        channel_options = server_channel_options(options, _possible_connections(options.max_connections))
-        self._server = grpc.aio.server(interceptors=[self._admission], options=channel_options)
+        self.calls = Calls(options.max_concurrent_calls, self._tokens, self.metrics)
+        self.handlers = Handlers(self.calls, self.metrics)
+        channel_options = server_channel_options(options, _possible_connections())
+        self._server = grpc.aio.server(interceptors=[self.calls] if self._tokens else [], options=channel_options)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def start(self) -> None:
@@ -102,9 +92,8 @@ class PolicyServer:
             await self._health.set(name, _NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._server.add_generic_rpc_handlers((self.handlers.generic_handler(),))
-        if self.options.reflection:
-            names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
         listen, credentials = self.options.listen, _credentials(self.options)
         if listen.startswith("unix:") and _accepts_connections(listen.removeprefix("unix:")):
             raise UserError(f"a server listens on {listen} already: give --listen another address")
@@ -149,48 +138,44 @@ class PolicyServer:
 
     async def _drain(self) -> None:
         """Refuse new work, wait for the calls in progress, and stop listening."""
-        self._log.info("draining", calls=self.handlers.calls)
+        self._log.info("draining", calls=len(self.calls))
         await self._health.enter_graceful_shutdown()
         if self.handlers.service is not None:
             self.handlers.service.draining = True
         self.handlers.end_streams()
         deadline = time.monotonic() + self.options.drain_s
-        while self.handlers.calls and time.monotonic() < deadline:
+        while len(self.calls) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         await self._server.stop(FLUSH_S)
         if self.handlers.service is not None:
             self.handlers.service.sessions.close_all()
-        self._log.info("stopped", calls=self.handlers.calls)
+        self._log.info("stopped", calls=len(self.calls))
 
     async def _follow_weights(self) -> None:
         """Load the first weights, then adopt newer ones as they appear."""
         source = self.source
-        if isinstance(source, ServedRule):
+        if isinstance(source, ServedRule | WeightSet):
             await self._load(source)
             await self.stop.wait()
             return
         digest = ""
-        while self.handlers.service is None:
+        while True:
             weights = await self._fetch(source, digest)
             if weights is not None:
                 digest = weights.digest
-                await self._load(weights)
-            else:
-                await asyncio.sleep(min(0.2, self.options.poll_s))
+                await (self._load(weights) if self.handlers.service is None else self._adopt(weights))
+            await asyncio.sleep(self.options.poll_s if self.handlers.service else min(0.2, self.options.poll_s))
+
+    async def _adopt(self, weights: WeightSet) -> None:
         service = self.handlers.service
-        while True:
-            await asyncio.sleep(self.options.poll_s)
-            weights = await self._fetch(source, digest)
-            if weights is None:
-                continue
-            digest = weights.digest
-            try:
-                model = await asyncio.to_thread(service.models.build, weights)
-            except UserError as error:
-                self._log.error("weights refused", version=weights.version, reason=str(error))
-                continue
-            service.adopt(model)
-            self._log.info("weights adopted", version=model.version, versions_held=len(service.models.held))
+        assert service is not None
+        try:
+            model = await asyncio.to_thread(service.models.build, weights)
+        except UserError as error:
+            self._log.error("weights refused", version=weights.version, reason=str(error))
+            return
+        service.adopt(model)
+        self._log.info("weights adopted", version=model.version, versions_held=len(service.models.held))
 
     async def _load(self, first: WeightSet | ServedRule) -> None:
         if not is_compiled("policy"):
@@ -221,7 +206,7 @@ class PolicyServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._admission.sweep()
+            self.calls.end_invalid()
             if self.handlers.service is not None and (count := self.handlers.service.expire()):
                 self._log.info("sessions expired", count=count)
 
@@ -260,9 +245,9 @@ def _credentials(options: ServeOptions) -> grpc.ServerCredentials | None:
     return CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
 
 
-def _possible_connections(wanted: int) -> int:
-    """Return how many of the `wanted` connections the limit of open files allows, which is raised if possible."""
-    files = wanted + RESERVED_FILES
+def _possible_connections() -> int:
+    """Return how many connections the limit of open files allows, which is raised if possible."""
+    files = MAX_CONNECTIONS + RESERVED_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < files:
         soft = files if hard == resource.RLIM_INFINITY else min(files, hard)

@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import numpy as np
-import structlog
 
 from actors.serving.messages import end_digest, parse_step, request_digest
 from actors.serving.options import ServeOptions
@@ -16,15 +15,13 @@ from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable, VersionPins
-from actors.serving.server.training import Ended, recorded_step
+from actors.serving.server.training import Ended, TrainingEpisode, recorded_step
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session_state import seal, unseal
 from actors.types.actions import continuous_values
 from actors.wire import policy_pb2
 
 _MAX_RESPONSE_BYTES = 1024  # of a StepResponse without exported state
-_MAX_ID_LENGTH = 64  # characters of a session id
-_MAX_AHEAD = 16  # steps of a session that may wait for the step in progress
 
 
 class PolicyService:
@@ -45,25 +42,14 @@ class PolicyService:
         self.models, self.options, self.metrics = models, options, metrics
         self.draining = False
         self.collector = collector
-        self._key, self._log = key, structlog.get_logger("tamiyo.serving")
+        self._key = key
         state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
-
-        def share(limit: int) -> int | None:
-            return limit if tokens is not None and tokens.multiple_valid else None
-
         self.pins = VersionPins(models, options.max_versions, metrics.moved.inc)
         self.sessions = SessionTable(
             state_table, options.session_ttl_s, time.monotonic, self._on_close,
-            max_per_owner=lambda: share(options.sessions_per_token), evict_after_s=options.evict_after_s,
+            lambda: None if tokens is None else tokens.share(options.max_sessions),
         )  # fmt: skip
-        self.batcher = Batcher(
-            state_table,
-            lambda: models.newest,
-            self._finish,
-            metrics.observe_batch,
-            options.max_batch,
-            options.max_wait_ms / 1000,
-        )
+        self.batcher = Batcher(state_table, lambda: models.newest, self._finish, metrics.observe_batch)
         self.update_gauges()
 
     def update_gauges(self) -> None:
@@ -71,14 +57,17 @@ class PolicyService:
         self.metrics.sessions.set(len(self.sessions))
         self.metrics.policy_version.set(self.models.newest.version)
         self.metrics.versions_held.set(len(self.models.held))
-        for account in self.collector.accounts() if self.collector is not None else ():
+        for account in () if self.collector is None else self.collector.sink.accounts():
             self.metrics.count(account)
 
     def expire(self) -> int:
         """Close expired sessions, and return their number. Also end training sessions whose token lost the scope."""
         count = self.sessions.expire()
-        if self.collector is not None:
-            self.collector.end_unpermitted(self.sessions)
+        for session in self.sessions:
+            episode = session.training
+            if episode is not None and session.pending is None and episode.collector.lost_scope(session.owner):
+                episode.abandon(drop=True)
+                self.sessions.close(session)
         self.metrics.expired.inc(count)
         self.update_gauges()
         return count
@@ -95,20 +84,21 @@ class PolicyService:
         """Open or import a session, which counts against the limit of `owner`. Raises `Refusal`."""
         if self.draining:
             raise Refusal(Reason.DRAINING, "this server is shutting down: open the session at another server")
-        collector = self._collector(request, owner) if request.train else None
+        if request.train:
+            if self.collector is None:
+                learns_from_none = "this server learns from no session: start one with tamiyo train --env external"
+                raise Refusal(Reason.NOT_TRAINING, learns_from_none)
+            self.collector.require_open(request, owner, self.models.spaces)
         layout = self.models.layout(request.spaces_hash)
         model = self.models.newest
         if not model.ready(layout.spaces):
-            await asyncio.to_thread(model.prepare, layout.spaces)
+            await asyncio.to_thread(model.program, layout.spaces)
         evicted = self.sessions.evicted
         if request.exported_state:
             session = self._import_session(request, owner)
         else:
-            latest = request.latest if collector is None else collector.config.weights == "step"
-            session = self.sessions.open(layout, request.seed, latest, owner=owner)
-            if collector is not None:
-                session.training = collector.begin(session)
-            self.pins.pin(session)
+            session = self.sessions.open(layout, request.seed, request.latest and not request.train, owner=owner)
+            self._begin(session, self.collector if request.train else None)
         self.metrics.opened.inc()
         self.metrics.evicted.inc(self.sessions.evicted - evicted)
         self.metrics.sessions.set(len(self.sessions))
@@ -119,14 +109,11 @@ class PolicyService:
             session_ttl_s=self.options.session_ttl_s,
         )
 
-    def _collector(self, request: policy_pb2.OpenSessionRequest, owner: str) -> EpisodeCollector:
-        """Return the collector of a training session that may be opened now. Raises `Refusal`."""
-        if self.collector is None:
-            raise Refusal(
-                Reason.NOT_TRAINING, "this server learns from no session: start one with tamiyo train --env external"
-            )
-        self.collector.require_open(request, owner, self.models.spaces)
-        return self.collector
+    def _begin(self, session: Session, collector: EpisodeCollector | None) -> None:
+        """Pin a new session, and begin its episode if `collector` learns from it."""
+        if collector is not None:
+            session.training = TrainingEpisode(session.seed, session.layout.spaces.hash, collector, session.owner)
+        self.pins.pin(session)
 
     def _import_session(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
         """Continue an exported session. If it is still open here and not behind the export, it is kept unchanged, so
@@ -141,19 +128,11 @@ class PolicyService:
             return existing
         if existing is not None and existing.pending is not None:
             raise _conflict(existing.next_index)
-        model = self.models.find(state.policy_version)
-        if model is None and not state.latest and not request.other_version:
-            raise Refusal(
-                Reason.VERSION_GONE,
-                f"weights {state.policy_version} are no longer loaded: set other_version to continue with "
-                f"{self.models.newest.version}",
-                newest=self.models.newest.version,
-            )
         if existing is not None:
             self.sessions.close(existing)
         layout = self.models.layout(request.spaces_hash)
         session = self.sessions.open(layout, state.seed, state.latest, state.session_id, owner)
-        self.pins.pin(session, model)
+        self.pins.pin(session, self.models.find(state.policy_version))
         session.next_index, session.last_digest, session.last_response = (
             state.next_step_index, state.last_request, state.last_response
         )  # fmt: skip
@@ -165,8 +144,8 @@ class PolicyService:
     def _session(self, session_id: str, owner: str) -> Session:
         """Return this owner's session. Raises `Refusal`, also if it is a training session whose token may not train."""
         session = self.sessions.get(session_id, owner)
-        if session.training is not None and self.collector is not None:
-            self.collector.require_scope(owner)
+        if session.training is not None:
+            session.training.collector.require_scope(owner)
         return session
 
     def _model(self, session: Session) -> ServedModel:
@@ -185,13 +164,12 @@ class PolicyService:
         session = self._session(request.session_id, owner)
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: reset it after the answer")
-        if session.training is not None and self.collector is not None:
-            self.collector.require_room()
+        collector = session.training.collector if session.training is not None else None
+        if collector is not None:
+            collector.require_room()
         self.sessions.close(session)
         fresh = self.sessions.open(session.layout, request.seed, session.latest, session.id, owner)
-        if session.training is not None and self.collector is not None:
-            fresh.training = self.collector.begin(fresh)
-        self.pins.pin(fresh)
+        self._begin(fresh, collector)
         return policy_pb2.ResetSessionResponse(policy_version=self.models.newest.version)
 
     def close_session(
@@ -200,18 +178,17 @@ class PolicyService:
         """Close a session, after its step in progress. Closing an unknown session has no effect."""
         session = self.sessions.find(request.session_id, owner)
         if session is not None and session.pending is not None:
-            session.pending.followers.append(lambda: self.close_session(request, owner))
+            session.pending.closing = True
         elif session is not None:
             self.sessions.close(session)
-            self.metrics.sessions.set(len(self.sessions))
         return policy_pb2.CloseSessionResponse()
 
     def end_episode(self, request: policy_pb2.EndEpisodeRequest, owner: str = "") -> bytes:
         """End the episode of a training session, or return the stored answer if it has ended in the same way. Returns a
         serialized `EndEpisodeResponse`. Raises `Refusal`."""
         session = self._session(request.session_id, owner)
-        episode, collector = session.training, self.collector
-        if episode is None or collector is None:
+        episode = session.training
+        if episode is None:
             raise Refusal(Reason.NOT_TRAINING, "this session is not learned from: open it with `train`")
         digest = end_digest(request)
         if episode.ended is not None:
@@ -224,8 +201,10 @@ class PolicyService:
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: end it after the answer")
         self.sessions.touch(session)
-        collector.require_room()
-        response = collector.end(session, request, self.batcher, self._model(session), self.models.newest.version)
+        episode.collector.require_room()
+        final, model = episode.check_end(request, session.next_index, session.layout), self._model(session)
+        bootstrap = 0.0 if request.terminated else self.batcher.bootstrap_value(session, model, final)
+        response = episode.end(request, final, bootstrap, self.models.newest.version)
         episode.ended = Ended(digest, response)
         return response
 
@@ -239,10 +218,9 @@ class PolicyService:
 
         The result is a serialized `StepResponse`. Raises `Refusal`, as the returned future may.
         """
-        if len(request.session_id) > _MAX_ID_LENGTH:
-            raise Refusal(Reason.MALFORMED, "malformed session_id: send the one that OpenSession returned")
         session = self._session(request.session_id, owner)
         index, requested = request.step_index, request_digest(request)
+        export = request.export_state and session.training is None
         waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         pending = session.pending
         if pending is None and self.draining:
@@ -253,36 +231,32 @@ class PolicyService:
             if requested != pending.digest:
                 raise _conflict(index)
             pending.waiters.append(waiter)
-            pending.export |= request.export_state and session.training is None
+            pending.export |= export
             self.metrics.replays.inc()
             return waiter
-        if pending is not None and 0 < index - pending.step_index <= _MAX_AHEAD:
-            return self._start_after(pending, request, waiter, owner)
         if index == session.next_index - 1 and session.last_response:
             if requested != session.last_digest:
                 raise _conflict(index)
             self.metrics.replays.inc()
             self.sessions.touch(session)
-            waiter.set_result(
-                self._response_bytes(session, request.export_state and pending is None and not session.training)
-            )
+            waiter.set_result(self._response_bytes(session, export and pending is None))
             return waiter
         if index != session.next_index:
             raise Refusal(
                 Reason.STEP_GAP,
-                f"step {index} is out of order: send step {session.next_index}, or repeat the last step, whose "
-                "answer is stored",
+                f"step {index} is out of order: send step {session.next_index} after the answer to the step before, or "
+                "repeat the last step, whose answer is stored",
                 next_step_index=session.next_index,
             )
         query = parse_step(request, session.layout)
         reward = request.reward if request.HasField("reward") else None
-        export = request.export_state and session.training is None
-        if session.training is not None and self.collector is not None:
+        episode = session.training
+        if episode is not None:
             self.sessions.touch(session)  # also if it has to wait for the queue
-            self.collector.check_step(session.training, index, reward, query, request)
-            if session.training.segment_full:
+            episode.check_step(index, reward, query, request)
+            if episode.segment_full:
                 self.pins.unpin(session)
-            elif self.collector.outdated(session, self.models.newest):
+            elif episode.collector.outdated(self._model(session), self.models.newest):
                 self.pins.move(session)
         elif reward is not None:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
@@ -293,43 +267,22 @@ class PolicyService:
         self.batcher.submit(QueuedStep(session, query, session.pending))
         return waiter
 
-    def _start_after(
-        self, pending: PendingStep, request: policy_pb2.StepRequest, waiter: asyncio.Future[bytes], owner: str
-    ) -> asyncio.Future[bytes]:
-        """Start the step of `request` as soon as the one in progress has completed."""
-
-        def start() -> None:
-            if waiter.cancelled():
-                return
-            try:
-                step = self.start_step(request, owner)
-            except Refusal as refusal:
-                waiter.set_exception(refusal)
-                return
-            step.add_done_callback(lambda source: _copy_result(source, waiter))
-            waiter.add_done_callback(lambda done: step.cancel() if done.cancelled() else None)
-
-        pending.followers.append(start)
-        return waiter
-
     def _finish(self, step: QueuedStep, outcome: BatchResult | Exception, row: int) -> None:
-        """Handle the outcome of one step: store the answer, advance the session, and answer the waiting calls.
-
-        A step that was sent ahead starts here: a request handled in between would find no step in progress.
-        """
-        if step.session.pending is step.pending:
-            step.session.pending = None
-            self._answer(step, outcome, row)
-        for follow in step.pending.followers:
-            follow()
-
-    def _answer(self, step: QueuedStep, outcome: BatchResult | Exception, row: int) -> None:
+        """Handle the outcome of one step: store the answer, advance the session, and answer the waiting calls."""
         session, pending = step.session, step.pending
+        if session.pending is not pending:  # it has ended, before an error in another step of its batch
+            return
+        session.pending = None
         if isinstance(outcome, Exception):
             for waiter in pending.waiters:
                 if not waiter.done():
                     waiter.set_exception(outcome)
-            return
+        else:
+            self._answer(session, pending, outcome, row)
+        if pending.closing:
+            self.sessions.close(session)
+
+    def _answer(self, session: Session, pending: PendingStep, outcome: BatchResult, row: int) -> None:
         response = policy_pb2.StepResponse(
             session_id=session.id,
             step_index=pending.step_index,
@@ -380,13 +333,3 @@ def _conflict(index: int) -> Refusal:
     return Refusal(
         Reason.STEP_CONFLICT, f"step {index} was already decided for a request with other contents: send the next step"
     )
-
-
-def _copy_result(source: asyncio.Future[bytes], waiter: asyncio.Future[bytes]) -> None:
-    if waiter.done() or source.cancelled():
-        return
-    error = source.exception()
-    if error is not None:
-        waiter.set_exception(error)
-    else:
-        waiter.set_result(source.result())

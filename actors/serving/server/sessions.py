@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from actors.serving.server.training import TrainingEpisode
 from actors.sessions.refusal import IMPORT_REQUIRED, Reason, Refusal
 
 MAX_CLOSED_IDS = 10_000  # ids of expired and evicted sessions that are remembered
+EVICT_AFTER_S = 3.0  # without a step, after which a session may be evicted when a new one needs its place
 
 
 @dataclass(slots=True)
@@ -30,12 +31,11 @@ class PendingStep:
     waiters: list[asyncio.Future[bytes]] = field(default_factory=list)
     reward: float | None = None  # of the previous step, in a training session
     record: bool = False  # whether the answer says what an episode records of the step
-    followers: list[Callable[[], object]] = field(default_factory=list)
-    """What to do once the step has completed or failed, before any other request is handled."""
+    closing: bool = False  # whether the session is closed after the step
 
     def abandoned(self) -> bool:
         """Whether nothing waits for the step any more."""
-        return not self.followers and all(w.cancelled() for w in self.waiters)
+        return not self.closing and all(w.cancelled() for w in self.waiters)
 
 
 @dataclass(slots=True)
@@ -99,12 +99,12 @@ class StateTable:
 class SessionTable:
     """The open sessions: at most one per row of `state_table`, and at most `max_per_owner()` per owner.
 
-    A session expires after `ttl_s` without a step. It is idle after `evict_after_s` without a step, unless a step is in
+    A session expires after `ttl_s` without a step. It is idle after `EVICT_AFTER_S` without a step, unless a step is in
     progress.
 
-    If an owner at its limit opens a session, the least recently used of its sessions is evicted, provided that it is
-    idle. If all rows are taken, the same applies, first to this owner and then to owners with more sessions, largest
-    first. If no session can be evicted, the new one is refused.
+    If an owner at its limit opens a session, the least recently used of its idle sessions is evicted. If all rows are
+    taken, it is the least recently used of the idle sessions of this owner and of owners with more sessions. If no
+    session can be evicted, the new one is refused.
     """
 
     def __init__(
@@ -114,14 +114,12 @@ class SessionTable:
         clock: Callable[[], float],
         on_close: Callable[[Session], None],
         max_per_owner: Callable[[], int | None],  # None: no limit; owner "" never has one
-        evict_after_s: float,
     ) -> None:
-        self.state_table, self.ttl_s, self.evict_after_s = state_table, ttl_s, evict_after_s
+        self.state_table, self.ttl_s = state_table, ttl_s
         self.evicted = 0  # so far
         self._clock, self._on_close, self._max_per_owner = clock, on_close, max_per_owner
-        # Least recently used first, in both.
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._by_owner: dict[str, OrderedDict[str, Session]] = {}
+        self._sessions: OrderedDict[str, Session] = OrderedDict()  # least recently used first
+        self._counts: Counter[str] = Counter()  # open sessions by owner
         self._closed_ids: OrderedDict[str, str] = OrderedDict()  # and their owners
 
     def __len__(self) -> int:
@@ -172,23 +170,21 @@ class SessionTable:
         )
         session.last_used_s = self._clock()
         self._sessions[session.id] = session
-        self._by_owner.setdefault(owner, OrderedDict())[session.id] = session
+        self._counts[owner] += 1
         self._closed_ids.pop(session.id, None)
         return session
 
     def touch(self, session: Session) -> None:
         """Mark the session as just used."""
         session.last_used_s = self._clock()
-        self._by_owner[session.owner].move_to_end(session.id)
         self._sessions.move_to_end(session.id)
 
     def close(self, session: Session) -> None:
         """Remove the session and free its row."""
         del self._sessions[session.id]
-        owned = self._by_owner[session.owner]
-        del owned[session.id]
-        if not owned:
-            del self._by_owner[session.owner]
+        self._counts[session.owner] -= 1
+        if not self._counts[session.owner]:
+            del self._counts[session.owner]
         self.state_table.free(session.row)
         self._on_close(session)
 
@@ -207,51 +203,41 @@ class SessionTable:
             if session.pending is not None:
                 self.touch(session)
             else:
-                self.close(session)
-                self._record_closed(session)
+                self._close_for_good(session)
                 count += 1
         return count
 
     def _make_room(self, owner: str) -> None:
         """Make room for one session of `owner`. Raises `Refusal`."""
-        count, limit = self._count(owner), self._max_per_owner()
-        if owner and limit is not None and count >= limit:
-            if self._evict(owner):
+        count, limit = self._counts[owner], self._max_per_owner()
+        at_limit = bool(owner) and limit is not None and count >= limit
+        if not at_limit:
+            if not self.state_table.num_free:
+                self.expire()
+            if self.state_table.num_free:
                 return
+        now = self._clock()
+        for session in self._sessions.values():
+            if now - session.last_used_s < EVICT_AFTER_S:
+                break
+            larger = not at_limit and self._counts[session.owner] > count
+            if session.pending is None and (session.owner == owner or larger):
+                self._close_for_good(session)
+                self.evicted += 1
+                return
+        if at_limit:
             raise Refusal(
                 Reason.SESSIONS_FULL,
                 f"{count} sessions with this token are open, its limit is {limit}: close some, or try again later",
             )
-        if not self.state_table.num_free:
-            self.expire()
-        if self.state_table.num_free:
-            return
-        larger = sorted((o for o, held in self._by_owner.items() if len(held) > count), key=self._count, reverse=True)
-        if not any(self._evict(candidate) for candidate in (owner, *larger)):
-            raise Refusal(
-                Reason.SESSIONS_FULL,
-                f"{len(self)} sessions are open, the limit of this server: close some, or try again later",
-            )
+        raise Refusal(
+            Reason.SESSIONS_FULL,
+            f"{len(self)} sessions are open, the limit of this server: close some, or try again later",
+        )
 
-    def _count(self, owner: str) -> int:
-        return len(self._by_owner.get(owner, ()))
-
-    def _evict(self, owner: str) -> bool:
-        """Close this owner's least recently used session if it is idle. Return whether one was closed."""
-        now = self._clock()
-        while owned := self._by_owner.get(owner):
-            session = next(iter(owned.values()))
-            if now - session.last_used_s < self.evict_after_s:
-                return False
-            if session.pending is None:
-                self.close(session)
-                self._record_closed(session)
-                self.evicted += 1
-                return True
-            self.touch(session)
-        return False
-
-    def _record_closed(self, session: Session) -> None:
+    def _close_for_good(self, session: Session) -> None:
+        """Close a session, and remember that it was open."""
+        self.close(session)
         self._closed_ids[session.id] = session.owner
         if len(self._closed_ids) > MAX_CLOSED_IDS:
             self._closed_ids.popitem(last=False)

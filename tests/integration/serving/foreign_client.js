@@ -36,9 +36,16 @@ const request = (session_id, step_index) => {
   session = (await call("OpenSession", { spaces_hash })).session_id;
   const stream = client.StepStream();
   const ended = new Promise((resolve, reject) => stream.on("end", resolve).on("error", reject));
-  stream.on("data", (response) => report.streamed.push(response.step.action));
-  for (let i = 0; i < steps.length; i++) stream.write({ step: request(session, i) });
-  stream.end();
+  const next = () => {
+    const i = report.streamed.length;
+    if (i < steps.length) stream.write({ step: request(session, i) });
+    else stream.end();
+  };
+  stream.on("data", (response) => {
+    report.streamed.push(response.step.action);
+    next();
+  });
+  next();
   await ended;
   await call("CloseSession", { session_id: session });
   console.log(JSON.stringify(report));

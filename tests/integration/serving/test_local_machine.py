@@ -12,9 +12,8 @@ import pytest
 
 from actors.errors import UserError
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.endpoint import Endpoint
 from actors.serving.options import MAX_MESSAGE_BYTES, ServeOptions, client_channel_options
-from actors.serving.server.server import FixedWeights, PolicyServer
+from actors.serving.server.server import PolicyServer
 from actors.sessions.session import PolicyError
 from deploy.config.schema import PRESETS
 from deploy.launch.endpoint import serve_options
@@ -64,7 +63,7 @@ def test_a_second_server_leaves_a_unix_socket_to_the_first(tmp_path: Path) -> No
 def test_observations_above_the_limit_are_reported_at_the_start() -> None:
     async def serve() -> None:
         options = ServeOptions(listen="127.0.0.1:0", max_message_bytes=1024)
-        server = PolicyServer(options, FixedWeights(weights()))
+        server = PolicyServer(options, weights())
         await server.start()
         await server.run()
 
@@ -100,7 +99,7 @@ def test_a_client_of_other_spaces_is_told_both_versions() -> None:
 def test_a_client_reads_the_token_file_of_its_server(tmp_path: Path, text: bytes, token: str) -> None:
     path = tmp_path / "tokens"
     path.write_bytes(text)
-    assert Endpoint.parse("h:1", token_file=path).metadata() == (("authorization", f"Bearer {token}"),)
+    assert PolicyClient("h:1", token_file=path).metadata() == (("authorization", f"Bearer {token}"),)
     with serving(token_file=path) as running:
         assert connect_outcome(running.address, token_file=path) == "OK"
 
@@ -111,4 +110,4 @@ def test_a_file_without_a_usable_token_is_refused(tmp_path: Path, text: bytes) -
     path.write_bytes(text)
     for given in (path, tmp_path / "missing"):
         with pytest.raises(UserError, match="token"):
-            Endpoint.parse("h:1", token_file=given).metadata()
+            PolicyClient("h:1", token_file=given).metadata()

@@ -15,13 +15,13 @@ from actors.growth.columns.column import Column
 from actors.policy.publish import config_of, from_weights, to_weights
 from actors.policy.saved import TRAINED, read_weights
 from actors.policy.state import StateSizes
-from actors.serving.server.server import FixedWeights
 from actors.sessions.local import LocalPolicy
 from actors.slots.objective import objective
 from actors.slots.spaces import seed_spaces
 from actors.types.episode import EndReason, Episode
 from learner.schema import EpisodeSchema
 from tests.support.growth.growing import Run, mlp
+from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import serving
 from tests.support.serving.training_sessions import endpoint
 
@@ -57,7 +57,7 @@ def same(one: Episode, other: Episode) -> None:
 
 def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with serving(FixedWeights(WEIGHTS)) as running:
+    with serving(WEIGHTS) as running:
         start(running.address).epochs(HORIZON).grower.close()  # this server learns from no session
     served = written(tmp_path / "tamiyo-episodes")
     start(LocalPolicy(from_weights(WEIGHTS), 9, 1, STRIDE), tmp_path / "local").epochs(HORIZON)
@@ -73,7 +73,7 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
 
 def test_an_endpoint_learns_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with endpoint(FixedWeights(WEIGHTS)) as own:
+    with endpoint(WEIGHTS) as own:
         grower = start(own.address).epochs(HORIZON).grower
         (shipped,) = own.episodes(1)
         log = grower.log
@@ -92,7 +92,7 @@ def test_an_endpoint_learns_from_a_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.long
 def test_an_endpoint_keeps_the_session_through_long_epochs() -> None:
-    with endpoint(FixedWeights(WEIGHTS), session_timeout_s=0.6) as own:
+    with endpoint(WEIGHTS, session_timeout_s=0.6) as own:
         run = start(own.address, horizon_epochs=3)
         for _ in range(3):
             time.sleep(1.3)
@@ -103,7 +103,7 @@ def test_an_endpoint_keeps_the_session_through_long_epochs() -> None:
 
 
 def test_a_run_that_ends_early_is_cut_at_the_endpoint(caplog: pytest.LogCaptureFixture) -> None:
-    with endpoint(FixedWeights(WEIGHTS)) as own:
+    with endpoint(WEIGHTS) as own:
         start(own.address).epochs(4).grower.close()
         (shipped,) = own.episodes(1)
         assert (len(shipped), shipped.end_reason) == (3, EndReason.CUT)
@@ -118,13 +118,13 @@ def test_a_run_that_ends_early_is_cut_at_the_endpoint(caplog: pytest.LogCaptureF
 
 def _next(own: Any, accepted: int) -> list[Episode]:
     """Wait until this many episodes have been accepted in all, and return those that were not taken yet."""
-    own.wait_for(lambda: own.transport.ledger().accepted >= accepted)
+    wait_for(lambda: own.transport.ledger().accepted >= accepted)
     return [decode_episode(d.payload) for d in own.transport.take(100, 0)]
 
 
 @pytest.mark.long
 def test_a_resumed_run_continues_its_session() -> None:
-    with endpoint(FixedWeights(WEIGHTS)) as own:
+    with endpoint(WEIGHTS) as own:
         first = start(own.address).epochs(3)
         states = [part.state_dict() for part in (first.grower, first.model, first.optimizer)]
         resumed = start(own.address)
@@ -141,13 +141,13 @@ def test_a_resumed_run_continues_its_session() -> None:
 
 @pytest.mark.long
 def test_a_lost_session_ends_the_report(caplog: pytest.LogCaptureFixture) -> None:
-    with endpoint(FixedWeights(WEIGHTS)) as own:
+    with endpoint(WEIGHTS) as own:
         run = start(own.address).epochs(3)
         own.running.call(lambda: [own.running.service.sessions.close(s) for s in _sessions(own)])
         run.epochs(HORIZON - 3)
         assert "the server no longer has this episode" in run.grower.log[3].reason
         assert run.grower.log[4].asked
-        own.wait_for(lambda: own.transport.ledger().accepted == 1)
+        wait_for(lambda: own.transport.ledger().accepted == 1)
 
 
 def _sessions(own: Any) -> list[Any]:
@@ -156,7 +156,7 @@ def _sessions(own: Any) -> list[Any]:
 
 def test_other_spaces_are_refused_in_one_line() -> None:
     with (
-        endpoint(FixedWeights(WEIGHTS)) as own,
+        endpoint(WEIGHTS) as own,
         pytest.raises(UserError, match="cannot learn from this model: this run learns from"),
     ):
         Run(mlp(), own.address, ["1"], report=True)

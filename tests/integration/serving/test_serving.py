@@ -54,9 +54,8 @@ def test_a_served_session_answers_like_a_local_one(client: PolicyClient, determi
 
 @pytest.mark.parametrize("changes", [*POLICIES, {"blind": True}, {"causal_masks": False}])
 def test_every_core_and_critic_can_be_served(changes: dict[str, Any]) -> None:
-    from actors.serving.server.server import FixedWeights
 
-    with serving(FixedWeights(weights(**changes))) as running, PolicyClient(running.address) as client:
+    with serving(weights(**changes)) as running, PolicyClient(running.address) as client:
         local = LocalPolicy(toy_network(**changes), version=1).open(SPACES, seed=5)
         session = client.open(SPACES, seed=5)
         for step in range(4):

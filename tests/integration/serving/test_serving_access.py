@@ -1,48 +1,42 @@
-"""TLS, tokens, health, reflection, metrics and graceful shutdown of the policy server."""
+"""Who reaches a server: TLS, client certificates and tokens, also as they are replaced while it runs."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
+import threading
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
 
 from actors.config import ConfigError
+from actors.errors import UserError
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.messages import step_request
+from actors.serving.methods import method_path
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import FixedWeights
+from actors.serving.server.credentials import parse_tokens
+from actors.serving.status import error_info
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
-from learner.run.checkpoint import LearnerProgress, save_checkpoint
-from tests.support.learning.toy import SPACES, toy_network
+from deploy.commands.admin.health import failure_reason
+from deploy.commands.admin.secrets import write_secrets
+from tests.support.learning.toy import SPACES
+from tests.support.serving.calls import bearer, half_open, outcome
 from tests.support.serving.certificates import Authority
-from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights, write_file
+from tests.support.serving.servers import connect_outcome, serving, step_inputs, write_file
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[3]
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+RELOAD_S = 1.2  # by then the server has checked its token file again
 
 
-def status(address: str, service: str = "tamiyo.v1.PolicyService") -> int:
-    with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
+def replace(path: Path, text: str) -> None:
+    """Replace a file atomically, like editors and mounted secrets do."""
+    write_file(path.with_suffix(".new"), text).replace(path)
 
 
 def test_non_loopback_addresses_require_tls_and_tokens() -> None:
@@ -60,168 +54,146 @@ def test_non_loopback_addresses_require_tls_and_tokens() -> None:
         ServeOptions(listen=listen)
 
 
-def test_tokens_are_required_expire_and_can_be_replaced(tmp_path: Path) -> None:
-    old = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
-    file = write_file(tmp_path / "tokens", f"good # ours\nstale {old}\n")
-    with serving(token_file=file) as running:
-        assert connect_outcome(running.address, token="good") == "OK"
-        assert connect_outcome(running.address) == Reason.TOKEN_MISSING
-        assert connect_outcome(running.address, token="wrong") == Reason.TOKEN_INVALID
-        assert connect_outcome(running.address, token="stale") == Reason.TOKEN_EXPIRED
-        assert status(running.address) == SERVING  # health needs no token
-        write_file(file, "fresh\n")
-        os.utime(file, ns=(1, 1))
-        time.sleep(1.1)
-        assert connect_outcome(running.address, token="fresh") == "OK"
-        assert connect_outcome(running.address, token="good") == Reason.TOKEN_INVALID
-        assert connect_outcome(running.address, token_file=file) == "OK"
+def test_tokens_are_required_and_the_file_is_read_again(tmp_path: Path) -> None:
+    """A missing or malformed file admits nobody whom it does not name, and is logged without a token."""
+    file = write_file(tmp_path / "tokens", "first # ours\nstale 2020-01-31\n")
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    with serving(token_file=file) as running, capture_logs() as logs, grpc.insecure_channel(running.address) as channel:
+
+        def outcomes(*tokens: str) -> list[str]:
+            return [connect_outcome(running.address, token=token) for token in tokens]
+
+        assert outcomes("first", "", "wrong", "stale") == [
+            "OK", Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_EXPIRED
+        ]  # fmt: skip
+        reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        with pytest.raises(grpc.RpcError) as caught:
+            list(reflect(iter([request]), timeout=5))
+        assert error_info(caught.value).reason == Reason.TOKEN_MISSING
+        assert list(reflect(iter([request]), timeout=5, metadata=bearer("first")))
+        file.unlink()
+        time.sleep(RELOAD_S)
+        assert outcomes("first") == [Reason.TOKEN_INVALID]
+        replace(file, "second\nfirst at-no-date\nthird 2999-01-01\n")
+        time.sleep(RELOAD_S)
+        assert outcomes("first", "second", "third") == [Reason.TOKEN_INVALID, "OK", "OK"]
+        replace(file, "")
+        time.sleep(RELOAD_S)
+        assert outcomes("second") == [Reason.TOKEN_INVALID]
+    errors = [log for log in logs if log["log_level"] == "error"]
+    assert [log["event"].partition(":")[0] for log in errors] == ["token file unreadable", "token file malformed"]
+    assert errors[1]["lines"] == [2]
+    assert not any(word in str(log) for log in logs for word in ("at-no-date", "second", "third"))
+    reads = [(log["tokens"], log["removed"]) for log in logs if log["event"] == "token file reloaded"]
+    assert reads == [(2, 0), (0, 2)]
 
 
-def test_a_stream_ends_when_its_token_expires(tmp_path: Path) -> None:
-    soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
-    with serving(token_file=write_file(tmp_path / "tokens", f"brief {soon}\n")) as running:
+def test_a_malformed_line_of_a_token_file_does_not_affect_the_others(tmp_path: Path) -> None:
+    found = parse_tokens(
+        b"a\n\n# note\n\xff\xfe\nb 2030-01-31 # until then\n\tc \nd 2030-13-01\ne 2030-01-31T00:00:00+02:00\n"
+    )
+    assert found.malformed == [4, 7]
+    end = 1896048000.0  # `date -u -d 2030-01-31 +%s`
+    assert sorted(found.expiries.values()) == [end - 7200, end, float("inf"), float("inf")]
+    for text, message in (("a b", "line 1"), ("# none", "contains no token")):
+        with pytest.raises(UserError, match=message), serving(token_file=write_file(tmp_path / "tokens", text)):
+            pass
 
-        async def main() -> None:
-            async with AsyncPolicyClient(running.address, token="brief", stream=True, deadline_s=3) as client:
-                session = await client.open(SPACES)
-                await session.step(*step_inputs(0, 0))
-                await asyncio.sleep(1.6)
-                with pytest.raises(PolicyError) as caught:
-                    await session.step(*step_inputs(0, 1))
-                assert caught.value.reason == Reason.TOKEN_EXPIRED
 
-        asyncio.run(main())
+def test_streams_end_with_their_token(tmp_path: Path) -> None:
+    """Active streams and silent ones, of tokens that are removed or expire. Those of other tokens continue."""
+    soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
+    file = write_file(tmp_path / "tokens", f"old\nbrief {soon}\nother\n")
+
+    async def stepping(address: str) -> Reason | str:
+        async with AsyncPolicyClient(address, token="old", stream=True, deadline_s=5) as client:
+            session = await client.open(SPACES)
+            await session.step(*step_inputs(0, 0))
+            replace(file, f"brief {soon}\nother\n")
+            for step in range(1, 1000):
+                try:
+                    await session.step(*step_inputs(0, step))
+                except PolicyError as error:
+                    return error.reason
+                await asyncio.sleep(0.01)
+        return "answered to the end"
+
+    path = method_path("StepStream")
+    with (
+        serving(token_file=file) as running,
+        grpc.insecure_channel(running.address) as channel,
+        half_open([channel], path, 2, "old") as old,
+        half_open([channel], path, 1, "brief") as brief,
+        half_open([channel], path, 1, "other") as others,
+    ):
+        assert asyncio.run(stepping(running.address)) == Reason.TOKEN_INVALID
+        assert [outcome(call) for call in (*old, *brief)] == [Reason.TOKEN_INVALID] * 2 + [Reason.TOKEN_EXPIRED]
+        assert others[0].is_active()
 
 
 def test_tls_and_client_certificates(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority, no_answer = Authority(tmp_path), ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
     cert, key = authority.issue("server")
-    mine, secret = authority.issue("client")
-    forged, forged_key = stranger.issue("client")
+    names = ("client_cert", "client_key")
+    mine, forged = (dict(zip(names, a.issue("client"), strict=True)) for a in (authority, stranger))
     ca = authority.certificate
     with serving(tls_cert=cert, tls_key=key) as running:
-        assert connect_outcome(running.address, root_certificates=ca) == "OK"
-        assert connect_outcome(running.address) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # plaintext
-        assert connect_outcome(running.address, root_certificates=stranger.certificate) in (
-            "UNAVAILABLE",
-            "DEADLINE_EXCEEDED",
-        )
+        assert connect_outcome(running.address) in no_answer  # plaintext
+        assert connect_outcome(running.address, root_certificates=stranger.certificate) in no_answer
         assert connect_outcome(running.address, root_certificates=ca) == "OK"
     with serving(tls_cert=cert, tls_key=key, tls_client_ca=ca) as running:
-        assert connect_outcome(running.address, root_certificates=ca, client_cert=mine, client_key=secret) == "OK"
-        assert connect_outcome(running.address, root_certificates=ca) in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-        assert connect_outcome(running.address, root_certificates=ca, client_cert=forged, client_key=forged_key) in (
-            "UNAVAILABLE",
-            "DEADLINE_EXCEEDED",
-        )
+        assert connect_outcome(running.address, root_certificates=ca, **mine) == "OK"
+        assert connect_outcome(running.address, root_certificates=ca) in no_answer
+        assert connect_outcome(running.address, root_certificates=ca, **forged) in no_answer
 
 
-def test_health_is_serving_once_weights_are_loaded() -> None:
-    store = FakeWeightStore()
-    with serving(store, loaded=False) as running:
-        assert status(running.address) == status(running.address, "") == NOT_SERVING
-        assert connect_outcome(running.address) == Reason.NOT_READY
-        store.newest = weights()
-        deadline = time.monotonic() + 20
-        while status(running.address) != SERVING:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        assert connect_outcome(running.address) == "OK"
+def test_a_replaced_certificate_is_used_for_the_next_connection(tmp_path: Path) -> None:
+    """Health checks run all the time while `tamiyo secrets` replaces the files one after the other."""
+    hosts = ["localhost", "127.0.0.1"]
+    write_secrets(tmp_path, hosts)
+    cert, key = tmp_path / "serve.crt", tmp_path / "serve.key"
+    failures: list[str] = []
+    checked, stop = threading.Semaphore(0), threading.Event()
+
+    with serving(tls_cert=cert, tls_key=key) as running:
+
+        def check() -> None:
+            while not stop.is_set():
+                failures.append(failure_reason(f"grpcs://{running.address}", cert, 5.0))
+                checked.release()
+
+        checks = threading.Thread(target=check)
+        with PolicyClient(running.address, root_certificates=cert, deadline_s=5) as client:
+            session = client.open(SPACES)
+            session.step(*step_inputs(0, 0))
+            checks.start()
+            try:
+                for i in range(6):
+                    hosts.append(f"host{i}.example.org")
+                    assert write_secrets(tmp_path, hosts) == ["serve.key", "serve.crt"]
+                    for _ in range(4):
+                        assert checked.acquire(timeout=20)
+            finally:
+                stop.set()
+                checks.join()
+            assert session.step(*step_inputs(0, 1)).step_index == 1  # on the existing connection
+        assert connect_outcome(running.address, root_certificates=cert) == "OK"
+    assert len(failures) >= 24
+    assert set(failures) == {""}
 
 
-@contextmanager
-def command(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `tamiyo serve --checkpoint`, and yield the process and the address that it prints."""
-    network = toy_network()
-    optimizer = __import__("torch").optim.AdamW(network.parameters())
-    save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.cli", "serve", "--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", *flags],
-        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=(tmp_path / "log").open("w"),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().split()[-1]
-    finally:
-        process.kill()
-        process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
-    port = free_port()
-    flags = ("--metrics-port", str(port))
-    with command(tmp_path, *flags) as (process, address), PolicyClient(address, deadline_s=30) as client:
-        session = client.open(SPACES)
-        assert session.step(*step_inputs(0, 0)).policy_version == 5
-        with pytest.raises(PolicyError):
-            client.open(SPACES.with_slots(3)).step(*step_inputs(0, 0))
-        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
-        assert "tamiyo_serve_steps_total 1.0" in page
-        assert "tamiyo_serve_sessions 2.0" in page
-        assert 'tamiyo_serve_refusals_total{reason="WRONG_SHAPE"} 1.0' in page
-        assert "tamiyo_serve_policy_version 5.0" in page
-
-        async def drain() -> None:
-            """Health changes to NOT_SERVING on SIGTERM."""
-            async with grpc.aio.insecure_channel(address) as channel:
-                from actors.serving.client.endpoint import METHODS
-
-                watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-                statuses = aiter(watch)
-                assert (await anext(statuses)).status == SERVING
-                step = channel.unary_unary(*METHODS["Step"])
-                request = step_request(session._protocol.session_id, 1, *step_inputs(0, 1), True, False)
-                await step(request)
-                process.send_signal(signal.SIGTERM)
-                assert (await anext(statuses)).status == NOT_SERVING
-
-        asyncio.run(asyncio.wait_for(drain(), 20))
-        assert process.wait(20) == 0
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    events = [line["event"] for line in lines]
-    assert events[0] == "listening"
-    assert "serving" in events
-    assert events[-2:] == ["draining", "stopped"]
-    opened = next(line for line in lines if line["event"] == "session opened")
-    assert re.fullmatch(r"[0-9a-f]{32}", opened["request_id"])
-    assert "WRONG_SHAPE" in {line["reason"] for line in lines if line["event"] == "refused"}
-
-
-def test_steps_in_progress_are_answered_before_shutdown() -> None:
-    """Unary steps and steps on a stream, while new work is refused."""
-
-    async def main() -> None:
-        async with AsyncPolicyClient(running.address, deadline_s=20) as client:
-            sessions = [await client.open(SPACES) for _ in range(2)]
-            streaming = AsyncPolicyClient(running.address, deadline_s=20, stream=True)
-            third = await streaming.open(SPACES)
-            await third.step(*step_inputs(0, 0))
-            batcher = running.service.batcher
-            batcher.flush = lambda: None  # delay the batch, like a slow forward pass
-            tasks = [asyncio.create_task(s.step(*step_inputs(0, 0))) for s in sessions]
-            tasks.append(asyncio.create_task(third.step(*step_inputs(0, 1))))
-            while len(batcher) < 3:
-                await asyncio.sleep(0.01)
-            running.loop.call_soon_threadsafe(running.server.stop.set)
-            while status(running.address) != NOT_SERVING:
-                await asyncio.sleep(0.01)
-            assert connect_outcome(running.address) == Reason.DRAINING
-            del batcher.flush
-            running.loop.call_soon_threadsafe(batcher.flush)
-            answers = await asyncio.gather(*tasks)
-            assert [a.step_index for a in answers] == [0, 0, 1]
-            async with asyncio.timeout(10):  # an open stream does not delay the shutdown
-                while running.server.handlers.calls:
-                    await asyncio.sleep(0.01)
-            await streaming.close()
-
-    with serving(FixedWeights(weights())) as running:
-        asyncio.run(main())
+def test_files_that_do_not_match_leave_the_certificate_in_use(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    (cert, key), (other, other_key) = authority.issue("server"), authority.issue("other")
+    with serving(tls_cert=cert, tls_key=key) as running, capture_logs() as logs:
+        changes = ((key, other_key.read_bytes()), (cert, b"no certificate"), (cert, b""), (cert, other.read_bytes()))
+        for path, data in changes:
+            path.write_bytes(data)
+            assert failure_reason(f"grpcs://{running.address}", authority.certificate, 5.0) == ""
+    events = [log["event"] for log in logs if log["event"].startswith("certificate")]
+    assert events == ["certificate not reloaded: the previous one stays in use"] * 3 + ["certificate reloaded"]
+    key.write_bytes(b"no key")
+    with pytest.raises(UserError, match="cannot use"), serving(tls_cert=cert, tls_key=key):
+        pass

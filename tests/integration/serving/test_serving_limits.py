@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.endpoint import METHODS
 from actors.serving.messages import step_request
+from actors.serving.methods import make_stub, method_path
 from actors.serving.server.handlers import MAX_STREAM_STEPS
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
@@ -23,69 +23,50 @@ from tests.support.serving.calls import connections, half_open, outcome, wait_fo
 from tests.support.serving.servers import RunningServer, connect_outcome, serving, step_inputs, write_file
 
 pytestmark = pytest.mark.integration
-SERVING = health_pb2.HealthCheckResponse.SERVING
-STEP, STREAM = METHODS["Step"][0], METHODS["StepStream"][0]
+STEP, STREAM = method_path("Step"), method_path("StepStream")
 
 
-def check(channel: grpc.Channel) -> int:
-    return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5).status
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> Path:
-    return write_file(tmp_path / "tokens", "alice\nbob\n")
-
-
-def test_calls_without_a_token_do_not_count_against_the_limits(tokens: Path) -> None:
+def test_calls_without_a_token_do_not_count_against_the_limits(tmp_path: Path) -> None:
     """They are refused before their request arrives."""
     with (
-        serving(token_file=tokens, max_concurrent_calls=8) as running,
+        serving(token_file=write_file(tmp_path / "tokens", "alice\n"), max_concurrent_calls=8) as running,
         connections(running.address, 4) as channels,
         half_open(channels, STEP, 60) as steps,
         half_open(channels, STREAM, 60) as streams,
     ):
         assert Counter(outcome(call) for call in (*steps, *streams)) == {Reason.TOKEN_MISSING: 120}
         assert connect_outcome(running.address, token="alice") == "OK"
-        assert check(channels[0]) == SERVING
 
 
-def test_one_of_several_tokens_can_use_only_its_share_of_the_calls(tokens: Path) -> None:
-    with (
-        serving(token_file=tokens, max_concurrent_calls=8) as running,
-        connections(running.address, 1) as channels,
-    ):
-        with half_open(channels, STREAM, 6, "alice") as streams:
-            wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of 8
-            assert {outcome(call) for call in streams if not call.is_active()} == {Reason.CALLS_FULL}
-            assert connect_outcome(running.address, token="alice") == Reason.CALLS_FULL
-            assert connect_outcome(running.address, token="bob") == "OK"
-        wait_for(lambda: running.server.handlers.calls == 0)
-        assert connect_outcome(running.address, token="alice") == "OK"
-
-
-def test_a_single_valid_token_may_use_all_calls_and_sessions(tmp_path: Path) -> None:
+def test_the_only_valid_token_may_use_everything_and_one_of_several_its_share(tmp_path: Path) -> None:
     """The share applies from the second valid token on, also if that is added while the server runs."""
-    past = "2020-01-01"
-    file = write_file(tmp_path / "tokens", f"alice\nexpired {past}\n")
+    file = write_file(tmp_path / "tokens", "alice\nexpired 2020-01-01\n")
     with (
-        serving(token_file=file, max_concurrent_calls=8, max_sessions=8, evict_after_s=60) as running,
+        serving(token_file=file, max_concurrent_calls=8, max_sessions=8) as running,
         connections(running.address, 1) as channels,
         PolicyClient(running.address, token="alice", deadline_s=2) as client,
     ):
+        calls = running.server.calls
         sessions = [client.open(SPACES) for _ in range(8)]
         assert all(session.step(*step_inputs(0, 0)).step_index == 0 for session in sessions)
         with half_open(channels, STREAM, 8, "alice"):
-            wait_for(lambda: running.server.handlers.calls == 8)
-        wait_for(lambda: running.server.handlers.calls == 0)
+            wait_for(lambda: len(calls) == 8)
+            assert connect_outcome(running.address, token="alice") == Reason.CALLS_FULL
+            health = health_pb2_grpc.HealthStub(channels[0]).Check(health_pb2.HealthCheckRequest(), timeout=5)
+            assert health.status == health_pb2.HealthCheckResponse.SERVING  # health checks are not counted
+        wait_for(lambda: len(calls) == 0)
         for session in sessions[2:]:
             session.close()
-        replacement = write_file(tmp_path / "new", "alice\nbob\n")
-        replacement.replace(file)
+        write_file(tmp_path / "new", "alice\nbob\n").replace(file)
         wait_for(lambda: connect_outcome(running.address, token="bob") == "OK")
+        assert [session.step(*step_inputs(0, 1)).step_index for session in sessions[:2]] == [1, 1]
         with pytest.raises(PolicyError) as caught:
             client.open(SPACES)
         assert caught.value.reason == Reason.SESSIONS_FULL
-        assert [session.step(*step_inputs(0, 1)).step_index for session in sessions[:2]] == [1, 1]
+        with half_open(channels, STREAM, 6, "alice") as streams:
+            wait_for(lambda: sum(call.is_active() for call in streams) == 2)  # a quarter of 8
+            assert {outcome(call) for call in streams if not call.is_active()} == {Reason.CALLS_FULL}
+            assert connect_outcome(running.address, token="bob") == "OK"
 
 
 def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
@@ -99,9 +80,10 @@ def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
         return sum(registry.get_sample_value(f"tamiyo_serve_{name}_total") or 0.0 for name in ("steps", "replays"))
 
     with serving() as running, grpc.insecure_channel(running.address, channel_options) as channel:
-        opened = channel.unary_unary(*METHODS["OpenSession"])(policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash))
+        stub = make_stub(channel)
+        opened = stub.OpenSession(policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash))
         request = policy_pb2.StepStreamRequest(step=step_request(opened.session_id, 0, *step_inputs(0, 0), True, True))
-        call = channel.stream_stream(*METHODS["StepStream"])(itertools.repeat(request, count), timeout=60)
+        call = stub.StepStream(itertools.repeat(request, count), timeout=60)
         before = -1.0
         while (now := computed(running)) != before or not now:
             before = now
@@ -111,14 +93,3 @@ def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
         answers = list(call)
     assert len(answers) == count
     assert all(answer.step == answers[0].step for answer in answers)
-
-
-def test_health_checks_are_answered_while_all_calls_are_taken(tokens: Path) -> None:
-    with (
-        serving(token_file=tokens, max_concurrent_calls=8, token_share=1.0) as running,
-        connections(running.address, 2) as channels,
-        half_open(channels[:1], STREAM, 8, "alice"),
-    ):
-        wait_for(lambda: running.server.handlers.calls == 8)
-        assert connect_outcome(running.address, token="bob") == Reason.CALLS_FULL
-        assert check(channels[0]) == SERVING

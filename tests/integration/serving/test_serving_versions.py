@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from actors.serving.client.blocking import PolicyClient
 from actors.sessions.noise import step_noise
 from actors.sessions.session import Answer
 from tests.support.learning.toy import SPACES
+from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights
 from tests.support.serving.training_sessions import RawSession
 from tests.support.stores import Store
@@ -54,10 +54,8 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
 
     with serving(store, poll_s=0.02, session_ttl_s=3.0) as running:
         played = asyncio.run(asyncio.wait_for(main(running.address), 60))
-        deadline = time.monotonic() + 20  # a failed close is ignored: the session then has to expire
-        while running.call(lambda: len(running.service.models.held)) > 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        # a failed close is ignored: the session then has to expire
+        wait_for(lambda: running.call(lambda: len(running.service.models.held)) == 1, 20)
     seen_versions = {a.policy_version for _, _, answers in played for a in answers}
     assert len(seen_versions) >= 4
     networks = {v: from_weights(w) for v, w in versions.items()}
@@ -116,11 +114,8 @@ def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_trans
     learner, reader = open_transport(), open_transport()
     generation = learner.open_generation(-1, "learner")
     with serving(reader, loaded=False) as running:
-        time.sleep(0.2)
         assert running.service is None
         for version in (generation.next_version, generation.next_version + 3):
             learner.publish(replace(weights(version=version), generation=generation.number))
-            deadline = time.monotonic() + 20
-            while running.service is None or running.service.models.newest.version != version:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_for(lambda: running.service is not None, 20)
+            wait_for(lambda v=version: running.service.models.newest.version == v, 20)

@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 
 from actors.wire import policy_pb2
-from tests.support.learning.toy import SPACES
+from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import serving, write_file
 from tests.support.serving.training_sessions import RawSession, endpoint, refused
 
 pytestmark = pytest.mark.integration
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file by renaming, as operators do."""
-    write_file(path.with_suffix(".new"), text).replace(path)
 
 
 def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
@@ -28,17 +23,11 @@ def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
         for session in (teacher, silent, other):
             session.step(0)
             session.step(1, 1.0)
-        replace_file(tokens, "teacher\nother train\n")
-        e.wait_for(lambda: len(e.running.service.sessions) == 2)
-        for call in (
-            lambda: teacher.step(2, 1.0),
-            lambda: teacher.end(2, 1.0),
-            lambda: teacher.stub.ResetSession(
-                policy_pb2.ResetSessionRequest(session_id=teacher.id), metadata=teacher.metadata
-            ),
-        ):
+        write_file(tmp_path / "new", "teacher\nother train\n").replace(tokens)
+        wait_for(lambda: len(e.running.service.sessions) == 2)
+        for call in (lambda: teacher.step(2, 1.0), lambda: teacher.end(2, 1.0), teacher.reset):
             assert refused(call) == "NOT_FOUND SESSION_UNKNOWN"
-        assert refused(lambda: RawSession(e.address, token="teacher")) == "PERMISSION_DENIED NOT_PERMITTED"
+        assert refused(RawSession, e.address, token="teacher") == "PERMISSION_DENIED NOT_PERMITTED"
         assert served.step(0).step_index == 0
         other.end(2, 1.0)
         (episode,) = e.episodes(1)
@@ -55,15 +44,11 @@ def test_the_session_of_another_token_does_not_exist(tmp_path: Path) -> None:
         mine.step(0)
         own_id, theirs.id = theirs.id, mine.id
         unknown = "NOT_FOUND SESSION_UNKNOWN"
-        assert refused(lambda: theirs.step(0)) == unknown  # not even the stored answer
-        assert refused(lambda: theirs.step(1, 123.0)) == unknown
-        assert refused(lambda: theirs.end(1, 123.0)) == unknown
-        reset, close = (
-            policy_pb2.ResetSessionRequest(session_id=mine.id),
-            policy_pb2.CloseSessionRequest(session_id=mine.id),
-        )
-        assert refused(lambda: theirs.stub.ResetSession(reset, metadata=theirs.metadata)) == unknown
-        theirs.stub.CloseSession(close, metadata=theirs.metadata)
+        assert refused(theirs.step, 0) == unknown  # not even the stored answer
+        assert refused(theirs.step, 1, 123.0) == unknown
+        assert refused(theirs.end, 1, 123.0) == unknown
+        assert refused(theirs.reset) == unknown
+        theirs.close()
         stream = policy_pb2.StepStreamRequest(step=policy_pb2.StepRequest(session_id=mine.id, step_index=0))
         (answer,) = theirs.stub.StepStream(iter([stream]), metadata=theirs.metadata)
         assert answer.failure.reason == "SESSION_UNKNOWN"
@@ -84,12 +69,9 @@ def test_an_exported_state_belongs_to_its_token(tmp_path: Path) -> None:
         serving(token_file=tokens, state_key_file=key) as second,
     ):
         mine = RawSession(first.address, train=False, token="owner")
-        opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, exported_state=mine.step(0).exported_state)
+        given = {"train": False, "exported_state": mine.step(0).exported_state}
         for running in (first, second):
-            stranger = RawSession(running.address, train=False, token="stranger")
-            assert (
-                refused(lambda: stranger.stub.OpenSession(opening, metadata=stranger.metadata))  # noqa: B023
-                == "INVALID_ARGUMENT STATE_INVALID"
-            )
-        opened = stranger.stub.OpenSession(opening, metadata=mine.metadata)
-        assert (opened.session_id, opened.next_step_index) == (mine.id, 1)
+            assert refused(RawSession, running.address, token="stranger", **given) == "INVALID_ARGUMENT STATE_INVALID"
+        opened = RawSession(second.address, token="owner", **given)
+        assert opened.id == mine.id
+        assert opened.step(1).step_index == 1

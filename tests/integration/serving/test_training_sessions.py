@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,16 @@ from actors.policy.state import PolicyState
 from actors.rng import Purpose, stream
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.client.episode import ClientEpisode
+from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
 from actors.serving.status import DETAILS_KEY, error_of_call
 from actors.sessions.noise import SERVING_SEED, step_noise
 from actors.sessions.session import PolicyError, SessionLost
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
-from actors.wire import policy_pb2
 from tests.support.learning.toy import SPACES
+from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights, write_file
-from tests.support.serving.training_sessions import RawSession, endpoint, refused
+from tests.support.serving.training_sessions import Endpoint, RawSession, endpoint, refused
 
 pytestmark = pytest.mark.integration
 
@@ -45,41 +46,32 @@ def play(episode: ClientEpisode, steps: int, seed: int = 0, first: int = 0) -> N
 
 
 def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
+    async def act(episode: AsyncClientEpisode, steps: int, seed: int) -> list[Any]:
+        actions = []
+        for step in range(steps):
+            obs, blueprints, masks = step_inputs(seed, step)
+            actions.append(await episode.act(obs, masks, blueprints))
+            episode.reward(reward_of(step))
+        return actions
+
     async def play_all(address: str) -> list[Any]:
-        actions: list[Any] = []
         async with AsyncPolicyClient(address) as client:
             async with client.episode(seed=5) as episode:
-                for step in range(6):
-                    obs, blueprints, masks = step_inputs(0, step)
-                    actions.append(await episode.act(obs, masks, blueprints))
-                    episode.reward(reward_of(step))
+                actions = await act(episode, 6, 0)
             assert episode.summary is not None
             assert (episode.summary.steps, episode.answer is not None) == (6, True)
             async with client.episode(seed=6, spaces=SPACES) as episode:
-                for step in range(3):
-                    obs, blueprints, masks = step_inputs(1, step)
-                    await episode.act(obs, masks, blueprints)
-                    episode.reward(reward_of(step))
+                await act(episode, 3, 1)
                 obs, blueprints, masks = step_inputs(1, 3)
                 await episode.truncate(obs, masks, blueprints)
             with pytest.raises(PolicyError, match="call reward"):
-                await forget_a_reward(client)
-            with pytest.raises(ZeroDivisionError):
-                await fail(client)
+                async with client.episode() as episode:
+                    episode.reward(1.0)
+            with suppress(ZeroDivisionError):
+                async with client.episode() as episode:
+                    await act(episode, 3, 2)
+                    raise ZeroDivisionError
         return actions
-
-    async def forget_a_reward(client: AsyncPolicyClient) -> None:
-        async with client.episode() as episode:
-            for step in range(2):
-                obs, blueprints, masks = step_inputs(2, step)
-                await episode.act(obs, masks, blueprints)
-
-    async def fail(client: AsyncPolicyClient) -> None:
-        async with client.episode() as episode:
-            for step in range(3):
-                obs, blueprints, masks = step_inputs(2, step)
-                await episode.act(obs, masks, blueprints)
-                episode.reward(1 / (2 - step))
 
     with endpoint() as own:
         actions = asyncio.run(play_all(own.address))
@@ -193,21 +185,21 @@ def test_a_long_episode_ships_as_segments() -> None:
 
 
 def test_a_retry_changes_nothing_and_another_reward_is_aborted() -> None:
+    conflict = "ABORTED STEP_CONFLICT"
     with endpoint() as e:
         session = RawSession(e.address)
         first = session.step(0)
         assert session.step(0) == first
         second = session.step(1, 0.5)
         assert session.step(1, 0.5) == second
-        assert refused(lambda: session.step(1, 0.25)) == "ABORTED STEP_CONFLICT"
-        assert refused(lambda: session.step(1)) == "ABORTED STEP_CONFLICT"
+        assert refused(session.step, 1, 0.25) == refused(session.step, 1) == conflict
         assert second.exported_state == b""
         end = session.end(2, 1.5)
         assert session.end(2, 1.5) == end
-        assert refused(lambda: session.end(2, 1.0)) == "ABORTED STEP_CONFLICT"
-        assert refused(lambda: session.end(2, 1.5, terminated=False, truncated=True)) == "ABORTED STEP_CONFLICT"
-        assert refused(lambda: session.step(2, 1.5)) == "FAILED_PRECONDITION EPISODE_ENDED"
-        session.stub.CloseSession(policy_pb2.CloseSessionRequest(session_id=session.id))
+        assert refused(session.end, 2, 1.0) == conflict
+        assert refused(session.end, 2, 1.5, terminated=False, truncated=True) == conflict
+        assert refused(session.step, 2, 1.5) == "FAILED_PRECONDITION EPISODE_ENDED"
+        session.close()
         (episode,) = e.episodes(1)
     np.testing.assert_array_equal(episode.rewards, [0.5, 1.5])
     np.testing.assert_array_equal(episode.actions, [list(first.action), list(second.action)])
@@ -229,37 +221,33 @@ def test_a_training_session_samples_by_default() -> None:
 
 
 def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> None:
-    nan = float("nan")
+    nan, large = float("nan"), np.full(SPACES.obs_size, 1.1e6, np.float32)
+    gap, untrained = "FAILED_PRECONDITION STEP_GAP", "FAILED_PRECONDITION NOT_TRAINING"
+    bad_reward, out_of_range = "INVALID_ARGUMENT REWARD_INVALID", "INVALID_ARGUMENT OUT_OF_RANGE"
     with endpoint() as e:
-        session = RawSession(e.address)
-        large = np.full(SPACES.obs_size, 1.1e6, np.float32)
-        assert refused(lambda: session.end(0, 0.0)) == "FAILED_PRECONDITION STEP_GAP"
-        assert refused(lambda: session.step(0, 1.0)) == "INVALID_ARGUMENT REWARD_INVALID"
-        assert refused(lambda: session.step(0, obs=large)) == "INVALID_ARGUMENT OUT_OF_RANGE"
-        assert refused(lambda: session.step(0, obs=large * nan)) == "INVALID_ARGUMENT NOT_FINITE"
-        assert refused(lambda: session.step(0, deterministic=True)) == "FAILED_PRECONDITION NOT_TRAINING"
+        session, plain = RawSession(e.address), RawSession(e.address, train=False)
+        assert refused(session.end, 0, 0.0) == gap
+        assert refused(session.step, 0, 1.0) == bad_reward
+        assert refused(session.step, 0, obs=large) == out_of_range
+        assert refused(session.step, 0, obs=large * nan) == "INVALID_ARGUMENT NOT_FINITE"
+        assert refused(session.step, 0, deterministic=True) == untrained
         session.step(0)
-        for reward in (nan, float("inf"), 1.1e6, -1.1e6):
-            assert refused(lambda reward=reward: session.step(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
-            assert refused(lambda reward=reward: session.end(1, reward)) == "INVALID_ARGUMENT REWARD_INVALID"
-        assert refused(lambda: session.step(1)) == "INVALID_ARGUMENT REWARD_INVALID"
-        assert refused(lambda: session.end(1, None)) == "INVALID_ARGUMENT REWARD_INVALID"
+        for reward in (nan, float("inf"), 1.1e6, -1.1e6, None):
+            assert refused(session.step, 1, reward) == refused(session.end, 1, reward) == bad_reward
         # The reward of a refused step is not taken: the next request may say another.
-        assert refused(lambda: session.step(1, 5.0, obs=large)) == "INVALID_ARGUMENT OUT_OF_RANGE"
+        assert refused(session.step, 1, 5.0, obs=large) == out_of_range
         session.step(1, 6.0)
-        assert refused(lambda: session.end(1, 1.0)) == "FAILED_PRECONDITION STEP_GAP"
-        assert refused(lambda: session.end(2, 1.0, truncated=True)) == "INVALID_ARGUMENT OUT_OF_RANGE"
-        assert refused(lambda: session.end(2, 1.0, terminated=False, truncated=True)) == "INVALID_ARGUMENT WRONG_SHAPE"
+        assert refused(session.end, 1, 1.0) == gap
+        assert refused(session.end, 2, 1.0, truncated=True) == out_of_range
+        assert refused(session.end, 2, 1.0, terminated=False, truncated=True) == "INVALID_ARGUMENT WRONG_SHAPE"
         end = session.end(2, 10.0)
         (episode,) = e.episodes(1)
         assert end.account.refused == 10
-        plain = RawSession(e.address, train=False)
         plain.step(0)
-        assert refused(lambda: plain.step(1, 1.0)) == "FAILED_PRECONDITION NOT_TRAINING"
-        assert refused(lambda: plain.end(1, 1.0)) == "FAILED_PRECONDITION NOT_TRAINING"
+        assert refused(plain.step, 1, 1.0) == refused(plain.end, 1, 1.0) == untrained
     np.testing.assert_array_equal(episode.rewards, [6.0, 10.0])
     with serving() as running:
-        assert refused(lambda: RawSession(running.address)) == "FAILED_PRECONDITION NOT_TRAINING"
+        assert refused(RawSession, running.address) == untrained
 
 
 @pytest.mark.parametrize("how", ["close", "expire", "reset", "stop", "drop"])
@@ -278,13 +266,13 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
             elif how == "reset":
                 client._perform(episode._protocol.reset(1))
             elif how == "expire":
-                e.wait_for(lambda: not len(e.running.service.sessions))
+                wait_for(lambda: not len(e.running.service.sessions))
                 with pytest.raises(SessionLost):
                     play(episode, 1, first=5)
         if how == "stop":
             e.running.loop.call_soon_threadsafe(e.running.server.stop.set)
         if how == "drop":
-            e.wait_for(lambda: e.shipper.account("").dropped_sessions == 1)
+            wait_for(lambda: e.shipper.account("").dropped_sessions == 1)
             e.episodes(0)
             return
         # The reward of step 4 never arrived, because it travels with the next step.
@@ -300,7 +288,7 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
 def test_only_tokens_with_the_scope_train_are_learned_from(tmp_path: Path) -> None:
     tokens = write_file(tmp_path / "tokens", "teacher 2100-01-31 train\nother train\nreader\n")
     with endpoint(tokens=tokens) as e:
-        assert refused(lambda: RawSession(e.address, token="reader")) == "PERMISSION_DENIED NOT_PERMITTED"
+        assert refused(RawSession, e.address, token="reader") == "PERMISSION_DENIED NOT_PERMITTED"
         reader = RawSession(e.address, train=False, token="reader")
         reader.step(0)
         for token, episodes in (("teacher", 2), ("other", 1)):
@@ -323,11 +311,10 @@ def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
         for number in range(3):
             with client.episode(number, SPACES) as episode:
                 play(episode, 2)
-        e.wait_for(lambda: e.shipper.retry_s() > 0)
+        wait_for(lambda: e.shipper.retry_s() > 0)
         with pytest.raises(grpc.RpcError) as caught:
             RawSession(e.address)
-        for call in (lambda: session.step(2, 0.0), lambda: session.end(2, 0.0)):
-            assert refused(call) == "RESOURCE_EXHAUSTED QUEUE_FULL"
+        assert refused(session.step, 2, 0.0) == refused(session.end, 2, 0.0) == "RESOURCE_EXHAUSTED QUEUE_FULL"
         assert (session.step(1, 0.0), first.step_index) == (second, 0)  # what is done can be repeated
         error: Any = caught.value
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -343,53 +330,47 @@ def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
         e.transport.ack([d.entry_id for d in taken])
         with client.episode(3, SPACES) as episode:  # waits until the queue has room
             play(episode, 2)
-        e.wait_for(lambda: e.transport.ledger().accepted == 4)
+        wait_for(lambda: e.transport.ledger().accepted == 4)
         assert e.shipper.account("").dropped == 0
 
 
-@pytest.mark.parametrize("mode", ["episode", "step"])
-def test_the_version_follows_the_setting(mode: str) -> None:
+def publish(e: Endpoint, store: FakeWeightStore, version: int, generation: int = 1) -> None:
+    store.newest = dataclasses.replace(weights(4, version), generation=generation)
+    wait_for(lambda: e.running.service.models.newest.version == version)
+
+
+@pytest.mark.parametrize(
+    ("published", "options", "expected"),
+    [
+        # The next segment takes up the newest weights, so that long episodes do not grow stale.
+        ((7, 7, 8, 8, 8, 8), {"max_segment_steps": 4}, [[7, 7, 7, 7], [8, 8]]),
+        # What newer weights did is no part of a segment that is too old to learn from.
+        ((7, 9, 10, 10), {"max_lag": 2}, [[7, 7], [10, 10]]),
+    ],
+    ids=["segment", "outdated"],
+)
+def test_a_segment_has_weights_of_one_version(
+    published: tuple[int, ...], options: dict[str, Any], expected: list[list[int]]
+) -> None:
     store = FakeWeightStore(weights(3, 7))
-    with endpoint(store, weights=mode, max_segment_steps=4) as e, PolicyClient(e.address) as client:
+    with endpoint(store, **options) as e, PolicyClient(e.address) as client:
         with client.episode(1, SPACES) as episode:
-            play(episode, 2)
-            store.newest = weights(4, 8)
-            e.wait_for(lambda: e.running.service.models.newest.version == 8)
-            play(episode, 4, first=2)
+            for step, version in enumerate(published):
+                publish(e, store, version)
+                play(episode, 1, first=step)
         segments = e.episodes(2)
+    assert [list(s.policy_version) for s in segments] == expected
+    assert np.concatenate([s.rewards for s in segments]).tolist() == [reward_of(step) for step in range(len(published))]
+    assert segments[0].truncated
     assert episode.summary is not None
-    # A pinned episode takes up the newest weights with its next segment, so that long ones do not grow stale.
-    assert [list(s.policy_version) for s in segments] == [[7, 7, 7, 7] if mode == "episode" else [7, 7, 8, 8], [8, 8]]
     assert episode.summary.policy_lag == 0
 
 
-@pytest.mark.parametrize(("mode", "cuts"), [("episode", True), ("step", False)])
-def test_a_session_leaves_weights_that_are_too_old_to_learn_from(mode: str, cuts: bool) -> None:
-    """The steps before it moves become a segment of their own, which does not take the others with it."""
+def test_a_segment_has_weights_of_one_generation() -> None:
     store = FakeWeightStore(weights(3, 7))
-    with endpoint(store, weights=mode, max_lag=2) as e, PolicyClient(e.address) as client:
-        with client.episode(1, SPACES) as episode:
-            for step, version in enumerate((7, 9, 10, 10)):
-                store.newest = weights(4, version)
-                e.wait_for(lambda: e.running.service.models.newest.version == version)  # noqa: B023
-                play(episode, 1, first=step)
-        segments = e.episodes(2 if cuts else 1)
-    versions = [list(s.policy_version) for s in segments]
-    assert versions == ([[7, 7], [10, 10]] if cuts else [[7, 9, 10, 10]])
-    assert np.concatenate([s.rewards for s in segments]).tolist() == [reward_of(step) for step in range(4)]
-    assert segments[0].truncated == cuts
-    assert episode.summary is not None
-    assert episode.summary.policy_lag == (0 if cuts else 3)
-
-
-@pytest.mark.parametrize("mode", ["episode", "step"])
-def test_a_segment_has_weights_of_one_generation(mode: str) -> None:
-    store = FakeWeightStore(weights(3, 7))
-    with endpoint(store, weights=mode) as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
+    with endpoint(store) as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
         play(episode, 2)
-        opened = e.transport.open_generation(7, "learner")
-        store.newest = dataclasses.replace(weights(4, 8), generation=opened.number)
-        e.wait_for(lambda: e.running.service.models.newest.version == 8)
+        publish(e, store, 8, e.transport.open_generation(7, "learner").number)
         play(episode, 2, first=2)
         episode.terminate()
         segments = e.episodes(2)

@@ -14,8 +14,8 @@ from actors.serving.status import error_info
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a call with this token."""
-    return (("authorization", f"Bearer {token}"),)
+    """Return the metadata of a call with this token, or without one."""
+    return (("authorization", f"Bearer {token}"),) if token else ()
 
 
 @contextmanager
@@ -47,9 +47,8 @@ class BlockedRequests:
 def half_open(channels: list[grpc.Channel], method: str, count: int, token: str = "") -> Iterator[list[Any]]:
     """Start calls that send no request."""
     requests = [BlockedRequests() for _ in range(count)]
-    metadata = bearer(token) if token else None
     calls = [
-        channels[i % len(channels)].stream_stream(method)(request, metadata=metadata)
+        channels[i % len(channels)].stream_stream(method)(request, metadata=bearer(token))
         for i, request in enumerate(requests)
     ]
     try:
@@ -61,11 +60,9 @@ def half_open(channels: list[grpc.Channel], method: str, count: int, token: str 
 
 
 def outcome(call: Any, timeout_s: float = 10.0) -> str:
-    """Return the reason or status code with which a call ended, or `open`."""
-    end = time.monotonic() + timeout_s
-    while call.is_active() and time.monotonic() < end:
-        time.sleep(0.01)
-    return "open" if call.is_active() else error_info(call).reason or call.code().name
+    """Wait for the end of a call. Returns its reason or status code."""
+    wait_for(lambda: not call.is_active(), timeout_s)
+    return error_info(call).reason or call.code().name
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:

@@ -18,8 +18,8 @@ from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import FixedWeights, PolicyServer, WeightSource, serve_in_thread
-from actors.serving.server.training import EpisodeSink
+from actors.serving.server.collector import EpisodeSink
+from actors.serving.server.server import PolicyServer, WeightSource, serve_in_thread
 from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -98,7 +98,7 @@ def serving(
 ) -> Iterator[RunningServer]:
     """Run a server during a `with` block; with `loaded`, wait until it serves."""
     serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
-    with serve_in_thread(serve_options, source or FixedWeights(weights()), external, sink) as server_thread:
+    with serve_in_thread(serve_options, source or weights(), external, sink) as server_thread:
         while loaded and server_thread.server.handlers.service is None and server_thread.thread.is_alive():
             time.sleep(0.01)
         yield RunningServer(server_thread.server, server_thread.loop)

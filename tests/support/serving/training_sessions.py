@@ -15,12 +15,14 @@ from actors.codec import decode_episode
 from actors.config import QueueConfig
 from actors.serving.external import ExternalConfig
 from actors.serving.messages import end_request, step_request
+from actors.serving.methods import make_stub
 from actors.serving.status import error_of_call
 from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
-from actors.wire import policy_pb2, policy_pb2_grpc
+from actors.wire import policy_pb2
 from actors.workers.episode_shipper import EpisodeShipper
 from tests.support.learning.toy import SPACES
+from tests.support.serving.calls import bearer, wait_for
 from tests.support.serving.servers import RunningServer, serving, step_inputs
 
 
@@ -31,15 +33,9 @@ class Endpoint:
         self.running, self.shipper, self.transport = running, shipper, transport
         self.address = running.address
 
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, self.transport.ledger()
-            time.sleep(0.01)
-
     def episodes(self, count: int) -> list[Episode]:
         """Wait for this many accepted episodes and no more, and take them."""
-        self.wait_for(lambda: self.transport.ledger().accepted >= count)
+        wait_for(lambda: self.transport.ledger().accepted >= count)
         time.sleep(0.05)
         found = [decode_episode(d.payload) for d in self.transport.take(100, 0)]
         assert len(found) == count
@@ -71,19 +67,21 @@ def endpoint(
 
 
 class RawSession:
-    """A training session by bare requests."""
+    """A session by bare requests; `fields` are those of OpenSessionRequest."""
 
-    def __init__(self, address: str, train: bool = True, token: str = "", seed: int = 1) -> None:
-        self.stub: Any = policy_pb2_grpc.PolicyServiceStub(grpc.insecure_channel(address))  # type: ignore[no-untyped-call]
-        self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, seed=seed, train=train)
+    def __init__(self, address: str, train: bool = True, token: str = "", **fields: Any) -> None:
+        self.stub = make_stub(grpc.insecure_channel(address))
+        self.metadata = bearer(token)
+        request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash, train=train, **({"seed": 1} | fields))
         self.id = self.stub.OpenSession(request, metadata=self.metadata).session_id
 
-    def step(self, index: int, reward: float | None = None, **changes: Any) -> Any:
-        obs, blueprints, masks = step_inputs(0, index)
-        obs = changes.get("obs", obs)
-        request = step_request(self.id, index, obs, blueprints, masks, changes.get("deterministic"), True, reward)
-        return self.stub.Step(request, metadata=self.metadata)
+    def step(self, index: int, reward: float | None = None, inputs_of: int | None = None, **changes: Any) -> Any:
+        obs, blueprints, masks = step_inputs(0, index if inputs_of is None else inputs_of)
+        request = step_request(
+            self.id, index, changes.get("obs", obs), blueprints, masks, changes.get("deterministic"),
+            changes.get("export_state", True), reward,
+        )  # fmt: skip
+        return self.stub.Step(request, timeout=10, metadata=self.metadata)
 
     def end(self, index: int, reward: float | None, **changes: Any) -> Any:
         request = end_request(reward or 0.0)
@@ -94,9 +92,15 @@ class RawSession:
             setattr(request, name, value)
         return self.stub.EndEpisode(request, metadata=self.metadata)
 
+    def reset(self) -> Any:
+        return self.stub.ResetSession(policy_pb2.ResetSessionRequest(session_id=self.id), metadata=self.metadata)
 
-def refused(call: Callable[[], Any]) -> str:
+    def close(self) -> None:
+        self.stub.CloseSession(policy_pb2.CloseSessionRequest(session_id=self.id), metadata=self.metadata)
+
+
+def refused(call: Callable[..., Any], *arguments: Any, **fields: Any) -> str:
+    """Return the code and the reason with which a call is refused."""
     with pytest.raises(grpc.RpcError) as caught:
-        call()
-    reason = error_of_call(caught.value).reason
-    return f"{caught.value.code().name} {reason}"  # type: ignore[attr-defined]
+        call(*arguments, **fields)
+    return f"{caught.value.code().name} {error_of_call(caught.value).reason}"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +62,16 @@ def busy_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher, "time", clocks)
 
 
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a coroutine as a test."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
 async def work(seconds: float) -> None:
     """Keep the event loop busy, yielding to other callbacks every 2 ms."""
     end = time.monotonic() + seconds
@@ -70,105 +83,89 @@ async def work(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("sessions", [(0,), (2, 0, 1)])
-def test_a_batch_runs_once_all_recently_answered_sessions_have_stepped(sessions: tuple[int, ...]) -> None:
+@in_loop
+async def test_a_batch_runs_once_all_recently_answered_sessions_have_stepped(sessions: tuple[int, ...]) -> None:
     """A single session therefore never waits."""
-
-    async def main() -> None:
-        harness = BatcherHarness()
-        await harness.answered(*sorted(sessions))
-        for session in sessions:
-            harness.step(session)
-        await asyncio.sleep(WAIT_S / 2)
-        assert [steps for _, steps in harness.passes] == [len(sessions)]
-
-    asyncio.run(main())
+    harness = BatcherHarness()
+    await harness.answered(*sorted(sessions))
+    for session in sessions:
+        harness.step(session)
+    await asyncio.sleep(WAIT_S / 2)
+    assert [steps for _, steps in harness.passes] == [len(sessions)]
 
 
-def test_an_idle_loop_runs_an_incomplete_batch_after_the_wait() -> None:
-    async def main() -> None:
-        harness = BatcherHarness()
-        await harness.answered(0, 1)
-        harness.step(0)
-        await asyncio.sleep((BUSY_WAITS + 2) * WAIT_S)
-        ((taken_s, steps),) = harness.passes
-        assert steps == 1
-        assert WAIT_S <= taken_s < BUSY_WAITS * WAIT_S
-
-    asyncio.run(main())
+@in_loop
+async def test_an_idle_loop_runs_an_incomplete_batch_after_the_wait() -> None:
+    harness = BatcherHarness()
+    await harness.answered(0, 1)
+    harness.step(0)
+    await asyncio.sleep((BUSY_WAITS + 2) * WAIT_S)
+    ((taken_s, steps),) = harness.passes
+    assert steps == 1
+    assert WAIT_S <= taken_s < BUSY_WAITS * WAIT_S
 
 
-def test_sessions_that_step_rarely_are_not_waited_for() -> None:
+@in_loop
+async def test_sessions_that_step_rarely_are_not_waited_for() -> None:
     """Three sessions step every 50 ms, out of phase, as in a loop with a fixed rate."""
-
-    async def main() -> None:
-        harness = BatcherHarness()
-        await harness.answered(0, 1, 2)
-        for session in (0, 1, 2):
-            harness.sessions[session].next_index = 1
-        await asyncio.sleep(2 * RECENT_S)
-        for session in (0, 1, 2, 0, 1, 2):
-            sent_s = time.monotonic() - harness.start_s
-            harness.step(session)
-            await asyncio.sleep(RECENT_S)
-            (taken_s, steps), *_ = harness.passes
-            harness.passes.clear()
-            assert steps == 1
-            assert taken_s - sent_s < WAIT_S / 2
-
-    asyncio.run(main())
-
-
-def test_a_loaded_loop_collects_steps_although_no_session_is_expected(busy_thread: None) -> None:
-    async def main() -> None:
-        harness = BatcherHarness()
-        harness.sessions[0].next_index = harness.sessions[1].next_index = 1  # of long ago
-        await work(2 * LOAD_S)
-        harness.step(0)
-        await work(WAIT_S / 2)
-        assert not harness.passes
-        harness.step(1)
-        await asyncio.sleep((BUSY_WAITS + 1) * WAIT_S)
-        assert [steps for _, steps in harness.passes] == [2]
-
-    asyncio.run(main())
-
-
-def test_a_busy_loop_extends_the_wait_so_that_a_late_step_shares_the_pass(busy_thread: None) -> None:
-    async def main() -> None:
-        harness = BatcherHarness()
-        await harness.answered(0, 1)
-        harness.step(0)
-        await work(3 * WAIT_S)
-        assert not harness.passes
-        harness.step(1)
-        await asyncio.sleep(BUSY_WAITS * WAIT_S)
-        assert [steps for _, steps in harness.passes] == [2]
-
-    asyncio.run(main())
-
-
-def test_the_extended_wait_is_bounded(busy_thread: None) -> None:
-    async def main() -> None:
-        harness = BatcherHarness()
-        await harness.answered(0, 1)
-        harness.step(0)
-        await work((BUSY_WAITS + 4) * WAIT_S)
-        ((taken_s, steps),) = harness.passes
+    harness = BatcherHarness()
+    await harness.answered(0, 1, 2)
+    for session in (0, 1, 2):
+        harness.sessions[session].next_index = 1
+    await asyncio.sleep(2 * RECENT_S)
+    for session in (0, 1, 2, 0, 1, 2):
+        sent_s = time.monotonic() - harness.start_s
+        harness.step(session)
+        await asyncio.sleep(RECENT_S)
+        (taken_s, steps), *_ = harness.passes
+        harness.passes.clear()
         assert steps == 1
-        assert taken_s >= BUSY_WAITS * WAIT_S
+        assert taken_s - sent_s < WAIT_S / 2
 
-    asyncio.run(main())
+
+@in_loop
+async def test_a_loaded_loop_collects_steps_although_no_session_is_expected(busy_thread: None) -> None:
+    harness = BatcherHarness()
+    harness.sessions[0].next_index = harness.sessions[1].next_index = 1  # of long ago
+    await work(2 * LOAD_S)
+    harness.step(0)
+    await work(WAIT_S / 2)
+    assert not harness.passes
+    harness.step(1)
+    await asyncio.sleep((BUSY_WAITS + 1) * WAIT_S)
+    assert [steps for _, steps in harness.passes] == [2]
+
+
+@in_loop
+async def test_a_busy_loop_extends_the_wait_so_that_a_late_step_shares_the_pass(busy_thread: None) -> None:
+    harness = BatcherHarness()
+    await harness.answered(0, 1)
+    harness.step(0)
+    await work(3 * WAIT_S)
+    assert not harness.passes
+    harness.step(1)
+    await asyncio.sleep(BUSY_WAITS * WAIT_S)
+    assert [steps for _, steps in harness.passes] == [2]
+
+
+@in_loop
+async def test_the_extended_wait_is_bounded(busy_thread: None) -> None:
+    harness = BatcherHarness()
+    await harness.answered(0, 1)
+    harness.step(0)
+    await work((BUSY_WAITS + 4) * WAIT_S)
+    ((taken_s, steps),) = harness.passes
+    assert steps == 1
+    assert taken_s >= BUSY_WAITS * WAIT_S
 
 
 @pytest.mark.parametrize("count", [9, 16])
-def test_no_pass_exceeds_max_batch(count: int) -> None:
-    async def main() -> None:
-        harness = BatcherHarness(max_batch=8)
-        for session in range(count):
-            harness.step(session)
-        while harness.batcher:
-            await asyncio.sleep(0.001)
-        assert sum(steps for _, steps in harness.passes) == count
-        assert max(steps for _, steps in harness.passes) <= 8
-
-    asyncio.run(main())
+@in_loop
+async def test_no_pass_exceeds_max_batch(count: int) -> None:
+    harness = BatcherHarness(max_batch=8)
+    for session in range(count):
+        harness.step(session)
+    while harness.batcher:
+        await asyncio.sleep(0.001)
+    assert sum(steps for _, steps in harness.passes) == count
+    assert max(steps for _, steps in harness.passes) <= 8

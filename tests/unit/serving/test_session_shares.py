@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from actors.policy.state import StateSizes
 from actors.serving.messages import MessageLayout
-from actors.serving.server.sessions import PendingStep, SessionTable, StateTable
+from actors.serving.server.sessions import EVICT_AFTER_S, PendingStep, SessionTable, StateTable
 from actors.sessions.refusal import Refusal
 from tests.support.examples import examples
 from tests.support.learning.toy import SPACES
 
-ROWS, SHARE, IDLE_S = 6, 2, 10.0
+ROWS, SHARE = 6, 2
 LAYOUT = MessageLayout(SPACES)
 
 
@@ -30,24 +30,16 @@ class ModelSession:
     busy: bool = False
 
 
-def eviction_candidates(known: dict[str, ModelSession], owner: str, now: float) -> set[str] | None:
-    """Return the sessions of which one is evicted for a new one of `owner`: none if that must be refused, None if there
-    is room."""
-
-    def idle_of(candidate: str) -> set[str]:
-        idle = {i: k for i, k in known.items() if k.owner == candidate and not k.busy}
-        oldest = min(idle, key=lambda i: idle[i].last_used_s, default=None)
-        return {oldest} if oldest is not None and now - idle[oldest].last_used_s >= IDLE_S else set()
-
+def evicted_for(known: dict[str, ModelSession], owner: str, now: float) -> str | None:
+    """Return the session that is evicted for a new one of `owner`: None if there is room, "" if that is refused."""
     held = Counter(k.owner for k in known.values())
-    if owner and held[owner] >= SHARE:
-        return idle_of(owner)
-    if len(known) < ROWS:
-        return None
-    larger = sorted({n for n in held.values() if n > held[owner]}, reverse=True)
-    levels = [{owner}, *({h for h in held if held[h] == n} for n in larger)]
-    found = (set().union(*(idle_of(h) for h in level)) for level in levels)
-    return next((some for some in found if some), set())
+    owners = {owner}
+    if not (owner and held[owner] >= SHARE):
+        if len(known) < ROWS:
+            return None
+        owners |= {other for other in held if held[other] > held[owner]}
+    idle = {i: k for i, k in known.items() if k.owner in owners and not k.busy and now - k.last_used_s >= EVICT_AFTER_S}
+    return min(idle, key=lambda i: idle[i].last_used_s, default="")
 
 
 OPERATIONS = st.lists(
@@ -61,26 +53,23 @@ OPERATIONS = st.lists(
 def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[str, str, int]]) -> None:
     now = 1000.0
     rows = StateTable(StateSizes((1, 1), (1, 1), (0, 0), (0, 0)), ROWS, torch.device("cpu"))
-    sessions = SessionTable(rows, 1e9, lambda: now, lambda _: None, lambda: SHARE, IDLE_S)
+    sessions = SessionTable(rows, 1e9, lambda: now, lambda _: None, lambda: SHARE)
     known: dict[str, ModelSession] = {}
     for kind, owner, pick in operations:
         now += 0.001  # no two times are equal
         chosen = sorted(known, key=lambda i: known[i].last_used_s)[pick] if pick < len(known) else None
         if kind == "o":
-            expected = eviction_candidates(known, owner, now)
-            if expected is not None and not expected:
+            expected = evicted_for(known, owner, now)
+            if expected == "":
                 with pytest.raises(Refusal, match="try again later"):
                     sessions.open(LAYOUT, 0, owner=owner)
                 continue
             opened = sessions.open(LAYOUT, 0, owner=owner)
-            closed = {i for i in known if sessions.find(i, known[i].owner) is None}
-            assert len(closed) == (expected is not None)
-            assert closed <= (expected or set())
-            for session_id in closed:
-                del known[session_id]
+            assert [i for i in known if sessions.find(i, known[i].owner) is None] == [expected] * (expected is not None)
+            known.pop(expected, None)
             known[opened.id] = ModelSession(owner, now)
         elif kind == "w":
-            now += 7.0
+            now += 0.7 * EVICT_AFTER_S
         elif chosen is not None:
             session = sessions.find(chosen, known[chosen].owner)
             assert session is not None

@@ -1,0 +1,135 @@
+"""The life of a server: health while it loads, the command, metrics and log, and a graceful shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from actors.serving.client.asynchronous import AsyncPolicyClient
+from actors.serving.client.blocking import PolicyClient
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError
+from learner.run.checkpoint import LearnerProgress, save_checkpoint
+from tests.support.learning.toy import SPACES, toy_network
+from tests.support.serving.calls import wait_for
+from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[3]
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def status(address: str, service: str = "tamiyo.v1.PolicyService") -> int:
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
+
+
+def test_health_is_serving_once_weights_are_loaded() -> None:
+    store = FakeWeightStore()
+    with serving(store, loaded=False) as running:
+        assert status(running.address) == status(running.address, "") == NOT_SERVING
+        assert connect_outcome(running.address) == Reason.NOT_READY
+        store.newest = weights()
+        wait_for(lambda: status(running.address) == SERVING, 20)
+        assert connect_outcome(running.address) == "OK"
+
+
+@contextmanager
+def command(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `tamiyo serve --checkpoint`, and yield the process and the address that it prints."""
+    network = toy_network()
+    optimizer = torch.optim.AdamW(network.parameters())
+    save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deploy.cli", "serve", "--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", *flags],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=(tmp_path / "log").open("w"),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().split()[-1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    with command(tmp_path, "--metrics-port", port) as (process, address), PolicyClient(address) as client:
+        session = client.open(SPACES)
+        assert session.step(*step_inputs(0, 0)).policy_version == 5
+        with pytest.raises(PolicyError):
+            client.open(SPACES.with_slots(3)).step(*step_inputs(0, 0))
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+        assert "tamiyo_serve_steps_total 1.0" in page
+        assert "tamiyo_serve_sessions 2.0" in page
+        assert 'tamiyo_serve_refusals_total{reason="WRONG_SHAPE"} 1.0' in page
+        assert "tamiyo_serve_policy_version 5.0" in page
+
+        async def drain() -> None:
+            """Health changes to NOT_SERVING on SIGTERM."""
+            async with grpc.aio.insecure_channel(address) as channel:
+                statuses = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+                assert (await anext(statuses)).status == SERVING
+                process.send_signal(signal.SIGTERM)
+                assert (await anext(statuses)).status == NOT_SERVING
+
+        asyncio.run(asyncio.wait_for(drain(), 20))
+        assert process.wait(20) == 0
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    events = [line["event"] for line in lines]
+    assert events[0] == "listening"
+    assert "serving" in events
+    assert events[-2:] == ["draining", "stopped"]
+    opened = next(line for line in lines if line["event"] == "session opened")
+    assert re.fullmatch(r"[0-9a-f]{32}", opened["request_id"])
+    assert "WRONG_SHAPE" in {line["reason"] for line in lines if line["event"] == "refused"}
+
+
+def test_steps_in_progress_are_answered_before_shutdown() -> None:
+    """Unary steps and steps on a stream, while new work is refused."""
+
+    async def main() -> None:
+        async with AsyncPolicyClient(running.address, deadline_s=20) as client:
+            sessions = [await client.open(SPACES) for _ in range(2)]
+            streaming = AsyncPolicyClient(running.address, deadline_s=20, stream=True)
+            third = await streaming.open(SPACES)
+            await third.step(*step_inputs(0, 0))
+            batcher = running.service.batcher
+            batcher.flush = lambda: None  # delay the batch, like a slow forward pass
+            tasks = [asyncio.create_task(s.step(*step_inputs(0, 0))) for s in sessions]
+            tasks.append(asyncio.create_task(third.step(*step_inputs(0, 1))))
+            while len(batcher) < 3:
+                await asyncio.sleep(0.01)
+            running.loop.call_soon_threadsafe(running.server.stop.set)
+            while status(running.address) != NOT_SERVING:
+                await asyncio.sleep(0.01)
+            assert connect_outcome(running.address) == Reason.DRAINING
+            del batcher.flush
+            running.loop.call_soon_threadsafe(batcher.flush)
+            answers = await asyncio.gather(*tasks)
+            assert [a.step_index for a in answers] == [0, 0, 1]
+            async with asyncio.timeout(10):  # an open stream does not delay the shutdown
+                while len(running.server.calls):
+                    await asyncio.sleep(0.01)
+            await streaming.close()
+
+    with serving() as running:
+        asyncio.run(main())
