@@ -48,7 +48,8 @@ class Calls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._active: set[_ActiveCall] = set()
         self._by_owner: Counter[str] = Counter()
 
-    def __len__(self) -> int:
+    @property
+    def active(self) -> int:
         """Number of calls in progress."""
         return len(self._active)
 
@@ -121,9 +122,9 @@ class Calls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def _admit(self, owner: str) -> _ActiveCall:
         """Check the limits, and register the call. Raises `Refusal`."""
-        if len(self._active) >= self._max_calls:
+        if self.active >= self._max_calls:
             raise Refusal(
-                Reason.CALLS_FULL, f"{len(self._active)} calls are in progress, the limit of this server: try again"
+                Reason.CALLS_FULL, f"{self.active} calls are in progress, the limit of this server: try again"
             )
         share = None if self._tokens is None else self._tokens.share(self._max_calls)
         if share is not None and self._by_owner[owner] >= share:

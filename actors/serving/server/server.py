@@ -138,18 +138,18 @@ class PolicyServer:
 
     async def _drain(self) -> None:
         """Refuse new work, wait for the calls in progress, and stop listening."""
-        self._log.info("draining", calls=len(self.calls))
+        self._log.info("draining", calls=self.calls.active)
         await self._health.enter_graceful_shutdown()
         if self.handlers.service is not None:
             self.handlers.service.draining = True
         self.handlers.end_streams()
         deadline = time.monotonic() + self.options.drain_s
-        while len(self.calls) and time.monotonic() < deadline:
+        while self.calls.active and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         await self._server.stop(FLUSH_S)
         if self.handlers.service is not None:
             self.handlers.service.sessions.close_all()
-        self._log.info("stopped", calls=len(self.calls))
+        self._log.info("stopped", calls=self.calls.active)
 
     async def _follow_weights(self) -> None:
         """Load the first weights, then adopt newer ones as they appear."""

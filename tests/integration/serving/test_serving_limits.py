@@ -50,11 +50,11 @@ def test_the_only_valid_token_may_use_everything_and_one_of_several_its_share(tm
         sessions = [client.open(SPACES) for _ in range(8)]
         assert all(session.step(*step_inputs(0, 0)).step_index == 0 for session in sessions)
         with half_open(channels, STREAM, 8, "alice"):
-            wait_for(lambda: len(calls) == 8)
+            wait_for(lambda: calls.active == 8)
             assert connect_outcome(running.address, token="alice") == Reason.CALLS_FULL
             health = health_pb2_grpc.HealthStub(channels[0]).Check(health_pb2.HealthCheckRequest(), timeout=5)
             assert health.status == health_pb2.HealthCheckResponse.SERVING  # health checks are not counted
-        wait_for(lambda: len(calls) == 0)
+        wait_for(lambda: calls.active == 0)
         for session in sessions[2:]:
             session.close()
         write_file(tmp_path / "new", "alice\nbob\n").replace(file)

@@ -127,7 +127,7 @@ def test_steps_in_progress_are_answered_before_shutdown() -> None:
             answers = await asyncio.gather(*tasks)
             assert [a.step_index for a in answers] == [0, 0, 1]
             async with asyncio.timeout(10):  # an open stream does not delay the shutdown
-                while len(running.server.calls):
+                while running.server.calls.active:
                     await asyncio.sleep(0.01)
             await streaming.close()
 
