@@ -7,9 +7,9 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from actors.sessions.refusal import Reason, Refusal
@@ -61,29 +61,16 @@ class ArraySpec:
         return np.unpackbits(octets, axis=1, count=self.num_elements).view(np.bool_).reshape(len(packed), *self.shape)
 
 
-@dataclass(frozen=True)
 class MessageLayout:
     """The array specs of a step request, for given spaces."""
 
-    spaces: Spaces
-
-    @cached_property
-    def obs(self) -> ArraySpec:
-        return ArraySpec("obs", episode_pb2.DTYPE_FLOAT32, (self.spaces.obs_size,))
-
-    @cached_property
-    def mask(self) -> ArraySpec:
-        return ArraySpec("mask", episode_pb2.DTYPE_BITS, (self.spaces.action.flat_size,))
-
-    @cached_property
-    def slot_mask(self) -> ArraySpec:
-        spec = self.spaces.action
-        return ArraySpec("slot_mask_by_op", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots))
-
-    @cached_property
-    def rest_mask(self) -> ArraySpec:
-        spec = self.spaces.action
-        return ArraySpec("rest_mask", episode_pb2.DTYPE_BITS, (spec.num_ops, spec.num_slots, spec.rest_size))
+    def __init__(self, spaces: Spaces) -> None:
+        spec, by_slot = spaces.action, (spaces.action.num_ops, spaces.action.num_slots)
+        self.spaces = spaces
+        self.obs = ArraySpec("obs", episode_pb2.DTYPE_FLOAT32, (spaces.obs_size,))
+        self.mask = ArraySpec("mask", episode_pb2.DTYPE_BITS, (spec.flat_size,))
+        self.slot_mask = ArraySpec("slot_mask_by_op", episode_pb2.DTYPE_BITS, by_slot)
+        self.rest_mask = ArraySpec("rest_mask", episode_pb2.DTYPE_BITS, (*by_slot, spec.rest_size))
 
     @property
     def request_bytes(self) -> int:
@@ -146,9 +133,7 @@ def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) ->
     """
     spaces = layout.spaces
     step = policy_pb2.StepRequest(deterministic=False)
-    for name in ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask"):
-        if request.HasField(name):
-            getattr(step, name).CopyFrom(getattr(request, name))
+    _copy_arrays(request, step)
     if request.terminated and not request.HasField("obs"):
         step.obs.CopyFrom(_to_array(episode_pb2.DTYPE_FLOAT32, np.zeros(spaces.obs_size, "<f4")))
         if spaces.slots and not request.HasField("blueprint_indices"):
@@ -280,8 +265,11 @@ def end_request(
     request = policy_pb2.EndEpisodeRequest(reward=reward, terminated=obs is None, truncated=obs is not None)
     if obs is None or blueprint_indices is None or masks is None:
         return request
-    step = step_request("", 0, obs, blueprint_indices, masks, False, False)
-    for name in ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask"):
-        if step.HasField(name):
-            getattr(request, name).CopyFrom(getattr(step, name))
+    _copy_arrays(step_request("", 0, obs, blueprint_indices, masks, False, False), request)
     return request
+
+
+def _copy_arrays(source: Message, target: Message) -> None:
+    for name in ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask"):
+        if source.HasField(name):
+            getattr(target, name).CopyFrom(getattr(source, name))

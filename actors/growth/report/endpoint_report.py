@@ -36,7 +36,7 @@ class EndpointReport(RunReport):
         """Do nothing; the server has recorded the step."""
 
     def _position(self) -> dict[str, Any]:
-        session_id, steps = self._training.episode.position
+        session_id, steps = self._training.position
         return {"session": session_id, "steps": steps} if steps else {}
 
     def _continue(self, state: Mapping[str, Any]) -> None:
@@ -44,10 +44,10 @@ class EndpointReport(RunReport):
         if not (isinstance(session_id, str) and isinstance(steps, int)):
             self.stop("it was resumed from a checkpoint that was reported to a file")
             return
-        self._training.episode.resume(session_id, steps)
+        self._training.resume(session_id, steps)
 
     def _pay(self, reward: float) -> None:
-        self._training.episode.reward(reward)
+        self._training.reward(reward)
 
     def _finish(
         self,
@@ -57,13 +57,13 @@ class EndpointReport(RunReport):
         telemetry: dict[str, float],
     ) -> None:
         try:
-            summary = self._training.episode.terminate()
+            summary = self._training.terminate()
             log.info("the endpoint has confirmed %d decisions of this run", summary.steps)
         except PolicyError as error:
             log.warning("the endpoint did not confirm the end of this run: %s", error)
         self._training.close()
 
     def _cut(self) -> str:
-        _, steps = self._training.episode.position
+        _, steps = self._training.position
         self._training.close()
         return "the endpoint keeps the decisions before it" if steps > 1 else "nothing is reported"

@@ -80,7 +80,7 @@ class PolicyClient(Connection):
 
     def open_training(self, spaces: Spaces, seed: int) -> TrainingSession:
         """Open a session that the server learns from, as one episode. Raises `PolicyError`."""
-        return TrainingSession(self.episode(seed, spaces).__enter__())
+        return TrainingSession(self, seed, spaces)
 
     def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""

@@ -8,37 +8,33 @@ from threading import Event, Thread
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.serving.client.connection import Connection
 from actors.serving.client.episode import ClientEpisode
 from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
+from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
 REPEATS = 3  # of the last step, within the time after which a server closes an idle session
 MIN_PAUSE_S = 0.2
 
 
-class TrainingSession:
-    """A `PolicySession` whose steps the server learns from. While the model trains, the last step is repeated now and
-    then, so that the server keeps the session; repeating a step changes nothing."""
+class TrainingSession(ClientEpisode):
+    """A `PolicySession` whose steps the server learns from, as one episode. While the model trains, the last step is
+    repeated now and then, so that the server keeps the session; repeating a step changes nothing."""
 
-    def __init__(self, episode: ClientEpisode) -> None:
-        self.episode = episode
+    exported = b""  # a training session cannot be moved to another server
+
+    def __init__(self, client: Connection, seed: int, spaces: Spaces) -> None:
+        """Open the session. Raises `PolicyError`."""
+        super().__init__(client, seed, spaces)
+        self._perform(self._opening())
         self._closed = Event()
-        self._thread = Thread(target=self._keep_alive, name="keep-session", daemon=True)
-        self._thread.start()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the session was closed, after the end of its episode or before it."""
-        return self._closed.is_set()
+        Thread(target=self._keep_alive, name="keep-session", daemon=True).start()
 
     @property
     def policy_version(self) -> int:
-        return -1 if self.episode.answer is None else self.episode.answer.policy_version
-
-    @property
-    def exported(self) -> bytes:
-        return b""  # a training session cannot be moved to another server
+        return -1 if self.answer is None else self.answer.policy_version
 
     def step(
         self,
@@ -48,9 +44,9 @@ class TrainingSession:
         deterministic: bool = False,
     ) -> Answer:
         """See `PolicySession.step`. The server samples, whatever `deterministic` says."""
-        self.episode.act(obs, masks, blueprint_indices)
-        assert self.episode.answer is not None
-        return self.episode.answer
+        self.act(obs, masks, blueprint_indices)
+        assert self.answer is not None
+        return self.answer
 
     def reset(self, seed: int = 0) -> None:
         """Raise `RuntimeError`; a training session is one episode."""
@@ -60,11 +56,11 @@ class TrainingSession:
         """Close the session. If its episode has not ended, the server cuts it before its last step."""
         if not self._closed.is_set():
             self._closed.set()
-            self.episode.abandon()
+            self.abandon()
 
     def _keep_alive(self) -> None:
-        while not self._closed.wait(max(MIN_PAUSE_S, self.episode.timeout_s / REPEATS)):
+        while not self._closed.wait(max(MIN_PAUSE_S, self.timeout_s / REPEATS)):
             try:
-                self.episode.keep_alive()
+                self.keep_alive()
             except PolicyError as error:  # the next step reports it, if it lasts
                 log.info("the session could not be kept: %s", error)

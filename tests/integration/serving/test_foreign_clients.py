@@ -71,7 +71,7 @@ def test_buf_lint_passes(node: Path) -> None:
 
 
 def test_no_breaking_change_since_the_last_release(node: Path, tmp_path: Path) -> None:
-    tag = last_tag()
+    tag = next(iter(git("tag", "--list", "v*", "--sort=-creatordate").split()), None)
     if tag is None or not git("ls-tree", tag, "proto"):
         pytest.skip("there is no release to compare with yet")
     archive = tmp_path / "released.tar"
@@ -80,24 +80,6 @@ def test_no_breaking_change_since_the_last_release(node: Path, tmp_path: Path) -
     )
     result = buf(node, "breaking", "proto", "--against", f"{archive}#subdir=proto")
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
-
-
-def test_buf_detects_a_breaking_change(node: Path, tmp_path: Path) -> None:
-    """Compare with definitions in which one field has another number."""
-    before = tmp_path / "proto"
-    shutil.copytree(ROOT / "proto", before)
-    policy = before / "actors" / "wire" / "policy.proto"
-    policy.write_text(
-        policy.read_text().replace("uint64 step_index = 2; // required", "uint64 step_index = 12; // required")
-    )
-    result = buf(node, "breaking", "proto", "--against", str(before))
-    assert result.returncode != 0
-    assert "step_index" in result.stdout
-
-
-def last_tag() -> str | None:
-    tags = git("tag", "--list", "v*", "--sort=-creatordate").split()
-    return tags[0] if tags else None
 
 
 def git(*arguments: Sequence[str] | str) -> str:

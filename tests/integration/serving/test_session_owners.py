@@ -16,22 +16,25 @@ pytestmark = pytest.mark.integration
 
 def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
     """Their unfinished episodes are dropped, also if their clients are silent; what is served goes on."""
-    tokens = write_file(tmp_path / "tokens", "teacher train\nother train\n")
+    tokens = write_file(tmp_path / "tokens", "teacher 2100-01-31 train\nother train\nreader\n")
     with endpoint(tokens=tokens) as e:
         teacher, silent, other = (RawSession(e.address, token=t) for t in ("teacher", "teacher", "other"))
         served = RawSession(e.address, train=False, token="teacher")
         for session in (teacher, silent, other):
             session.step(0)
             session.step(1, 1.0)
-        write_file(tmp_path / "new", "teacher\nother train\n").replace(tokens)
+        write_file(tmp_path / "new", "teacher\nother train\nreader\n").replace(tokens)
         wait_for(lambda: len(e.running.service.sessions) == 2)
         for call in (lambda: teacher.step(2, 1.0), lambda: teacher.end(2, 1.0), teacher.reset):
             assert refused(call) == "NOT_FOUND SESSION_UNKNOWN"
+        assert refused(RawSession, e.address, token="reader") == "PERMISSION_DENIED NOT_PERMITTED"
         assert refused(RawSession, e.address, token="teacher") == "PERMISSION_DENIED NOT_PERMITTED"
         assert served.step(0).step_index == 0
         other.end(2, 1.0)
         (episode,) = e.episodes(1)
         dropped = {a.name: a.dropped_sessions for a in e.shipper.accounts()}
+        assert {actor for actor, _ in e.transport.ledger().actors} == {episode.episode_id.split("/")[1]}
+    assert all(name.startswith("external-") for name in dropped)
     assert dropped.pop(episode.episode_id.split("/")[1]) == 0
     assert list(dropped.values()) == [2]
 

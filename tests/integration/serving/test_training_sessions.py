@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,7 +27,7 @@ from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
 from tests.support.learning.toy import SPACES
 from tests.support.serving.calls import wait_for
-from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights, write_file
+from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights
 from tests.support.serving.training_sessions import Endpoint, RawSession, endpoint, refused
 
 pytestmark = pytest.mark.integration
@@ -206,20 +205,6 @@ def test_a_retry_changes_nothing_and_another_reward_is_aborted() -> None:
     assert end.episode_return == 2.0
 
 
-def test_a_training_session_samples_by_default() -> None:
-    def actions(address: str, seed: int, train: bool) -> list[list[int]]:
-        session = RawSession(address, train, seed=seed)
-        return [list(session.step(t, 0.0 if train and t else None).action) for t in range(4)]
-
-    with endpoint() as e:
-        sampled = [actions(e.address, seed, True) for seed in range(5)]
-        greedy = [actions(e.address, seed, False) for seed in range(5)]
-    for seed, chosen in enumerate(sampled):
-        decisions = oracle(from_weights(weights()), seed, 4)["decisions"]
-        assert chosen == [d.actions[0].tolist() for d in decisions[:4]]
-    assert sampled != greedy
-
-
 def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> None:
     nan, large = float("nan"), np.full(SPACES.obs_size, 1.1e6, np.float32)
     gap, untrained = "FAILED_PRECONDITION STEP_GAP", "FAILED_PRECONDITION NOT_TRAINING"
@@ -283,25 +268,6 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
     assert cut.bootstrap_value == pytest.approx(float(expected["decisions"][4].bootstrap_values[0]), abs=2e-5)
     np.testing.assert_array_equal(cut.final_obs, expected["obs"][4])
     assert (account.cut_sessions, account.dropped_sessions) == (1, 0)
-
-
-def test_only_tokens_with_the_scope_train_are_learned_from(tmp_path: Path) -> None:
-    tokens = write_file(tmp_path / "tokens", "teacher 2100-01-31 train\nother train\nreader\n")
-    with endpoint(tokens=tokens) as e:
-        assert refused(RawSession, e.address, token="reader") == "PERMISSION_DENIED NOT_PERMITTED"
-        reader = RawSession(e.address, train=False, token="reader")
-        reader.step(0)
-        for token, episodes in (("teacher", 2), ("other", 1)):
-            with PolicyClient(e.address, token=token) as client:
-                for number in range(episodes):
-                    with client.episode(number, SPACES) as episode:
-                        play(episode, 3)
-        names = {x.episode_id.split("/")[1] for x in e.episodes(3)}
-        accounts = {actor: row.accepted for (actor, _), row in e.transport.ledger().actors.items()}
-    assert len(names) == 2
-    assert sorted(accounts.values()) == [1, 2]
-    assert set(accounts) == names
-    assert all(name.startswith("external-") for name in names)
 
 
 def test_a_full_queue_slows_clients_and_loses_nothing() -> None:

@@ -17,7 +17,6 @@ from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, request_digest, step_request
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.sessions import StateTable
-from actors.sessions.noise import step_noise
 from actors.sessions.refusal import Code
 from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks, playable
@@ -101,12 +100,6 @@ def test_a_session_begins_with_a_zero_state_where_another_one_was() -> None:
     table.free(used)
     assert table.allocate() == used
     assert not any(bool(t.any()) for t in table.state)
-
-
-def test_noise_depends_on_seed_and_index_only() -> None:
-    assert step_noise(3, 4, 6).tolist() == step_noise(3, 4, 6).tolist()
-    draws = {step_noise(seed, index, 6)[0] for seed in range(20) for index in range(20)}
-    assert len(draws) == 400
 
 
 def test_every_declared_metric_is_exported() -> None:
