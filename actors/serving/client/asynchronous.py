@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from actors.serving.client.connection import Connection
 from actors.serving.client.episode import AsyncClientEpisode
-from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, get_model
+from actors.serving.client.operation import Call, Operation, get_model
+from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.client.step_stream import StepStream
 from actors.serving.status import error_of_call
 from actors.sessions.session import Answer, PolicyError
@@ -55,9 +56,9 @@ class AsyncPolicyClient(Connection):
 
     async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> AsyncSession:
         """Open a session; see `PolicyClient.open`. Raises `PolicyError`."""
-        protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
-        await self._perform(protocol.open())
-        return AsyncSession(self, protocol)
+        session = AsyncSession(self, spaces, seed, latest, state)
+        await self._perform(session.opening())
+        return session
 
     def episode(self, seed: int | None = None, spaces: Spaces | None = None) -> AsyncClientEpisode:
         """Begin an episode of your own environment that the server learns from; see `PolicyClient.episode`:
@@ -109,25 +110,14 @@ class AsyncPolicyClient(Connection):
         return stream
 
 
-class AsyncSession:
+class AsyncSession(SessionProtocol):
     """A session of `AsyncPolicyClient`: `PolicySession` with coroutine methods."""
-
-    def __init__(self, client: AsyncPolicyClient, protocol: SessionProtocol) -> None:
-        self._client, self._protocol = client, protocol
 
     async def __aenter__(self) -> AsyncSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    @property
-    def policy_version(self) -> int:
-        return self._protocol.policy_version
-
-    @property
-    def exported(self) -> bytes:
-        return self._protocol.exported
 
     async def step(
         self,
@@ -136,11 +126,11 @@ class AsyncSession:
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        answer: Answer = await self._client._perform(self._protocol.step(obs, blueprint_indices, masks, deterministic))
+        answer: Answer = await self._perform(self.stepping(obs, blueprint_indices, masks, deterministic))
         return answer
 
     async def reset(self, seed: int = 0) -> None:
-        await self._client._perform(self._protocol.reset(seed))
+        await self._perform(self.resetting(seed))
 
     async def close(self) -> None:
-        await self._client._perform(self._protocol.close())
+        await self._perform(self.closing())

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from actors.serving.client.connection import Connection
 from actors.serving.client.episode import ClientEpisode
-from actors.serving.client.session_protocol import Call, Operation, SessionProtocol, get_model
+from actors.serving.client.operation import Call, Operation, get_model
+from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.client.training_session import TrainingSession
 from actors.serving.status import error_of_call
-from actors.sessions.session import Answer, PolicyError, RecordedStep
+from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
@@ -65,9 +66,9 @@ class PolicyClient(Connection):
             state: `PolicySession.exported` of another session, which this one continues. `seed` and `latest` of that
                 session then apply.
         """
-        protocol = SessionProtocol(spaces, seed, latest, self.retry_budget, state)
-        self._perform(protocol.open())
-        return ClientSession(self, protocol)
+        session = ClientSession(self, spaces, seed, latest, state)
+        self._perform(session.opening())
+        return session
 
     def episode(self, seed: int | None = None, spaces: Spaces | None = None) -> ClientEpisode:
         """Begin an episode of your own environment that the server learns from; see `ClientEpisode`.
@@ -110,39 +111,15 @@ class PolicyClient(Connection):
             raise error_of_call(error) from error
 
 
-class ClientSession:
-    """A session of `PolicyClient`; see `PolicySession`."""
-
-    def __init__(self, client: PolicyClient, protocol: SessionProtocol) -> None:
-        self._client, self._protocol = client, protocol
+class ClientSession(SessionProtocol):
+    """A session of `PolicyClient`; see `PolicySession`. If `record` is set, `recorded` is what an episode records of
+    the last step."""
 
     def __enter__(self) -> ClientSession:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def record(self) -> bool:
-        """Whether the steps from now on are recorded; which sets `recorded`."""
-        return self._protocol.record
-
-    @record.setter
-    def record(self, record: bool) -> None:
-        self._protocol.record = record
-
-    @property
-    def recorded(self) -> RecordedStep | None:
-        """What an episode records of the last step; None unless `record` is set."""
-        return self._protocol.recorded
-
-    @property
-    def policy_version(self) -> int:
-        return self._protocol.policy_version
-
-    @property
-    def exported(self) -> bytes:
-        return self._protocol.exported
 
     def step(
         self,
@@ -151,11 +128,11 @@ class ClientSession:
         masks: ActionMasks,
         deterministic: bool = True,
     ) -> Answer:
-        answer: Answer = self._client._perform(self._protocol.step(obs, blueprint_indices, masks, deterministic))
+        answer: Answer = self._perform(self.stepping(obs, blueprint_indices, masks, deterministic))
         return answer
 
     def reset(self, seed: int = 0) -> None:
-        self._client._perform(self._protocol.reset(seed))
+        self._perform(self.resetting(seed))
 
     def close(self) -> None:
-        self._client._perform(self._protocol.close())
+        self._perform(self.closing())

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from actors.errors import UserError
-from actors.serving.client.session_protocol import Call, Operation, RetryBudget
+from actors.serving.client.operation import Call, Operation, RetryBudget
 from actors.serving.methods import make_stub
 from actors.serving.options import client_channel_options
 from actors.text_file import as_utf8

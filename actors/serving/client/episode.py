@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from actors.serving.client.connection import Connection
-from actors.serving.client.session_protocol import Operation, SessionProtocol, get_model, retry_call
+from actors.serving.client.operation import Operation, get_model, retry_call
+from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.messages import end_request
 from actors.sessions.refusal import Code, Reason
 from actors.sessions.session import Answer, PolicyError
@@ -81,15 +82,15 @@ class EpisodeProtocol:
         if spaces is None:
             model = yield from get_model(self._client.retry_budget)
             spaces = self._client.spaces = Spaces.from_json(model.spaces_json)
-        self._protocol = SessionProtocol(spaces, self._seed, False, self._client.retry_budget, train=True)
-        yield from self._protocol.open()
+        self._protocol = SessionProtocol(self._client, spaces, self._seed, train=True)
+        yield from self._protocol.opening()
 
     def _acting(self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike) -> Operation:
         """Take a step. Returns the action for the environment."""
         if (self._reward is None) != (self.answer is None):
             raise self._misuse("call reward() once after each act()")
         arrays = self._arrays(obs, mask, blueprint_indices)
-        answer: Answer = yield from self._protocol.step(*arrays, False, self._reward)
+        answer: Answer = yield from self._protocol.stepping(*arrays, False, self._reward)
         self.answer, self._reward = answer, None
         return self._env_action(answer)
 
@@ -99,7 +100,7 @@ class EpisodeProtocol:
             raise self._misuse("call reward() after the last act() of an episode")
         final = (None, None, None) if obs is None else self._arrays(obs, mask, blueprint_indices)
         request = end_request(self._reward, *final)
-        response: policy_pb2.EndEpisodeResponse = yield from self._protocol.end(request)
+        response: policy_pb2.EndEpisodeResponse = yield from self._protocol.ending(request)
         account = {field.name: getattr(response.account, field.name) for field in response.account.DESCRIPTOR.fields}
         self.summary = EpisodeSummary(response.episode_return, response.steps, response.policy_lag, account)
         return self.summary
@@ -108,7 +109,7 @@ class EpisodeProtocol:
         """Repeat the last step, if there is one."""
         request = self._protocol.last_request
         if request is not None and self.summary is None:
-            yield from retry_call("Step", request, self._protocol.retry_budget)
+            yield from retry_call("Step", request, self._client.retry_budget)
 
     def _env_action(self, answer: Answer) -> int | NDArray[Any]:
         heads = self.spaces.action.heads[: self.spaces.action.num_categorical]
@@ -161,7 +162,7 @@ class ClientEpisode(EpisodeProtocol):
             if kind is None and self._unended:
                 self._perform(self._ending())
         finally:
-            self._perform(self._protocol.close())
+            self._perform(self._protocol.closing())
 
     def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         """Return the next action: an int, or `[H]` with several heads.
@@ -185,7 +186,7 @@ class ClientEpisode(EpisodeProtocol):
 
     def abandon(self) -> None:
         """Leave the episode without an end, as a client that disappears: it is cut before its last step."""
-        self._perform(self._protocol.close())
+        self._perform(self._protocol.closing())
 
     def keep_alive(self) -> None:
         """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
@@ -216,7 +217,7 @@ class AsyncClientEpisode(EpisodeProtocol):
             if kind is None and self._unended:
                 await self._perform(self._ending())
         finally:
-            await self._perform(self._protocol.close())
+            await self._perform(self._protocol.closing())
 
     async def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         """See `ClientEpisode.act`."""

@@ -249,7 +249,7 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
             if how in ("close", "drop"):
                 episode.__exit__(KeyboardInterrupt)
             elif how == "reset":
-                client._perform(episode._protocol.reset(1))
+                client._perform(episode._protocol.resetting(1))
             elif how == "expire":
                 wait_for(lambda: not len(e.running.service.sessions))
                 with pytest.raises(SessionLost):
