@@ -17,7 +17,6 @@ from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.training import TrainingEpisode
 from actors.sessions.refusal import IMPORT_REQUIRED, Reason, Refusal
 
-MAX_CLOSED_IDS = 10_000  # ids of expired and evicted sessions that are remembered
 EVICT_AFTER_S = 3.0  # without a step, after which a session may be evicted when a new one needs its place
 
 
@@ -120,7 +119,6 @@ class SessionTable:
         self._clock, self._on_close, self._max_per_owner = clock, on_close, max_per_owner
         self._sessions: OrderedDict[str, Session] = OrderedDict()  # least recently used first
         self._counts: Counter[str] = Counter()  # open sessions by owner
-        self._closed_ids: OrderedDict[str, str] = OrderedDict()  # and their owners
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -135,25 +133,16 @@ class SessionTable:
         return session if session is not None and session.owner == owner else None
 
     def get(self, session_id: str, owner: str) -> Session:
-        """Return this owner's session. Raises `Refusal`, which tells an expired or evicted session from an unknown one,
-        such as that of another owner."""
+        """Return this owner's session. Raises `Refusal`, also for that of another owner."""
         session = self.find(session_id, owner)
-        if session is not None:
-            return session
-        required = {IMPORT_REQUIRED: "true"}
-        if self._closed_ids.get(session_id) == owner:
+        if session is None:
             raise Refusal(
-                Reason.SESSION_EXPIRED,
-                f"the session expired after {self.ttl_s:g} s without a step, or was evicted while idle: open it again "
-                "with its exported state",
-                **required,
-                session_ttl_s=self.ttl_s,
+                Reason.SESSION_UNKNOWN,
+                f"unknown session, or one that expired after {self.ttl_s:g} s without a step or was evicted: open it "
+                "again with its exported state, or open a new session",
+                **{IMPORT_REQUIRED: "true"},
             )
-        raise Refusal(
-            Reason.SESSION_UNKNOWN,
-            "unknown session: open it again with its exported state, or open a new session",
-            **required,
-        )
+        return session
 
     def open(
         self,
@@ -171,7 +160,6 @@ class SessionTable:
         session.last_used_s = self._clock()
         self._sessions[session.id] = session
         self._counts[owner] += 1
-        self._closed_ids.pop(session.id, None)
         return session
 
     def touch(self, session: Session) -> None:
@@ -203,7 +191,7 @@ class SessionTable:
             if session.pending is not None:
                 self.touch(session)
             else:
-                self._close_for_good(session)
+                self.close(session)
                 count += 1
         return count
 
@@ -222,7 +210,7 @@ class SessionTable:
                 break
             larger = not at_limit and self._counts[session.owner] > count
             if session.pending is None and (session.owner == owner or larger):
-                self._close_for_good(session)
+                self.close(session)
                 self.evicted += 1
                 return
         if at_limit:
@@ -234,13 +222,6 @@ class SessionTable:
             Reason.SESSIONS_FULL,
             f"{len(self)} sessions are open, the limit of this server: close some, or try again later",
         )
-
-    def _close_for_good(self, session: Session) -> None:
-        """Close a session, and remember that it was open."""
-        self.close(session)
-        self._closed_ids[session.id] = session.owner
-        if len(self._closed_ids) > MAX_CLOSED_IDS:
-            self._closed_ids.popitem(last=False)
 
 
 class VersionPins:
