@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +14,8 @@ from typing import NamedTuple, cast
 
 import grpc
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from actors.errors import UserError
 from actors.sessions.refusal import Reason, Refusal
@@ -152,6 +153,9 @@ def _unix_time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
+_UNUSABLE = (OSError, ValueError, TypeError)  # a missing file, no PEM, a key with a passphrase
+
+
 class CertificateReloader:
     """Check the files at every TLS handshake, and use new ones as soon as key and certificate match.
 
@@ -165,7 +169,7 @@ class CertificateReloader:
         try:
             self._stamp = self._file_stamp()
             self._read()
-        except OSError as error:
+        except _UNUSABLE as error:
             raise UserError(f"cannot use the TLS files ({error}): give PEM files without a passphrase") from error
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -183,7 +187,7 @@ class CertificateReloader:
                     return None
                 self._stamp = stamp
                 configuration = self._read()
-            except OSError as error:
+            except _UNUSABLE as error:
                 self._log.error("certificate not reloaded: the previous one stays in use", reason=str(error))
                 return None
             self._log.info("certificate reloaded", path=str(self._certificate))
@@ -193,15 +197,15 @@ class CertificateReloader:
         return tuple(n for p in (self._certificate, self._key, self._client_ca) if p is not None for n in _stamp(p))
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
-        """Read and check the files. Raises `OSError`, also for files that gRPC could not use."""
+        """Read and check the files. Raises one of `_UNUSABLE`."""
+        key, certificate = self._key.read_bytes(), self._certificate.read_bytes()
+        public_key = x509.load_pem_x509_certificates(certificate)[0].public_key()
+        if load_pem_private_key(key, None).public_key() != public_key:
+            raise ValueError(f"{self._key} is not the key of {self._certificate}")
         authority = self._client_ca.read_bytes() if self._client_ca is not None else None
-        pair = self._key.read_bytes(), self._certificate.read_bytes()
-        checked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # Without the password, OpenSSL would ask for one on the terminal.
-        checked.load_cert_chain(self._certificate, self._key, password=lambda: b"")
-        if self._client_ca is not None:
-            checked.load_verify_locations(self._client_ca)
-        return grpc.ssl_server_certificate_configuration([pair], authority)
+        if authority is not None:
+            x509.load_pem_x509_certificates(authority)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
