@@ -33,6 +33,7 @@ class ServedModel:
         self.version, self.generation = weights.version, weights.generation
         self.recorded_version = weights.version  # that an episode records, see `RecordedStep.version`
         self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
+        self.sessions = 0  # that are pinned to this version
         self._weights, self._device, self._lock = weights, device, threading.Lock()
         self._programs: dict[int, Program] = {}
         spaces = spaces_of(weights)
@@ -60,7 +61,7 @@ class ServedRule(ServedModel):
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
         self.name, self.version, self.generation, self.recorded_version = name, 0, 0, RULE_VERSION
-        self.state_stride, self.burn_in = 1, 0
+        self.state_stride, self.burn_in, self.sessions = 1, 0, 0
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
         self._programs, self._lock = {}, threading.Lock()
@@ -70,7 +71,7 @@ class ServedRule(ServedModel):
 
 
 class ModelVersions:
-    """The newest version, and older ones that are still in use; see `VersionPins`."""
+    """The newest version, and older ones to which sessions are pinned."""
 
     def __init__(self, source: WeightSet | ServedRule, device: torch.device) -> None:
         self.device = device
@@ -100,11 +101,11 @@ class ModelVersions:
         """Make `model` the newest version."""
         self.newest = model
         self.held.append(model)
+        self.release_unused()
 
-    def release(self, model: ServedModel) -> None:
-        """Let go of a version that is no longer used, unless it is the newest."""
-        if model is not self.newest:
-            self.held.remove(model)
+    def release_unused(self) -> None:
+        """Let go of versions to which no session is pinned, except the newest."""
+        self.held = [model for model in self.held if model.sessions or model is self.newest]
 
     def find(self, version: int) -> ServedModel | None:
         """Return the version if it is held."""

@@ -14,7 +14,7 @@ from actors.serving.server.collector import EpisodeCollector
 from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
-from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable, VersionPins
+from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
 from actors.serving.server.training import Ended, TrainingEpisode, recorded_step
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session_state import seal, unseal
@@ -44,7 +44,6 @@ class PolicyService:
         self.collector = collector
         self._key = key
         state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
-        self.pins = VersionPins(models, options.max_versions, metrics.moved.inc)
         self.sessions = SessionTable(
             state_table, options.session_ttl_s, time.monotonic, self._on_close,
             lambda: None if tokens is None else tokens.share(options.max_sessions),
@@ -73,8 +72,12 @@ class PolicyService:
         return count
 
     def adopt(self, model: ServedModel) -> None:
-        """Serve `model` as the newest version."""
-        self.pins.adopt(model)
+        """Serve `model` as the newest version. Beyond `max_versions`, the oldest is released: its sessions move."""
+        self.models.adopt(model)
+        surplus = self.models.held[: -self.options.max_versions]
+        for session in self.sessions if surplus else ():
+            if session.pinned in surplus:
+                self._move(session)
         self.metrics.swaps.inc()
         self.update_gauges()
 
@@ -113,7 +116,24 @@ class PolicyService:
         """Pin a new session, and begin its episode if `collector` learns from it."""
         if collector is not None:
             session.training = TrainingEpisode(session.seed, session.layout.spaces.hash, collector, session.owner)
-        self.pins.pin(session)
+        self._pin(session)
+
+    def _pin(self, session: Session, model: ServedModel | None = None) -> None:
+        """Have a session keep a version, by default the newest, unless it is `latest`."""
+        if not session.latest:
+            session.pinned = model or self.models.newest
+            session.pinned.sessions += 1
+
+    def _unpin(self, session: Session) -> None:
+        """Undo `_pin`: the session takes the version that is the newest at its next step."""
+        if session.pinned is not None:
+            session.pinned.sessions -= 1
+            session.pinned = None
+            self.models.release_unused()
+
+    def _move(self, session: Session) -> None:
+        self._unpin(session)
+        self.metrics.moved.inc()
 
     def _import_session(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
         """Continue an exported session. If it is still open here and not behind the export, it is kept unchanged, so
@@ -132,7 +152,7 @@ class PolicyService:
             self.sessions.close(existing)
         layout = self.models.layout(request.spaces_hash)
         session = self.sessions.open(layout, state.seed, state.latest, state.session_id, owner)
-        self.pins.pin(session, self.models.find(state.policy_version))
+        self._pin(session, self.models.find(state.policy_version))
         session.next_index, session.last_digest, session.last_response = (
             state.next_step_index, state.last_request, state.last_response
         )  # fmt: skip
@@ -153,7 +173,7 @@ class PolicyService:
         return session.pinned or self.models.newest
 
     def _on_close(self, session: Session) -> None:
-        self.pins.unpin(session)
+        self._unpin(session)
         if session.training is not None:
             session.training.abandon()
 
@@ -255,13 +275,13 @@ class PolicyService:
             self.sessions.touch(session)  # also if it has to wait for the queue
             episode.check_step(index, reward, query, request)
             if episode.segment_full:
-                self.pins.unpin(session)
+                self._unpin(session)
             elif episode.collector.outdated(self._model(session), self.models.newest):
-                self.pins.move(session)
+                self._move(session)
         elif reward is not None:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
         if session.pinned is None:
-            self.pins.pin(session)
+            self._pin(session)
         session.pending = PendingStep(index, requested, export, [waiter], reward=reward, record=request.record)
         self.sessions.touch(session)
         self.batcher.submit(QueuedStep(session, query, session.pending))

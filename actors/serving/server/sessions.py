@@ -1,5 +1,4 @@
-"""`SessionTable`: the open sessions, when they expire or are evicted, and the table of their recurrent states; and
-`VersionPins`: the versions of the weights that they use."""
+"""`SessionTable`: the open sessions, when they expire or are evicted, and the table of their recurrent states."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import torch
 
 from actors.policy.state import PolicyState, StateSizes
 from actors.serving.messages import MessageLayout
-from actors.serving.server.models import ModelVersions, ServedModel
+from actors.serving.server.models import ServedModel
 from actors.serving.server.training import TrainingEpisode
 from actors.sessions.refusal import IMPORT_REQUIRED, Reason, Refusal
 
@@ -47,7 +46,7 @@ class Session:
     seed: int
     latest: bool  # whether it always uses the newest version
     owner: str = ""  # hash of the token that opened it; "" if tokens are not used
-    pinned: ServedModel | None = None  # None: the newest at its next step; set by `VersionPins`
+    pinned: ServedModel | None = None  # None: the newest at its next step
     training: TrainingEpisode | None = None  # its episode, if it is a training session
     next_index: int = 0
     hazard: float = 0.0  # see `actors.policy.median`
@@ -222,47 +221,3 @@ class SessionTable:
             Reason.SESSIONS_FULL,
             f"{len(self)} sessions are open, the limit of this server: close some, or try again later",
         )
-
-
-class VersionPins:
-    """The versions that sessions are pinned to.
-
-    A session keeps the version with which it began, unless it is `latest`. At most `max_versions` are held, the newest
-    included. Beyond that the oldest one is released: its sessions move to the version that is the newest at their next
-    step, and `on_move` is called for each.
-    """
-
-    def __init__(self, models: ModelVersions, max_versions: int, on_move: Callable[[], None]) -> None:
-        self._models, self._max_versions, self._on_move = models, max_versions, on_move
-        self._sessions: dict[ServedModel, dict[str, Session]] = {}  # by version and id
-
-    def pin(self, session: Session, model: ServedModel | None = None) -> None:
-        """Pin a session that is not pinned to `model`, by default the newest version, unless it is `latest`."""
-        if not session.latest:
-            session.pinned = model or self._models.newest
-            self._sessions.setdefault(session.pinned, {})[session.id] = session
-
-    def unpin(self, session: Session) -> None:
-        """Undo `pin`, if the session is pinned."""
-        model, session.pinned = session.pinned, None
-        if model is None:
-            return
-        del self._sessions[model][session.id]
-        if not self._sessions[model]:
-            del self._sessions[model]
-            self._models.release(model)
-
-    def move(self, session: Session) -> None:
-        """Have a session use the version that is the newest at its next step."""
-        self.unpin(session)
-        self._on_move()
-
-    def adopt(self, model: ServedModel) -> None:
-        """Make `model` the newest version, and release those that are not used and those beyond `max_versions`."""
-        previous = self._models.newest
-        self._models.adopt(model)
-        if previous not in self._sessions:
-            self._models.release(previous)
-        for oldest in self._models.held[: -self._max_versions]:
-            for session in list(self._sessions[oldest].values()):
-                self.move(session)

@@ -27,9 +27,7 @@ def served_versions(device: torch.device) -> None:
     def answers(to: torch.device) -> list[Any]:
         models, found = ModelVersions(weights(1, 1), to), []
         for version in range(2, 5):
-            previous = models.newest
             models.adopt(models.build(weights(version, version)))
-            models.release(previous)
             states = toy_network().initial_state(2)
             found += _steps(models.newest.programs(SPACES), SPACES, PolicyState(*(t.to(to) for t in states)), 1)
         return found
