@@ -55,7 +55,7 @@ def _served(policy: str) -> Iterator[str]:
     source = ServedRule(policy) if named else read_weights(Path(policy))
     configure_log("text", logging.WARNING)
     with serve_in_thread(ServeOptions(listen="127.0.0.1:0", max_sessions=8), source) as running:
-        yield running.server.address
+        yield running.address
 
 
 def _show(decisions: list[Decision], console: Console) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import grpc
 import structlog
@@ -61,7 +61,7 @@ PolicySource = WeightSource | WeightSet | ServedRule
 
 
 class PolicyServer:
-    """The policy server. Await `start`, then `run`, which returns after `stop` is set. `start` sets `address`."""
+    """The policy server. Await `start`, which sets `address`, then `run`, which returns after `stop` is set."""
 
     def __init__(
         self,
@@ -88,13 +88,17 @@ class PolicyServer:
 
     async def start(self) -> None:
         """Listen on the address. Health is NOT_SERVING until `run` has loaded weights. Raises `UserError`."""
+        self.loop = asyncio.get_running_loop()
         for name in ("", SERVICE):
             await self._health.set(name, _NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._server.add_generic_rpc_handlers((self.handlers.generic_handler(),))
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        listen, credentials = self.options.listen, _credentials(self.options)
+        listen, options = self.options.listen, self.options
+        credentials = None
+        if options.tls_cert is not None and options.tls_key is not None:
+            credentials = CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
         if listen.startswith("unix:") and _accepts_connections(listen.removeprefix("unix:")):
             raise UserError(f"a server listens on {listen} already: give --listen another address")
         try:
@@ -239,12 +243,6 @@ async def _freeze_loaded_objects(server: PolicyServer) -> None:
     gc.freeze()
 
 
-def _credentials(options: ServeOptions) -> grpc.ServerCredentials | None:
-    if options.tls_cert is None or options.tls_key is None:
-        return None
-    return CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
-
-
 def _possible_connections() -> int:
     """Return how many connections the limit of open files allows, which is raised if possible."""
     files = MAX_CONNECTIONS + RESERVED_FILES
@@ -275,28 +273,20 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-class ServerThread(NamedTuple):
-    """A running server, its event loop and its thread."""
-
-    server: PolicyServer
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
-
-
 @contextmanager
 def serve_in_thread(
     options: ServeOptions,
     source: PolicySource,
     external: ExternalConfig | None = None,
     sink: EpisodeSink | None = None,
-) -> Iterator[ServerThread]:
+) -> Iterator[PolicyServer]:
     """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
-    ready: Future[tuple[PolicyServer, asyncio.AbstractEventLoop]] = Future()
+    ready: Future[PolicyServer] = Future()
 
     async def main() -> None:
         server = PolicyServer(options, source, external, sink)
         await server.start()
-        ready.set_result((server, asyncio.get_running_loop()))
+        ready.set_result(server)
         await server.run()
 
     def run() -> None:
@@ -309,12 +299,10 @@ def serve_in_thread(
 
     thread = threading.Thread(target=run, name="policy-server")
     thread.start()
+    server = ready.result(TIMEOUT_S)
     try:
-        server, loop = ready.result(TIMEOUT_S)
-        yield ServerThread(server, loop, thread)
+        yield server
     finally:
-        if ready.done() and ready.exception() is None:
-            server, loop = ready.result()
-            with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
-                loop.call_soon_threadsafe(server.stop.set)
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
+            server.loop.call_soon_threadsafe(server.stop.set)
         thread.join(TIMEOUT_S)

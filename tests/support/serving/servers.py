@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from tests.support.learning.toy import SPACES, random_masks, toy_network
+from tests.support.serving.calls import wait_for
 
 CALL_S = 30.0
 
@@ -63,8 +62,8 @@ class FakeWeightStore:
 class RunningServer:
     """A running server."""
 
-    def __init__(self, server: PolicyServer, loop: asyncio.AbstractEventLoop) -> None:
-        self.server, self.loop = server, loop
+    def __init__(self, server: PolicyServer) -> None:
+        self.server, self.loop = server, server.loop
 
     @property
     def address(self) -> str:
@@ -98,11 +97,11 @@ def serving(
 ) -> Iterator[RunningServer]:
     """Run a server during a `with` block; with `loaded`, wait until it serves."""
     serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
-    with serve_in_thread(serve_options, source or weights(), external, sink) as server_thread:
-        while loaded and server_thread.server.handlers.service is None and server_thread.thread.is_alive():
-            time.sleep(0.01)
-        yield RunningServer(server_thread.server, server_thread.loop)
-    assert not server_thread.thread.is_alive(), "the server did not stop"
+    with serve_in_thread(serve_options, source or weights(), external, sink) as server:
+        running = RunningServer(server)
+        if loaded:
+            wait_for(lambda: running.service is not None, CALL_S)
+        yield running
 
 
 def write_file(path: Path, text: str) -> Path:

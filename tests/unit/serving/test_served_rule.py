@@ -31,7 +31,7 @@ def make(slots: int) -> SeedTrainingEnv:
 @pytest.mark.parametrize("slots", [1, 4])
 def test_a_served_rule_acts_as_in_this_process(tmp_path: Path, slots: int) -> None:
     options = ServeOptions(listen=f"unix:{tmp_path / 'socket'}")
-    with serve_in_thread(options, ServedRule(RULE)) as running, PolicyClient(running.server.address) as client:
+    with serve_in_thread(options, ServedRule(RULE)) as running, PolicyClient(running.address) as client:
         env, own = make(slots), make(slots)
         session, local = client.open(env.spaces), LocalRule(RULE).open(own.spaces)
         (seen, info), (seen_here, info_here) = env.reset(seed=1), own.reset(seed=1)
