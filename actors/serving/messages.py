@@ -25,10 +25,6 @@ _INT_TYPES: dict[int, np.dtype[np.signedinteger]] = {
     episode_pb2.DTYPE_INT32: np.dtype("<i4"),
     episode_pb2.DTYPE_INT64: np.dtype("<i8"),
 }
-_DTYPE_NAMES: dict[episode_pb2.Dtype, str] = {
-    episode_pb2.DTYPE_FLOAT32: "float32",
-    episode_pb2.DTYPE_BITS: "bits",
-}
 _NOT_FINITE = "obs contains NaN or Inf: encode missing features with their documented values"
 _OUT_OF_RANGE = "blueprint_indices must be between -1 (empty) and {}"
 _UNPLAYABLE = "the masks allow no op, or allow an op but no choice for one of its heads"
@@ -46,7 +42,7 @@ class ArraySpec:
     def read(self, array: episode_pb2.Array) -> bytes:
         """Return the bytes of `array`. Raises `Refusal` if its dtype, shape or size is wrong."""
         if array.dtype != self.dtype:
-            expected = f"{_DTYPE_NAMES[self.dtype]} ({self.dtype})"
+            expected = f"{episode_pb2.Dtype.Name(self.dtype)} ({self.dtype})"
             raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has dtype {array.dtype}, expected {expected}")
         if array.shape != self.shape:
             raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has shape {list(array.shape)}, expected {self.shape}")

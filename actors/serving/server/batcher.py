@@ -20,7 +20,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ import torch
 
 from actors.policy.median import has_median, median_noise, next_hazard
 from actors.rng import Purpose, stream
-from actors.serving.messages import MessageLayout, StepBatch, StepQuery, make_step_batch
+from actors.serving.messages import MessageLayout, StepBatch, make_step_batch
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import PendingStep, Session, StateTable
 from actors.serving.server.training import StepRecord, as_fleet_step
@@ -42,15 +41,6 @@ BUSY = 0.4  # CPU time of the thread over elapsed time, above which a wait is ex
 LOADED = 0.7  # the same over the last `LOAD_S`, above which a batch waits although no session is expected
 LOAD_S = 0.005
 RECHECK_S = 0.0005  # between two checks of an extended wait
-
-
-@dataclass(slots=True)
-class QueuedStep:
-    """A step that waits for a batch."""
-
-    session: Session
-    query: StepQuery
-    pending: PendingStep
 
 
 class BatchResult(NamedTuple):
@@ -74,14 +64,14 @@ class Batcher:
         self,
         state_table: StateTable,
         newest: Callable[[], ServedModel],
-        finish: Callable[[QueuedStep, BatchResult | Exception, int], None],
+        finish: Callable[[PendingStep, BatchResult | Exception, int], None],
         observe: Callable[[int, float], None],
         max_batch: int = MAX_BATCH,
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         self._state_table, self._newest, self._finish, self._observe = state_table, newest, finish, observe
         self._max_batch, self._max_wait_s = max_batch, max_wait_s
-        self._waiting: list[QueuedStep] = []
+        self._waiting: list[PendingStep] = []
         self._timer: asyncio.Handle | None = None
         self._first_s = self._worked_s = 0.0  # arrival of the first waiting step: wall clock, CPU time of the thread
         self._loaded = False
@@ -92,7 +82,7 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def submit(self, step: QueuedStep) -> None:
+    def submit(self, step: PendingStep) -> None:
         """Add a step to the next batch."""
         self._waiting.append(step)
         now, session = time.monotonic(), step.session
@@ -146,13 +136,13 @@ class Batcher:
             answered_s, session = self._answered.popleft()
             self._expected -= session.expected_s == answered_s
 
-    def _run(self, batch: Sequence[QueuedStep]) -> None:
+    def _run(self, batch: Sequence[PendingStep]) -> None:
         """Run one forward pass per model and spaces. Steps whose clients have all cancelled are dropped."""
-        groups: dict[tuple[int, int], tuple[ServedModel, MessageLayout, list[QueuedStep]]] = {}
+        groups: dict[tuple[int, int], tuple[ServedModel, MessageLayout, list[PendingStep]]] = {}
         newest = self._newest()
         for step in batch:
             session = step.session
-            if step.pending.abandoned():
+            if step.abandoned():
                 session.pending = None
                 continue
             model = session.pinned or newest
@@ -167,7 +157,7 @@ class Batcher:
                     self._finish(step, error, 0)
             self._observe(len(steps), time.perf_counter() - start)
 
-    def _run_group(self, model: ServedModel, layout: MessageLayout, steps: list[QueuedStep]) -> None:
+    def _run_group(self, model: ServedModel, layout: MessageLayout, steps: list[PendingStep]) -> None:
         batch = make_step_batch([step.query for step in steps], layout)
         if any(batch.refusals):
             for step, refusal in zip(steps, batch.refusals, strict=True):
@@ -182,7 +172,7 @@ class Batcher:
             self._finish(step, result, i)
 
     def _forward(
-        self, model: ServedModel, layout: MessageLayout, steps: list[QueuedStep], batch: StepBatch
+        self, model: ServedModel, layout: MessageLayout, steps: list[PendingStep], batch: StepBatch
     ) -> BatchResult:
         given = batch.obs, batch.blueprint_indices, batch.masks
         program, states = model.program(layout.spaces), self._state_table.state
@@ -192,8 +182,8 @@ class Batcher:
         medians = has_median(layout.spaces)
         noise, greedy = median_noise(hazard, heads), deterministic & (not medians)
         for i in map(int, np.flatnonzero(~deterministic)):
-            noise[i] = step_noise(steps[i].session.seed, steps[i].pending.step_index, heads)
-        recording = any(step.session.training is not None or step.pending.record for step in steps)
+            noise[i] = step_noise(steps[i].session.seed, steps[i].step_index, heads)
+        recording = any(step.session.training is not None or step.record for step in steps)
         before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
         decision = program.run(*given, states, rows, noise, greedy)
         if medians:

@@ -9,7 +9,7 @@ import numpy as np
 
 from actors.serving.messages import end_digest, parse_step, request_digest
 from actors.serving.options import ServeOptions
-from actors.serving.server.batcher import Batcher, BatchResult, QueuedStep
+from actors.serving.server.batcher import Batcher, BatchResult
 from actors.serving.server.collector import EpisodeCollector
 from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
@@ -282,30 +282,30 @@ class PolicyService:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
         if session.pinned is None:
             self._pin(session)
-        session.pending = PendingStep(index, requested, export, [waiter], reward=reward, record=request.record)
+        session.pending = PendingStep(session, query, index, requested, export, [waiter], reward, request.record)
         self.sessions.touch(session)
-        self.batcher.submit(QueuedStep(session, query, session.pending))
+        self.batcher.submit(session.pending)
         return waiter
 
-    def _finish(self, step: QueuedStep, outcome: BatchResult | Exception, row: int) -> None:
+    def _finish(self, step: PendingStep, outcome: BatchResult | Exception, row: int) -> None:
         """Handle the outcome of one step: store the answer, advance the session, and answer the waiting calls."""
-        session, pending = step.session, step.pending
-        if session.pending is not pending:  # it has ended, before an error in another step of its batch
+        session = step.session
+        if session.pending is not step:  # it has ended, before an error in another step of its batch
             return
         session.pending = None
         if isinstance(outcome, Exception):
-            for waiter in pending.waiters:
+            for waiter in step.waiters:
                 if not waiter.done():
                     waiter.set_exception(outcome)
         else:
-            self._answer(session, pending, outcome, row)
-        if pending.closing:
+            self._answer(session, step, outcome, row)
+        if step.closing:
             self.sessions.close(session)
 
-    def _answer(self, session: Session, pending: PendingStep, outcome: BatchResult, row: int) -> None:
+    def _answer(self, session: Session, step: PendingStep, outcome: BatchResult, row: int) -> None:
         response = policy_pb2.StepResponse(
             session_id=session.id,
-            step_index=pending.step_index,
+            step_index=step.step_index,
             action=outcome.actions[row],
             log_probs=outcome.log_probs[row],
             value=outcome.values[row],
@@ -315,15 +315,15 @@ class PolicyService:
             response.continuous.extend(
                 continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])).tolist()
             )
-        if pending.record and outcome.record is not None:
+        if step.record and outcome.record is not None:
             response.record.CopyFrom(recorded_step(outcome.record, row))
-        session.last_response, session.last_digest = response.SerializeToString(), pending.digest
-        session.next_index = pending.step_index + 1
+        session.last_response, session.last_digest = response.SerializeToString(), step.digest
+        session.next_index = step.step_index + 1
         if session.training is not None and outcome.record is not None:
-            session.training.record(outcome.record, row, pending.reward)
+            session.training.record(outcome.record, row, step.reward)
         self.metrics.steps.inc()
-        result = self._response_bytes(session, pending.export)
-        for waiter in pending.waiters:
+        result = self._response_bytes(session, step.export)
+        for waiter in step.waiters:
             if not waiter.done():
                 waiter.set_result(result)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from actors.policy.state import PolicyState, StateSizes
-from actors.serving.messages import MessageLayout
+from actors.serving.messages import MessageLayout, StepQuery
 from actors.serving.server.models import ServedModel
 from actors.serving.server.training import TrainingEpisode
 from actors.sessions.refusal import IMPORT_REQUIRED, Reason, Refusal
@@ -23,6 +23,8 @@ EVICT_AFTER_S = 3.0  # without a step, after which a session may be evicted when
 class PendingStep:
     """A step in progress, and the calls that wait for it."""
 
+    session: Session
+    query: StepQuery
     step_index: int
     digest: bytes
     export: bool  # whether a call wants the exported state

@@ -14,7 +14,7 @@ import torch
 
 from actors.serving.messages import MessageLayout, parse_step, step_request
 from actors.serving.server import batcher
-from actors.serving.server.batcher import BUSY_WAITS, LOAD_S, RECENT_S, Batcher, BatchResult, QueuedStep
+from actors.serving.server.batcher import BUSY_WAITS, LOAD_S, RECENT_S, Batcher, BatchResult
 from actors.serving.server.models import ModelVersions
 from actors.serving.server.sessions import PendingStep, Session, StateTable
 from tests.support.learning.toy import SPACES
@@ -37,7 +37,7 @@ class BatcherHarness:
     def step(self, session: int) -> None:
         waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         query = parse_step(step_request("s", 0, *step_inputs(session, 0), True, False), LAYOUT)
-        self.batcher.submit(QueuedStep(self.sessions[session], query, PendingStep(0, b"", False, [waiter])))
+        self.batcher.submit(PendingStep(self.sessions[session], query, 0, b"", False, [waiter]))
 
     async def answered(self, *sessions: int) -> None:
         """Answer a step of these sessions, so that their next steps are expected."""
@@ -51,7 +51,7 @@ class BatcherHarness:
     def _observe(self, steps: int, seconds: float) -> None:
         self.passes.append((time.monotonic() - self.start_s, steps))
 
-    def _finish(self, entry: QueuedStep, outcome: BatchResult | Exception, row: int) -> None:
+    def _finish(self, entry: PendingStep, outcome: BatchResult | Exception, row: int) -> None:
         assert isinstance(outcome, BatchResult), outcome
 
 

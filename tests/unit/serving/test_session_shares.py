@@ -11,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.policy.state import StateSizes
-from actors.serving.messages import MessageLayout
+from actors.serving.messages import MessageLayout, parse_step, step_request
 from actors.serving.server.sessions import EVICT_AFTER_S, PendingStep, SessionTable, StateTable
 from actors.sessions.refusal import Refusal
 from tests.support.examples import examples
 from tests.support.learning.toy import SPACES
+from tests.support.serving.servers import step_inputs
 
 ROWS, SHARE = 6, 2
 LAYOUT = MessageLayout(SPACES)
+QUERY = parse_step(step_request("", 0, *step_inputs(0, 0), True, False), LAYOUT)
 
 
 @dataclass
@@ -77,7 +79,7 @@ def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[
                 sessions.touch(session)
                 known[chosen].last_used_s = now
             elif kind == "s" and session.pending is None:
-                session.pending, known[chosen].busy = PendingStep(0, b"", False), True
+                session.pending, known[chosen].busy = PendingStep(session, QUERY, 0, b"", False), True
             elif kind == "s":
                 session.pending, known[chosen].busy = None, False
                 sessions.touch(session)  # as when a step starts: the wait for its batch is short
