@@ -29,7 +29,7 @@ def served_versions(device: torch.device) -> None:
         for version in range(2, 5):
             models.adopt(models.build(weights(version, version)))
             states = toy_network().initial_state(2)
-            found += _steps(models.newest.programs(SPACES), SPACES, PolicyState(*(t.to(to) for t in states)), 1)
+            found += _steps(models.newest.program(SPACES), SPACES, PolicyState(*(t.to(to) for t in states)), 1)
         return found
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
@@ -60,7 +60,7 @@ def rule(device: torch.device) -> None:
     def answers(to: torch.device) -> list[Any]:
         models = ModelVersions(ServedRule("fixed-column:double@1"), to)
         states = PolicyState.zeros(models.state_sizes, 2, to)
-        return _steps(models.newest.programs(models.spaces), models.spaces, states, 3)
+        return _steps(models.newest.program(models.spaces), models.spaces, states, 3)
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
         same(ours, theirs)
