@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 
 from actors.serving.messages import step_request
 from actors.sessions.local import LocalPolicy
@@ -31,14 +31,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def as_json(step: int) -> dict[str, Any]:
-    request = step_request("", step, *step_inputs(0, step), True, False)
-    names = ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask")
-    types = {1: "DTYPE_FLOAT32", 3: "DTYPE_INT16", 6: "DTYPE_BITS"}
-    arrays = {name: getattr(request, name) for name in names}
-    return {
-        name: {"dtype": types[a.dtype], "shape": list(a.shape), "data": base64.b64encode(a.data).decode()}
-        for name, a in arrays.items()
-    }
+    """Return the arrays of a request."""
+    request = MessageToDict(
+        step_request("", step, *step_inputs(0, step), True, False), preserving_proto_field_name=True
+    )
+    return {name: value for name, value in request.items() if isinstance(value, dict)}
 
 
 def test_a_node_client_steps_a_session(node: Path) -> None:
