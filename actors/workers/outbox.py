@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from actors.codec import encode_episode
-from actors.transport.base import EpisodeHeader, Miscounted, Producer, PutReply, PutStatus
+from actors.transport.base import EpisodeHeader, Miscounted, PutReply, PutStatus
 from actors.transport.ledger import ActorLedger
+from actors.transport.redis import Transport
 from actors.types.episode import Episode
 
 LONGEST_WAIT_S = 0.5  # for room in the queue, before it is tried again
@@ -36,7 +37,7 @@ class Outbox:
     reported to the store with the counts: seconds since the start, seconds spent waiting, and so on.
     """
 
-    def __init__(self, producer: Producer, run: str, actor: str, incarnation: int, capacity_steps: int) -> None:
+    def __init__(self, producer: Transport, run: str, actor: str, incarnation: int, capacity_steps: int) -> None:
         self.producer, self.run, self.actor, self.incarnation = producer, run, actor, incarnation
         self.capacity_steps = capacity_steps
         self.counts = EpisodeCounts()

@@ -17,7 +17,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
 from actors.rollout.sampler import make_sampler
 from actors.rollout.wave import Policy, Provenance
-from actors.transport.base import NewIncarnation, NoFunctions, Transport
+from actors.transport.base import NewIncarnation, NoFunctions
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from actors.workers.outbox import Outbox
@@ -104,18 +104,14 @@ class RolloutWorker:
         restarted: bool = False,
         report: Callable[[Mapping[str, float]], None] = lambda metrics: None,
         heartbeat: Heartbeat | None = None,
-        transport: Transport | None = None,
         max_busy_wait_s: float = MAX_BUSY_WAIT_S,
     ) -> None:
-        """`transport` replaces the connection to `settings.redis`."""
         self.settings, self._max_busy_wait_s = settings, max_busy_wait_s
         acting = settings.acting
         self._heartbeat = heartbeat or Heartbeat()
         self._retry = Retry(heartbeat=self._heartbeat)
         self._report = report
-        self.transport: Transport = transport or self._retry(
-            lambda: connect(settings.redis, acting.queue, settings.namespace)
-        )
+        self.transport = self._retry(lambda: connect(settings.redis, acting.queue, settings.namespace))
         self.name = settings.name
         began = time.monotonic()
         new = self._retry(lambda: self._new_incarnation(began))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from actors.codec import InvalidWeights
-from actors.transport.base import WeightStore
+from actors.transport.redis import Transport
 from actors.types.weights import WeightSet
 
 log = logging.getLogger(__name__)
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 class WeightClient:
     """Reads weights from a store. `damaged` counts the fetches that failed their checks."""
 
-    def __init__(self, store: WeightStore) -> None:
+    def __init__(self, store: Transport) -> None:
         self.store = store
         self.damaged = 0
 

@@ -23,7 +23,6 @@ SHORT = {
     "gym.id": "--env",
     "external.spaces": "--spaces",
     "actors.gpus_per_actor": "--gpus_per_actor",
-    "queue.weights_redis": "--weights_redis",
 }
 COMMON = (
     "gym.id", "env.tasks", "external.spaces", "run.name", "run.seed", "run.init_from", "run.redis", "run.address",

@@ -32,11 +32,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 UPDATES = 4
 
 
-@pytest.fixture
-def store(embedded_redis: EmbeddedRedis, namespace: str) -> Store:
-    return Store(embedded_redis.url, namespace)
-
-
 def fork(body: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:

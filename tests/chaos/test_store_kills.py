@@ -147,7 +147,7 @@ def test_calls_wait_for_a_server_that_is_loading_its_file(monkeypatch: pytest.Mo
         transport = connect(server.url)
         transport.open_generation(-1, "learner")
         assert transport.put(header(0), b"payload").status is PutStatus.OK
-        pipeline = transport.queue.client.pipeline(transaction=False)
+        pipeline = transport.server.client.pipeline(transaction=False)
         for i in range(10_000):
             pipeline.set(f"filler{i}", "x")
         pipeline.execute()

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from actors.codec import decode_episode, encode_episode
-from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, Malformed, Transport
+from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, Malformed
 from actors.transport.ledger import ActorLedger, LedgerError
+from actors.transport.redis import Transport
 from actors.types.episode import InvalidEpisode
 from tests.support.builders import make_episode, make_weights
 from tests.support.episodes import episodes_equal
@@ -56,8 +57,8 @@ def test_a_sequence_number_is_accepted_once(transport: Transport) -> None:
     assert counts(transport, "accepted", "trained") == (4, 4)
 
 
-def test_episodes_and_bytes_are_limited_but_an_empty_queue_accepts_any_episode(open_transport: Store) -> None:
-    transport = open_transport(max_episodes=3, max_bytes=20)
+def test_episodes_and_bytes_are_limited_but_an_empty_queue_accepts_any_episode(any_store: Store) -> None:
+    transport = any_store(max_episodes=3, max_bytes=20)
     transport.open_generation(-1, "learner")
     assert put(transport, 0, payload=b"x" * 30) == [OK]
     reply = transport.put(header(1), b"x")
@@ -74,8 +75,8 @@ def test_episodes_and_bytes_are_limited_but_an_empty_queue_accepts_any_episode(o
     assert counts(transport, "accepted", "queued", "pending", "queued_bytes") == (6, 3, 3, 3)
 
 
-def test_take_waits_for_a_put(open_transport: Store) -> None:
-    learner, actor = open_transport(), open_transport()
+def test_take_waits_for_a_put(any_store: Store) -> None:
+    learner, actor = any_store(), any_store()
     learner.open_generation(-1, "learner")
     timer = threading.Timer(0.15, lambda: put(actor, 0))
     timer.start()
@@ -103,13 +104,13 @@ def test_each_pending_entry_is_settled_once(transport: Transport) -> None:
     assert counts(transport, "trained", "trained_then_lost") == (1, 1)
 
 
-def test_a_restart_finds_pending_entries_and_their_attempts(open_transport: Store) -> None:
-    crashed = open_transport()
+def test_a_restart_finds_pending_entries_and_their_attempts(any_store: Store) -> None:
+    crashed = any_store()
     crashed.open_generation(-1, "learner-1")
     put(crashed, 0, 1)
     ids = take_ids(crashed)
     assert crashed.begin_attempt(ids[0]) == 1
-    restarted = open_transport()
+    restarted = any_store()
     assert restarted.open_generation(0, "learner-2") == Generation(2, 1)
     assert [(d.entry_id, d.payload) for d in restarted.pending()] == [(entry_id, b"payload") for entry_id in ids]
     assert [restarted.begin_attempt(entry_id) for entry_id in (*ids, ids[0], "1-1")] == [2, 1, 3, 0]
@@ -145,8 +146,8 @@ def test_a_corrupt_episode_is_set_aside_and_the_others_are_trained(transport: Tr
     assert counts(transport, "trained", "dead_lettered", "pending", "dead_bytes") == (2, 1, 0, len(payloads[1]))
 
 
-def test_a_dead_letter_can_be_requeued_once_there_is_room(open_transport: Store) -> None:
-    transport = open_transport(max_episodes=1, max_episode_bytes=10)
+def test_a_dead_letter_can_be_requeued_once_there_is_room(any_store: Store) -> None:
+    transport = any_store(max_episodes=1, max_episode_bytes=10)
     transport.open_generation(-1, "learner")
     put(transport, 0, version=5)
     transport.dead_letter(take_ids(transport)[0], "a bug fixed since")
@@ -169,8 +170,8 @@ def test_a_dead_letter_can_be_requeued_once_there_is_room(open_transport: Store)
     assert counts(transport, "accepted", "trained", "dead_lettered") == (3, 1, 2)
 
 
-def test_the_oldest_dead_letters_are_evicted_beyond_the_limits_on_number_and_bytes(open_transport: Store) -> None:
-    transport = open_transport(dead_letters_kept=2, max_bytes=10)
+def test_the_oldest_dead_letters_are_evicted_beyond_the_limits_on_number_and_bytes(any_store: Store) -> None:
+    transport = any_store(dead_letters_kept=2, max_bytes=10)
     transport.open_generation(-1, "learner")
     for sequence, size in enumerate((1, 1, 1, 9, 4)):
         put(transport, sequence, payload=b"x" * size)
@@ -182,8 +183,8 @@ def test_the_oldest_dead_letters_are_evicted_beyond_the_limits_on_number_and_byt
 # Generations
 
 
-def test_an_older_generation_is_refused_every_call_from_the_claim_on(open_transport: Store) -> None:
-    old, new = open_transport(), open_transport()
+def test_an_older_generation_is_refused_every_call_from_the_claim_on(any_store: Store) -> None:
+    old, new = any_store(), any_store()
     assert old.current_generation() == 0
     with pytest.raises(Fenced):
         old.take(1, 0)
@@ -213,8 +214,8 @@ def test_an_older_generation_is_refused_every_call_from_the_claim_on(open_transp
 
 
 @pytest.mark.parametrize("number", [3, 4])
-def test_a_number_is_claimed_once_and_only_the_latest_claim_is_opened(open_transport: Store, number: int) -> None:
-    slow, fast = open_transport(), open_transport()
+def test_a_number_is_claimed_once_and_only_the_latest_claim_is_opened(any_store: Store, number: int) -> None:
+    slow, fast = any_store(), any_store()
     slow.claim_generation(4)
     with pytest.raises(Fenced):
         fast.claim_generation(number)
@@ -227,8 +228,8 @@ def test_a_number_is_claimed_once_and_only_the_latest_claim_is_opened(open_trans
     assert len(take_ids(fast)) == 1
 
 
-def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(open_transport: Store) -> None:
-    old, new = open_transport(), open_transport()
+def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(any_store: Store) -> None:
+    old, new = any_store(), any_store()
     old.open_generation(-1, "learner")
     timer = threading.Timer(0.1, lambda: (new.open_generation(0, "other"), put(new, 0)))
     timer.start()
@@ -238,8 +239,8 @@ def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(open_transpo
     assert len(new.take(1, 0)) == 1  # the old learner took nothing
 
 
-def test_episodes_of_weights_that_were_rolled_back_are_fenced(open_transport: Store) -> None:
-    old, new = open_transport(), open_transport()
+def test_episodes_of_weights_that_were_rolled_back_are_fenced(any_store: Store) -> None:
+    old, new = any_store(), any_store()
     old.open_generation(-1, "learner")
     for version in range(6):
         old.publish(make_weights(version))
@@ -286,8 +287,8 @@ def test_versions_never_repeat_across_generations(transport: Transport) -> None:
 # Weights
 
 
-def test_weights_are_published_and_fetched_and_old_versions_deleted(open_transport: Store) -> None:
-    learner, actor = open_transport(weights_kept=2), open_transport()
+def test_weights_are_published_and_fetched_and_old_versions_deleted(any_store: Store) -> None:
+    learner, actor = any_store(weights_kept=2), any_store()
     assert actor.head() == -1
     assert actor.fetch() is None
     learner.open_generation(-1, "learner")
@@ -305,9 +306,9 @@ def test_weights_are_published_and_fetched_and_old_versions_deleted(open_transpo
     assert actor.put(header(1), b"x").head_version == 3
 
 
-def test_weights_of_a_store_that_started_afresh_are_followed(open_transport: Store) -> None:
+def test_weights_of_a_store_that_started_afresh_are_followed(any_store: Store) -> None:
     """Also if it happens to have reached the same version again."""
-    learner, actor, empty = open_transport(), open_transport(), open_transport.freeze()
+    learner, actor, empty = any_store(), any_store(), any_store.freeze()
     known = ""
     for version, tensors in ((5, {}), (1, {}), (1, make_weights().tensors)):
         learner.open_generation(-1, "learner")
@@ -322,8 +323,8 @@ def test_weights_of_a_store_that_started_afresh_are_followed(open_transport: Sto
 # The ledger
 
 
-def test_reports_balance_each_actors_row(open_transport: Store) -> None:
-    transport = open_transport(max_episodes=2)
+def test_reports_balance_each_actors_row(any_store: Store) -> None:
+    transport = any_store(max_episodes=2)
     transport.open_generation(-1, "learner")
     put(transport, 0, 1, 2, 3)
     report(transport, produced=5, accepted=2, dropped_backpressure=1, unsent=2)
@@ -340,14 +341,14 @@ def test_reports_balance_each_actors_row(open_transport: Store) -> None:
         transport.ledger().check()
 
 
-def test_the_ledger_is_exact_under_concurrent_calls(open_transport: Store) -> None:
-    learner, watcher = open_transport(max_episodes=4), open_transport()
+def test_the_ledger_is_exact_under_concurrent_calls(any_store: Store) -> None:
+    learner, watcher = any_store(max_episodes=4), any_store()
     learner.open_generation(-1, "learner")
     episodes = 60  # per actor
     trained: list[str] = []
 
     def produce(actor: str) -> None:
-        transport = open_transport(max_episodes=4)
+        transport = any_store(max_episodes=4)
         for sequence in range(episodes):
             while transport.put(header(sequence, actor=actor), b"payload").status is BUSY:
                 time.sleep(0.001)
@@ -366,9 +367,9 @@ def test_the_ledger_is_exact_under_concurrent_calls(open_transport: Store) -> No
     assert counts(watcher, "accepted", "trained") == (2 * episodes, 2 * episodes)
 
 
-def test_incarnation_numbers_are_times_and_unique_under_concurrent_calls(open_transport: Store) -> None:
+def test_incarnation_numbers_are_times_and_unique_under_concurrent_calls(any_store: Store) -> None:
     """Actors may start in the same millisecond."""
-    handles = [open_transport() for _ in range(6)]
+    handles = [any_store() for _ in range(6)]
     handles[0].open_generation(-1, "learner")
     started: list[tuple[str, int, bool]] = []
 

@@ -18,7 +18,7 @@ import redis
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport import redis_server
-from actors.transport.base import Fenced, OutOfMemory, StoreReset, Unreachable
+from actors.transport.base import OutOfMemory, Unreachable
 from actors.transport.redis import connect, require_store
 from actors.transport.retry import Retry, is_outage
 from actors.workers.outbox import Outbox
@@ -324,32 +324,3 @@ def test_a_server_that_is_full_before_it_has_our_functions_is_reported_as_such(
         else:
             transport.open_generation(-1, "learner")
     transport.open_generation(-1, "learner")
-
-
-# Two servers
-
-
-def test_weights_can_be_on_a_separate_server(server: tuple[Path, Any], store: Store, embedded_redis: Any) -> None:
-    """Versions and fences hold across both."""
-    old, actor, new = (store.connect(weights_redis=embedded_redis.url) for _ in range(3))
-    old.open_generation(-1, "learner")
-    old.publish(make_weights(0))
-    put(old, 0)
-    weights = Store(embedded_redis.url, store.namespace)
-    assert (weights.keys(), store.keys("weights:*")) == (["weights", "weights:1:0"], [])
-    assert (actor.head(), actor.put_all([])) == (0, [])
-    assert actor.fetch() is not None
-    assert old.take(1, 0)[0].head_version == 0
-    old.publish(make_weights(1))
-    assert new.open_generation(0, "learner").next_version == 2
-    with pytest.raises(Fenced):
-        old.publish(make_weights(2))
-    new.publish(make_weights(2, 2))
-    weights.client.delete(*map(weights.key, weights.keys()))
-    with pytest.raises(StoreReset):  # the weight server lost its memory
-        new.publish(make_weights(3, 2))
-    generation = new.open_generation(2, "learner")
-    assert generation.next_version == 3  # the queue's server knows the head
-    new.publish(make_weights(3, generation.number))
-    assert new.head() == 3
-    weights.close()

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from actors.errors import UserError
 from actors.policy.saved import CheckpointKey
-from actors.transport.memory import MemoryStore
 from learner.run.checkpoint import list_checkpoints, load_checkpoint, newest_sound
 from learner.train import Learner
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.stores import Store
 
 
 class Spoiled:
@@ -34,8 +34,7 @@ class Spoiled:
         self.weights[int(metrics["update"])] = [t.clone() for t in state.values()]
 
 
-def run(folder: Path, bad: set[int], updates: int, **changes: Any) -> tuple[Learner, Spoiled]:
-    store = MemoryStore()
+def run(store: Store, folder: Path, bad: set[int], updates: int, **changes: Any) -> tuple[Learner, Spoiled]:
     learner = make_learner(folder, store, updates=updates, **changes)
     spoiled = Spoiled(learner, bad)
     learner.run(ToyProducer(store))
