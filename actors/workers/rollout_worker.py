@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from actors.codec import InvalidWeights
 from actors.config import BUFFER_STEPS, ActingConfig
 from actors.errors import UserError
 from actors.heartbeat import Heartbeat
@@ -20,8 +21,8 @@ from actors.rollout.wave import Policy, Provenance
 from actors.transport.base import NewIncarnation, NoFunctions
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
+from actors.types.weights import WeightSet
 from actors.workers.outbox import Outbox
-from actors.workers.weight_client import WeightClient
 
 log = logging.getLogger(__name__)
 PolicyName = Literal["learned", "random", "never_grow"]
@@ -120,7 +121,7 @@ class RolloutWorker:
         lineage = self.incarnation if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
         self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, BUFFER_STEPS)
-        self.weight_client = WeightClient(self.transport)
+        self.damaged_weights = 0  # fetches that failed their checks
         self.policy: ActingPolicy | None = None
         self.digest = ""  # of the weights that act
         self.version, self.generation, self.state_stride, self.burn_in = -1, 0, 1, 0
@@ -160,7 +161,7 @@ class RolloutWorker:
             self.outbox.add(episode)
         played_s = time.monotonic() - start - parked_s
         self.outbox.health["fetch_s"] = self.outbox.health.get("fetch_s", 0.0) + fetch_s
-        self.outbox.health |= {"version": self.version, "damaged_weights": self.weight_client.damaged}
+        self.outbox.health |= {"version": self.version, "damaged_weights": self.damaged_weights}
         waited_s = parked_s + self._ship()
         steps = sum(len(e) for e in episodes)
         return self._make_report(len(episodes), steps, played_s, waited_s, self._retry.outage_s - away_before_s)
@@ -204,16 +205,25 @@ class RolloutWorker:
             unsent=len(self.outbox),
             actor=self.name,
             dropped=self.outbox.counts.dropped_backpressure,
-            damaged_weights=self.weight_client.damaged,
+            damaged_weights=self.damaged_weights,
             produced=self.outbox.counts.produced,
             rejected=self.sampler.rejected,
             fault=self.sampler.fault,
         )
 
+    def _newest(self) -> WeightSet | None:
+        """Return the published weights, unless they act already, there are none, or they are damaged."""
+        try:
+            return self.transport.fetch(self.digest)
+        except InvalidWeights as error:
+            self.damaged_weights += 1
+            log.warning("%s; continuing with the weights before them", error)
+            return None
+
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.first_weights_s
         while True:
-            weights = self._retry(lambda: self.weight_client.newest(self.digest))
+            weights = self._retry(self._newest)
             if weights is not None:
                 if self.policy is None:
                     self.policy = ActingPolicy(from_weights(weights))

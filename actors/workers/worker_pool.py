@@ -19,12 +19,13 @@ from actors.transport.backoff import Backoff
 from actors.workers.closing import Closing
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.actor_reports import ActorReports, last_line
-from actors.workers.hang_detector import HangDetector
+from actors.workers.hang_detector import HangDetector, Pulse
+from actors.workers.placed_actor import PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import RayRolloutWorker
 from actors.workers.rollout_worker import PolicyName, SampleReport, WorkerSettings
-from actors.workers.spares import PlacedActor, Spares
+from actors.workers.spares import Spares
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = {"failed": 5, "died": 8, "hung": 3}  # of one actor in a row, before they end the run
@@ -78,6 +79,11 @@ class _Member:
         if self.alive:
             self.down_since_s = time.monotonic()
         self.alive = False
+
+    def hangs(self) -> bool:
+        """Whether it has replied since its last start and now hangs in a call."""
+        busy = self.alive and self.call is not None and self.hang_detector.hangs(self.actor.process)
+        return busy and not ray.wait([self.call], timeout=0)[0]
 
     @property
     def unplaced(self) -> bool:
@@ -237,8 +243,8 @@ class WorkerPool:
             return None
         member.alive = True
         if isinstance(reply, ProcessHandle):
-            member.actor.process, member.up_since_s = reply, time.monotonic()
-            member.hang_detector.watch(reply)
+            member.actor.started(reply)
+            member.up_since_s = time.monotonic()
             return None
         if reply is None:  # it was stopped
             return None
@@ -276,7 +282,6 @@ class WorkerPool:
         kill_process(process.pid, process.created_s)
         member.actor = spare
         member.settings = replace(member.settings, restarted=True)
-        member.hang_detector.watch(spare.process)
 
     def _handle_error(self, member: _Member, error: RayTaskError) -> None:
         """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
@@ -295,15 +300,15 @@ class WorkerPool:
             raise UserError(f"{member.name} {what} {member.backoff.failures} times in a row: {cause}")
 
     def _kill_hung(self) -> None:
-        """Kill actors that have replied since their last start and now hang in a call."""
+        """Kill actors that hang."""
         for m in self._members:
-            if m.alive and m.call is not None and m.hang_detector.hangs() and not ray.wait([m.call], timeout=0)[0]:
-                self._reports.hung(m.name, m.hang_detector.place, self._hang_s)
+            if m.hangs():
+                self._reports.hung(m.name, Pulse.read(m.actor.process).place, self._hang_s)
                 ray.kill(m.handle, no_restart=False)
                 if m.actor.process is not None:
                     m.actor.process.kill()
                 self._replace(m)
-                m.call, m.actor.process = None, None
+                m.call = None
                 m.mark_down()
                 m.next_ping_s = time.monotonic() + PING_INTERVAL_S
                 self._count_failure(
@@ -370,8 +375,7 @@ class WorkerPool:
         self._closing.finish()
 
     def _end(self, member: _Member, at_once: bool = False) -> None:
-        member.hang_detector.watch(None)
         if member.alive and self._settings.acting.gym.id and not at_once:
-            self._closing.begin(member.handle, member.call)
+            self._closing.begin(member.actor, member.call)
         else:
-            ray.kill(member.handle)
+            member.actor.kill()

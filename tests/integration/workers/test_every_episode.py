@@ -96,6 +96,25 @@ def test_each_episode_of_a_sampler_arrives_once(
     assert consumer.ledger().lost_with_store == 0
 
 
+def test_an_actor_continues_with_its_weights_where_newer_ones_are_damaged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    acting, learner = SETTINGS["a stream cut into segments"], store()
+    learner.open_generation(-1, "learner")
+    network = FactoredRecurrentActorCritic(make_sampler(acting, 0, 0, None).spaces, PolicyConfig())
+    learner.publish(to_weights(network, 0, 1, 8))
+    worker = RolloutWorker(WorkerSettings(acting, 0, "run", 0, store.url, store.namespace))
+    worker.sample()
+    for version, acted, damaged in ((1, 0, 1), (2, 2, 1)):
+        learner.publish(to_weights(network, version, 1, 8))
+        if version == 1:
+            store.client.delete(store.key("weights:1:1"))
+            learner.close()  # with the intact copy
+        worker.sample()
+        assert (worker.version, worker.damaged_weights) == (acted, damaged)
+    assert "continuing with the weights before them" in caplog.text
+
+
 def test_each_episode_of_external_sessions_arrives_once(
     embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport
 ) -> None:
