@@ -215,8 +215,8 @@ class WorkerPool:
         self._reports.logs.limit()
         self._spares.tend(self.alive == self.size)
         self.totals.reports += len(reports)
-        self.totals.episodes += sum(r.episodes for r in reports)
-        self.totals.steps += sum(r.steps for r in reports)
+        self.totals.episodes += sum(r.sampled.episodes for r in reports)
+        self.totals.steps += sum(r.sampled.steps for r in reports)
         return reports
 
     def _warn_about_gpus(self) -> None:
