@@ -6,7 +6,7 @@ import pytest
 
 from actors.transport.ledger import RETIRED, ROWS_KEPT, ActorLedger, LedgerMemory
 from actors.transport.redis import Transport
-from tests.support.queueing import DUPLICATE, OK, counts, put, report, take_ids
+from tests.support.queueing import DUPLICATE, counts, put, report, take_ids
 from tests.support.stores import Store
 
 pytestmark = pytest.mark.integration
@@ -48,25 +48,6 @@ def test_old_incarnations_share_one_row(transport: Transport, any_store: Store) 
     run_incarnations(transport, *range(COUNT, 200))
     assert any_store.client.hlen(any_store.key("ledger")) == few
     transport.ledger().check()
-
-
-def test_a_retired_incarnation_that_is_still_alive_gets_its_row_back(transport: Transport) -> None:
-    """For example a process that was suspended. Its episodes still count once."""
-    before = summed(transport)
-    assert put(transport, 1, 2, incarnation=0) == [DUPLICATE, OK]  # one of its two unsent
-    assert transport.ledger().actors["a", 0] == ActorLedger(6, 3, 1, 1, 0, 1)
-    transport.ledger().check()
-    report(transport, 0, produced=7, accepted=3, dropped_backpressure=1, refused_fenced=1, unsent=2)
-    assert transport.ledger().actors["a", 0] == ActorLedger(7, 3, 1, 1, 0, 2)
-    report(transport, 1, produced=6, accepted=2, dropped_backpressure=1, refused_fenced=1, unsent=2)
-    transport.ledger().check()
-    assert transport.ledger().actors["a", RETIRED] == ActorLedger().plus(ENDED, COUNT - ROWS_KEPT - 2)
-    assert summed(transport) == before.plus(ActorLedger(produced=1, accepted=1))
-    transport.new_incarnation("a")
-    assert len(transport.ledger().actors) == 1 + ROWS_KEPT
-    assert put(transport, 2, incarnation=0) == [DUPLICATE]
-    assert put(transport, 0, 1, incarnation=3) == [DUPLICATE, DUPLICATE]
-    assert counts(transport, "accepted") == (2 * COUNT + 1,)
 
 
 def test_an_empty_store_restores_the_shared_row_from_the_checkpoint(transport: Transport, any_store: Store) -> None:

@@ -22,7 +22,7 @@ from tests.support.queue_model import ModelStore, QueueModel
 from tests.support.small_queue import SmallQueue
 
 RUNS = itertools.count()
-CONFIG = SmallQueue(max_episodes=4, max_bytes=40, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
+CONFIG = SmallQueue(max_episodes=4, max_bytes=18, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
 Both = tuple[QueueModel, Transport]
 
 

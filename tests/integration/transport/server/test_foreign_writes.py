@@ -310,6 +310,8 @@ INVALID_NAMES = ("my run", " ", "a b/c", "a}b", "{a}", "a:b", "-a", ".a", "..", 
         *(f"{name}/a/0/2" for name in INVALID_NAMES),
         *(f"run/{name}/0/2" for name in INVALID_NAMES),
         "run/a/b/2",
+        "run/a/1/2",  # of another incarnation than the first
+        "run/b/0/2",
         "run/a/0/02",
         f"run/a/{MAX_INTEGER}/2",  # a time in the far future
     ],
