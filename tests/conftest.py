@@ -84,11 +84,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the others stay in the order in which they were found. Who explores runs property
-    tests with those that take minutes."""
+    """Put the longest files first; the others stay in the order in which they were found. Tests on a server are
+    integration tests. Who explores runs property tests with those that take minutes."""
     root = Path(__file__).parent
     order = {root / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+    for item in items:
+        if "embedded_redis" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.integration)
     for item in filter(is_property_test, items if exploring() else []):
         item.add_marker(pytest.mark.long)
         item.add_marker(pytest.mark.timeout(1200))

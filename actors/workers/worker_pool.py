@@ -33,7 +33,6 @@ STABLE_S = 10.0  # an actor that has played for this long, and was heard from, s
 PING_INTERVAL_S = 0.25  # for an actor that is being restarted
 AUTOSCALE_INTERVAL_S = 2.0
 UNPLACED_S = 20.0  # time without a process after which an actor is taken to lack resources rather than to be starting
-PLAY_ATTEMPTS = 5
 
 
 @dataclass
@@ -324,48 +323,30 @@ class WorkerPool:
     ) -> list[dict[str, Any]]:
         """Play one episode per seed, distributed over the actors, and return the results in the order of the seeds.
 
-        Seeds whose actor dies are reassigned to others, up to `PLAY_ATTEMPTS` times. Raises `TimeoutError` as soon as
-        `stop()` is true.
+        Raises `UserError` if an actor fails or dies meanwhile, and `TimeoutError` as soon as `stop()` is true.
         """
-        played: dict[int, dict[str, Any]] = {}
-        for _ in range(PLAY_ATTEMPTS):
-            waiting = [i for i in range(len(seeds)) if i not in played]
-            live = [m for m in self._members if m.alive] or self._members
-            shares = [(m, waiting[i :: len(live)]) for i, m in enumerate(live)]
-            calls: list[tuple[_Member, list[int], Any]] = []
-            for m, share in shares:
-                if share:
-                    handle: Any = m.handle
-                    m.call = handle.play.remote(player, [seeds[i] for i in share], deterministic)
-                    m.hang_detector.start()
-                    calls.append((m, share, m.call))
-            for m, share, call in calls:
-                while not ray.wait([call], timeout=PING_INTERVAL_S)[0]:
-                    if stop():
-                        raise TimeoutError(f"stopped while the {player} policy played")
-                    self._kill_hung()
-                try:
-                    played |= dict(zip(share, ray.get(call), strict=True))
-                except RayTaskError as error:
-                    if isinstance(error.cause, UserError):
-                        raise UserError(str(error.cause)) from error
-                    found = self._reports.failed(m.name, error)
-                    raise UserError(f"an episode could not be played for comparison: {found}") from error
-                except RayActorError:
-                    time.sleep(PING_INTERVAL_S)
-            if len(played) == len(seeds):
-                return [played[i] for i in range(len(seeds))]
-            self._wait_for_any()
-        raise UserError("the actors that play for comparison keep dying: check that the machine has enough memory")
-
-    def _wait_for_any(self) -> None:
-        """Wait until some actor replies."""
-        for m in self._members:
-            m.mark_down()
-            m.call = m.reach()
-        deadline = time.monotonic() + 60.0
-        while not self.alive and time.monotonic() < deadline:
-            self.pump(PING_INTERVAL_S)
+        live = ([m for m in self._members if m.alive] or self._members)[: len(seeds)]
+        for i, m in enumerate(live):
+            handle: Any = m.handle
+            m.call = handle.play.remote(player, seeds[i :: len(live)], deterministic)
+            m.hang_detector.start()
+        played: list[dict[str, Any]] = [{}] * len(seeds)
+        for i, m in enumerate(live):
+            call = m.call
+            while not ray.wait([call], timeout=PING_INTERVAL_S)[0]:
+                if stop():
+                    raise TimeoutError(f"stopped while the {player} policy played")
+                self._kill_hung()
+            try:
+                played[i :: len(live)] = ray.get(call)
+            except RayTaskError as error:
+                if isinstance(error.cause, UserError):
+                    raise UserError(str(error.cause)) from error
+                found = self._reports.failed(m.name, error)
+                raise UserError(f"an episode could not be played for comparison: {found}") from error
+            except RayActorError as error:
+                raise UserError(f"{m.name} died while it played for comparison") from error
+        return played
 
     def stop(self, at_once: bool = False) -> None:
         """Kill all actors and spares, and unless `at_once`, let actors close their environments before."""

@@ -12,8 +12,6 @@ from learner.run.checkpoint import load_checkpoint
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 from tests.support.stores import Store
 
-pytestmark = pytest.mark.integration
-
 
 class Forgetful:
     """Makes the store forget the nth call of `name` that had an effect, in which the caller sees nothing unusual."""

@@ -18,8 +18,6 @@ from tests.support.builders import make_weights
 from tests.support.queueing import header, put, report, take_ids
 from tests.support.small_queue import SmallQueue
 
-pytestmark = pytest.mark.integration
-
 FAILING = """
 local given, calls = redis, 0
 local redis = setmetatable({call = function(...)

@@ -9,8 +9,6 @@ from actors.transport.redis import Transport
 from tests.support.queueing import DUPLICATE, counts, put, report, take_ids
 from tests.support.stores import Store
 
-pytestmark = pytest.mark.integration
-
 COUNT = 12
 ENDED = ActorLedger(6, 2, 1, 1, 0, 2)
 

@@ -10,8 +10,6 @@ from actors.transport.redis import Transport
 from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, put, report, take_ids
 from tests.support.stores import Store
 
-pytestmark = pytest.mark.integration
-
 
 def remember(transport: Transport, *applied: int) -> LedgerMemory:
     """What a checkpoint records, in which it is JSON; `applied` are the sequence numbers that it trained on."""

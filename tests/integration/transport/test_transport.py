@@ -18,8 +18,6 @@ from tests.support.episodes import episodes_equal
 from tests.support.queueing import BUSY, FENCED, OK, counts, header, put, take_ids
 from tests.support.stores import Store
 
-pytestmark = pytest.mark.integration
-
 NAMES = ("0", "my_run.v2-x", "_", "A" * 100, "1719-run")  # every kind of valid one
 
 

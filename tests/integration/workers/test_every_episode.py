@@ -29,8 +29,6 @@ from tests.support.learning.toy import toy_network, toy_seed, toy_wave
 from tests.support.queueing import counts
 from tests.support.stores import Store
 
-pytestmark = pytest.mark.integration
-
 QUEUE = QueueConfig(max_episodes=10_000)
 SETTINGS = {
     "waves whose episodes differ in length": ActingConfig(

@@ -246,7 +246,6 @@ def run_histories(url: str, scripts: bool, examples: int, phases: Sequence[Phase
     run_state_machine_as_test(machine, settings=chosen)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("server", SERVERS)
 def test_servers_agree_with_the_model(server_urls: dict[str, str], server: str) -> None:
     run_histories(server_urls[server], server.endswith("scripts"), 30 if server == "valkey" else 10)
@@ -263,7 +262,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("broken", BROKEN)
 def test_histories_tell_a_wrong_queue(
     server_urls: dict[str, str], broken: str, monkeypatch: pytest.MonkeyPatch

@@ -20,8 +20,6 @@ from tests.support.learning.toy_learner import ToyProducer, make_learner
 from tests.support.queueing import BUSY, OK, counts, header, put, report, take_ids
 from tests.support.stores import Store
 
-pytestmark = pytest.mark.integration
-
 LARGEST = f"{2**64 - 1}-{2**64 - 1}"
 MAX_INTEGER = 2**53 - 1
 
