@@ -59,10 +59,10 @@ def test_episodes_that_the_checkpoint_holds_are_acknowledged_and_not_trained_aga
     """One is pending, the other is queued again, because the store forgot that it was taken."""
     ids = left_pending(store, 4, forgotten=2)
     intake = intake_of(store)
-    intake.recover([ids[0], ids[3]])
+    intake.recover([ids[0], ids[2]])
     taken = intake.collect(2, 0, stop=lambda: False)
     assert taken is not None
-    assert {t.episode.episode_id for t in taken} == {ids[1], ids[2]}
+    assert {t.episode.episode_id for t in taken} == {ids[1], ids[3]}
     ledger = intake.consumer.ledger()
     assert (ledger.trained, ledger.pending) == (2, 2)
 

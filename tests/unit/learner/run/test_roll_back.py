@@ -14,7 +14,7 @@ from actors.policy.saved import CheckpointKey
 from learner.run.checkpoint import list_checkpoints, load_checkpoint, newest_sound
 from learner.train import Learner
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
-from tests.support.stores import Store
+from tests.support.stores import new_transport
 
 
 class Spoiled:
@@ -34,7 +34,8 @@ class Spoiled:
         self.weights[int(metrics["update"])] = [t.clone() for t in state.values()]
 
 
-def run(store: Store, folder: Path, bad: set[int], updates: int, **changes: Any) -> tuple[Learner, Spoiled]:
+def run(folder: Path, bad: set[int], updates: int, **changes: Any) -> tuple[Learner, Spoiled]:
+    store = new_transport()
     learner = make_learner(folder, store, updates=updates, **changes)
     spoiled = Spoiled(learner, bad)
     learner.run(ToyProducer(store))
