@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from actors.transport.base import OutOfMemory, Unreachable
 from actors.transport.redis import connect, require_store
 from actors.transport.retry import Retry, is_outage
 from actors.workers.outbox import Outbox
-from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import OTHERS, SERVERS
 from tests.support.builders import make_episode, make_weights
 from tests.support.queueing import BUSY, OK, counts, put, report, take_ids
@@ -182,27 +180,6 @@ def test_calls_wait_for_a_server_that_is_loading_its_data(tmp_path: Path) -> Non
         transport = Retry()(lambda: connect(url))
         transport.open_generation(-1, "learner")
         assert put(transport, 0) == [OK]
-
-
-def test_a_server_that_stopped_is_unreachable_and_waited_for(namespace: str) -> None:
-    with EmbeddedRedis() as server:
-        transport, calls = connect(server.url, None, namespace), 0
-        transport.open_generation(-1, "learner")
-        os.kill(server.pid, signal.SIGKILL)
-        for verb in (lambda: put(transport, 0), lambda: transport.take(1, 0)):
-            with pytest.raises(Unreachable):
-                verb()
-
-        def revive_and_connect() -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 3:
-                assert server.restart_if_dead()
-            connect(server.url).close()
-
-        Retry()(revive_and_connect)
-        assert calls >= 3
-        assert put(transport, 0) == [BUSY]  # its functions are loaded again; it has lost its memory
 
 
 def test_functions_that_a_server_lost_are_loaded_again(server: tuple[Path, Any], store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from actors.policy.saved import CheckpointKey, read_weights
 from actors.transport.base import Fenced
 from learner import train as train_module
 from learner.run import checkpoint as checkpoint_module
-from learner.run.checkpoint import UnreadableCheckpoint, in_lineage, list_checkpoints, load_checkpoint, write_durably
-from learner.run.lineage import Lineage, LineageFolder, start_from
+from learner.run.checkpoint import UnreadableCheckpoint, list_checkpoints, load_checkpoint, write_durably
+from learner.run.lineage import Lineage, start_from
 from learner.train import Learner
 from tests.support.learning.toy_learner import ToyProducer, handle, lines, make_learner
 from tests.support.stores import Store
@@ -181,13 +180,6 @@ def test_of_two_that_start_at_once_the_later_claim_wins(store: Store, tmp_path: 
     check_agreement(tmp_path, store)
 
 
-def test_lineages_are_distinguished_by_the_checkpoint_that_each_generation_ended_with() -> None:
-    ancestors = (CheckpointKey(1, 4), CheckpointKey(3, 9))
-    belongs = [key for key in ((1, 4), (1, 5), (2, 4), (3, 9), (3, 10), (5, 99)) if in_lineage(
-        CheckpointKey(*key), 5, ancestors)]  # fmt: skip
-    assert belongs == [(1, 4), (3, 9), (5, 99)]
-
-
 def test_two_writers_of_one_name_leave_the_file_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     with pytest.raises(FileExistsError):
@@ -290,13 +282,3 @@ def test_a_folder_that_holds_less_than_the_store_counts_is_continued_in_agreemen
     assert handle(store).ledger().trained_then_lost == 4 * (5 - kept)
     assert f"{4 * (5 - kept)} episodes were trained by updates that no checkpoint holds" in " ".join(learner.notes)
     check_agreement(folder, store)
-
-
-def test_a_files_own_words_say_where_it_comes_from(store: Store, tmp_path: Path) -> None:
-    producer = ToyProducer(store)
-    for updates in (2, 4):
-        make_learner(tmp_path, store, bool(names(tmp_path)), updates=updates).run(producer)
-    newest = load_checkpoint(tmp_path)
-    assert newest.ancestors == (CheckpointKey(1, 2),)
-    assert dataclasses.asdict(newest.progress)["generation"] == 2
-    assert LineageFolder(tmp_path).opened(2)[0] == 3
