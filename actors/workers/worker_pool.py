@@ -36,16 +36,6 @@ UNPLACED_S = 20.0  # time without a process after which an actor is taken to lac
 
 
 @dataclass
-class PoolTotals:
-    """Sums over all reports since the pool was created."""
-
-    episodes: int = 0
-    steps: int = 0
-    reports: int = 0
-    restarts: int = 0
-
-
-@dataclass
 class _Member:
     settings: WorkerSettings
     actor: PlacedActor
@@ -130,7 +120,7 @@ class WorkerPool:
         self._spares = Spares(0 if acting.actors.gpus_per_actor else acting.actors.spares, self._create_spare)
         self._members: list[_Member] = []
         self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
-        self.totals = PoolTotals()
+        self.restarts = 0  # of actors
         self._add(acting.actors.at_least)
 
     @property
@@ -147,7 +137,7 @@ class WorkerPool:
             "actors_alive": self.alive,
             "actors_wanted": self.size,
             "actors_spare": self._spares.ready,
-            "actor_restarts": self.totals.restarts,
+            "actor_restarts": self.restarts,
         }
 
     def autoscale(self, free_resources: Callable[[], Mapping[str, float]]) -> None:
@@ -213,9 +203,6 @@ class WorkerPool:
         self._closing.tend()
         self._reports.logs.limit()
         self._spares.tend(self.alive == self.size)
-        self.totals.reports += len(reports)
-        self.totals.episodes += sum(r.sampled.episodes for r in reports)
-        self.totals.steps += sum(r.sampled.steps for r in reports)
         return reports
 
     def _warn_about_gpus(self) -> None:
@@ -250,7 +237,7 @@ class WorkerPool:
         if time.monotonic() - member.up_since_s > STABLE_S:
             member.backoff.succeed()
         if member.incarnation not in (0, reply.incarnation):
-            self.totals.restarts += 1
+            self.restarts += 1
             self._reports.restarted(member.name)
         if reply.rejected:
             self._reports.once(f"{reply.fault}; such episodes are rejected (metric actor_rejected)")

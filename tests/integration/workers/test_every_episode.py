@@ -17,6 +17,7 @@ from actors.policy.publish import to_weights
 from actors.rollout.episode_files import write_episode
 from actors.rollout.sampler import make_sampler
 from actors.transport.base import Miscounted
+from actors.transport.ledger import ActorLedger
 from actors.transport.redis import Transport, connect
 from actors.types.episode import Episode
 from actors.workers.episode_shipper import EpisodeShipper
@@ -157,8 +158,7 @@ def test_a_refusal_that_the_producer_did_not_expect_is_an_error(store: Store) ->
 
 def test_an_accepted_episode_that_an_intact_store_does_not_know_is_an_error(store: Store) -> None:
     outbox = outbox_of(transport := store())
-    outbox.counts.produced += 1
-    outbox.counts.accepted += 1
+    outbox.counts = outbox.counts.plus(ActorLedger(produced=1, accepted=1))
     with pytest.raises(Miscounted, match="counts 1 accepted"):
         outbox.report()
     assert transport.ledger().lost_with_store == 0
