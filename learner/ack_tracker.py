@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from actors.transport.base import Consumer, Generation, StoreReset, Unreachable
+from actors.transport.base import Generation, StoreReset, Unreachable
 from actors.transport.ledger import Ledger, LedgerMemory
+from actors.transport.redis import Transport
 from learner.config import LearnerConfig
 from learner.intake import TakenEpisode
 
@@ -16,7 +17,7 @@ class AckTracker:
     """Acknowledges trained episodes, and keeps the state of the store that the next checkpoint must record."""
 
     def __init__(
-        self, consumer: Consumer, config: LearnerConfig, consumed: tuple[str, ...], memory: LedgerMemory | None
+        self, consumer: Transport, config: LearnerConfig, consumed: tuple[str, ...], memory: LedgerMemory | None
     ) -> None:
         self.consumer, self._at_once = consumer, config.ack == "after_step"
         self.consumed = consumed  # ids whose acknowledgement may be unknown to the store

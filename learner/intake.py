@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from actors.codec import decode_episode
-from actors.transport.base import Consumer, Delivery, DropReason, EpisodeHeader
+from actors.transport.base import Delivery, DropReason, EpisodeHeader
+from actors.transport.redis import Transport
 from actors.types.episode import Episode, InvalidEpisode
 from learner.schema import EpisodeSchema
 
@@ -54,7 +55,7 @@ class Intake:
 
     def __init__(
         self,
-        consumer: Consumer,
+        consumer: Transport,
         schema: EpisodeSchema,
         max_policy_lag: int,
         probe: Callable[[Episode], object] = lambda episode: None,

@@ -12,8 +12,7 @@ import torch
 
 from actors.config import PolicyConfig, QueueConfig
 from actors.errors import UserError
-from actors.transport.base import Transport
-from actors.transport.redis import connect
+from actors.transport.redis import Transport, connect
 from actors.transport.retry import Retry
 from actors.types.spaces import Spaces
 from learner.config import LearnerConfig

@@ -9,7 +9,8 @@ from pathlib import Path
 from actors.config import PolicyConfig
 from actors.heartbeat import Heartbeat
 from actors.policy.publish import from_weights
-from actors.transport.base import Transport, Unreachable
+from actors.transport.base import Unreachable
+from actors.transport.redis import Transport
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet

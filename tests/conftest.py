@@ -22,11 +22,11 @@ import pytest
 import structlog
 
 from actors.kernels.cache import is_compiled
-from actors.transport.base import Transport
 from deploy.launch.kernels import ENVIRONMENTS, PACKAGES
 from tests.support.examples import EXPLORE, exploring
 
 if TYPE_CHECKING:
+    from actors.transport.redis import Transport
     from deploy.launch.embedded_redis import EmbeddedRedis
     from tests.support.stores import Store
 
@@ -84,11 +84,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the others stay in the order in which they were found. Who explores runs property
-    tests with those that take minutes."""
+    """Put the longest files first; the others stay in the order in which they were found. Tests on a server are
+    integration tests. Who explores runs property tests with those that take minutes."""
     root = Path(__file__).parent
     order = {root / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+    for item in items:
+        if "embedded_redis" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.integration)
     for item in filter(is_property_test, items if exploring() else []):
         item.add_marker(pytest.mark.long)
         item.add_marker(pytest.mark.timeout(1200))
@@ -102,12 +105,11 @@ COMPILE = "from actors.kernels.compile import compile_once; compile_once({!r}, {
 
 
 @pytest.fixture(scope="session")
-def embedded_redis() -> Iterator[EmbeddedRedis]:
+def embedded_redis() -> EmbeddedRedis:
     """A Valkey server shared by all tests of the session."""
-    from deploy.launch.embedded_redis import EmbeddedRedis
+    from tests.support.stores import own_server
 
-    with EmbeddedRedis() as server:
-        yield server
+    return own_server()
 
 
 @pytest.fixture
@@ -155,31 +157,30 @@ def server_urls(embedded_redis: EmbeddedRedis) -> Iterator[dict[str, str]]:
         yield {"valkey": embedded_redis.url, "valkey-scripts": embedded_redis.url} | others
 
 
-def opened(backend: str, request: pytest.FixtureRequest, namespace: str) -> Iterator[Store]:
+def opened(url: str, namespace: str, scripts: bool) -> Iterator[Store]:
     from tests.support.stores import Store
 
-    url = "" if backend == "memory" else request.getfixturevalue("server_urls")[backend]
-    store = Store(url, namespace, scripts=backend.endswith("scripts"))
+    store = Store(url, namespace, scripts)
     yield store
     store.close()
 
 
+@pytest.fixture
+def store(embedded_redis: EmbeddedRedis, namespace: str) -> Iterator[Store]:
+    """The test's own store; called with fields of `SmallQueue`, it opens another handle."""
+    yield from opened(embedded_redis.url, namespace, scripts=False)
+
+
 @pytest.fixture(params=SERVERS)
-def redis_store(request: pytest.FixtureRequest, namespace: str) -> Iterator[Store]:
+def any_store(request: pytest.FixtureRequest, server_urls: dict[str, str], namespace: str) -> Iterator[Store]:
     """The test's own store on every kind of server."""
-    yield from opened(request.param, request, namespace)
-
-
-@pytest.fixture(params=["memory", *SERVERS])
-def open_transport(request: pytest.FixtureRequest, namespace: str) -> Iterator[Store]:
-    """The test's own store on every backend; called with fields of `SmallQueue`, it opens another handle."""
-    yield from opened(request.param, request, namespace)
+    yield from opened(server_urls[request.param], namespace, scripts=request.param.endswith("scripts"))
 
 
 @pytest.fixture
-def transport(open_transport: Store) -> Transport:
+def transport(any_store: Store) -> Transport:
     """One handle with the default limits."""
-    return open_transport()
+    return any_store()
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,7 @@ MAX_REDIS_VALUE_BYTES = 512 * 1024 * 1024  # Redis's default limit (proto-max-bu
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """Limits of the episode queue and of the weight store."""
+    """Limits of the episode queue and of the published weights."""
 
     payload_ttl_s: ClassVar[float] = 60.0  # after which a payload expires if no queue entry refers to it
     weights_kept: ClassVar[int] = 3  # versions in the store
@@ -88,9 +88,6 @@ class QueueConfig:
     """Bytes waiting in the queue at which further episodes are refused as BUSY. For servers with little memory."""
     max_episode_bytes: int = 16 * 1024 * 1024
     """Size limit of an episode; larger ones become dead letters. For large observations."""
-    weights_redis: str = ""
-    """URL of a separate Redis server for the weights. For many actors; if empty, they are in the same server as the
-    episodes. Set its password with TAMIYO_WEIGHTS_REDIS_PASSWORD."""
 
     def __post_init__(self) -> None:
         for name in ("max_episodes", "max_bytes", "max_episode_bytes"):
@@ -98,10 +95,6 @@ class QueueConfig:
         require(
             self.max_episode_bytes <= MAX_REDIS_VALUE_BYTES,
             f"queue.max_episode_bytes is {self.max_episode_bytes}: Redis stores at most {MAX_REDIS_VALUE_BYTES} bytes",
-        )
-        require(
-            self.weights_redis == "" or self.weights_redis.startswith(REDIS_SCHEMES),
-            f"queue.weights_redis is {self.weights_redis!r}: give redis://host:port/0, rediss://... or unix:///path",
         )
 
 

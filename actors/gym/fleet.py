@@ -7,7 +7,7 @@ the outcome of the actions and the observations to act on next, which differ whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -20,7 +20,6 @@ from actors.gym.unified import close_quietly
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 from actors.types.fleet_step import FleetStep
-from actors.types.spaces import Spaces
 
 Flags = NDArray[np.bool_]  # [E]
 SeedOf = Callable[[int], int]
@@ -28,30 +27,12 @@ SeedOf = Callable[[int], int]
 
 
 class StreamStep(NamedTuple):
-    """One step of a stream fleet."""
+    """One step of a `GymFleet`."""
 
     outcome: FleetStep  # of the actions; in rows whose episode ended, the final observation and its masks
     current: FleetStep  # observations and masks to act on
     began: Flags  # rows whose `current` is the first observation of an episode
     invalid: Flags  # rows in whose episode of `outcome` a number cannot be trained on, now or before
-
-
-class StreamFleet(Protocol):
-    """A fleet whose rows start their next episode automatically, in the step that ends one or in the next step."""
-
-    env_id: str
-    spaces: Spaces
-    num_envs: int
-    seeds: NDArray[np.int64]  # [E] of the current episodes
-    fault: str  # what the last invalid episode held
-
-    def start(self) -> StreamStep:
-        """Reset all environments."""
-        ...
-
-    def step(self, actions: NDArray[np.int64]) -> StreamStep:
-        """Step all environments with `actions [E, H]`; those of rows between two episodes are ignored."""
-        ...
 
 
 EVERY_MASK = "give a mask with every observation, all ones if every action is legal"
@@ -93,18 +74,18 @@ class GymFleet:
         self._converter = GymSpaces(env_id, env.single_observation_space, env.single_action_space, squash)
         self.spaces = self._converter.spaces
         self.autoreset = autoreset_mode(env_id, env)
-        self.seeds = np.zeros(self.num_envs, dtype=np.int64)
+        self.seeds = np.zeros(self.num_envs, dtype=np.int64)  # [E] of the current episodes
         self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step resets
         self._no_rows = np.zeros(self.num_envs, dtype=np.bool_)  # the same array wherever no row is invalid
         self._invalid = self._no_rows  # rows whose current episode is invalid
-        self.fault = ""
+        self.fault = ""  # what the last invalid episode held
         self._gives_masks = False
         self._takes_seeds = True  # one seed for each environment, not a single one for all
         action_masks: Callable[[], Any] | None = getattr(env.unwrapped, "action_masks", None)
         self._action_masks = action_masks  # sb3-contrib's convention, implemented by the vector environment
 
     def start(self) -> StreamStep:
-        """See `StreamFleet.start`."""
+        """Reset all environments."""
         all_rows, no_rows = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
         self._draw_seeds(all_rows)
         seeds: Any = [int(s) for s in self.seeds]  # Gymnasium's annotation only allows a single seed
@@ -125,7 +106,7 @@ class GymFleet:
         close_quietly(self.env)
 
     def step(self, actions: NDArray[np.int64]) -> StreamStep:
-        """See `StreamFleet.step`."""
+        """Step all environments with `actions [E, H]`; those of rows between two episodes are ignored."""
         raw_obs, rewards, terminated, truncated, infos = self.env.step(self._converter.env_actions(actions))
         infos = self._with_masks(infos)
         running, same_step = ~self._between, self.autoreset is AutoresetMode.SAME_STEP

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, count
-from typing import Any, Protocol
+from typing import Any
 
 from actors.config import ActingConfig, GymConfig
 from actors.env.episode.reward import rent_share
@@ -22,45 +22,10 @@ from actors.rng import Purpose, stream
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
-from actors.types.spaces import Spaces
 
 STREAM_STEPS = 64  # steps of every environment between two checks for new weights
 WARM_UP_STEPS = 4  # TorchScript optimizes a graph at its third call
 MAX_PLAYED_STEPS = 10_000  # an episode played for comparison is cut here and evaluated up to this step
-
-
-class Sampler(Protocol):
-    """Common interface of both samplers."""
-
-    spaces: Spaces
-
-    @property
-    def rejected(self) -> int:
-        """Episodes so far that held a number which cannot be trained on."""
-        ...
-
-    @property
-    def fault(self) -> str:
-        """What the last of them held."""
-        ...
-
-    def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
-        """Act for a while and return the completed episodes, possibly none."""
-        ...
-
-    def play(
-        self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
-    ) -> list[dict[str, Any]]:
-        """Play one episode per seed, for evaluation. Each result has `seed`, `return` and further figures."""
-        ...
-
-    def warm_up(self, policy: Policy) -> None:
-        """Act a little and drop the results. This loads compiled code, which later samplers of this process use."""
-        ...
-
-    def close(self) -> None:
-        """Close the environments."""
-        ...
 
 
 class EpisodeSeeds:
@@ -103,7 +68,7 @@ class WaveSampler:
         self._rent_share, self._on_step, self._episodes_per_seed = rent_share, on_step, episodes_per_seed
 
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
-        """Run one wave."""
+        """Run one wave and return its episodes."""
         self.fleet.rent_share = self._rent_share(source.version)
         drawn = self.seeds.draw(self.fleet.num_envs // self._episodes_per_seed, source.generation)
         seeds = [seed for seed in drawn for _ in range(self._episodes_per_seed)]
@@ -112,7 +77,7 @@ class WaveSampler:
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """Return timelines, see `actors.env.episode.timeline`."""
+        """Play one episode per seed, for evaluation. Returns timelines, see `actors.env.episode.timeline`."""
         self.fleet.rent_share = 1.0
         timelines: list[dict[str, Any]] = []
         width = self.fleet.num_envs
@@ -124,7 +89,7 @@ class WaveSampler:
         return timelines
 
     def warm_up(self, policy: Policy) -> None:
-        """Take `WARM_UP_STEPS` steps."""
+        """Act a little and drop the results. This loads compiled code, which later samplers of this process use."""
         seeds = list(range(self.fleet.num_envs))
         noise = PolicyNoise(0, seeds, len(self.spaces.action.heads))
         current, state = self.fleet.reset(seeds), policy.initial_state(self.fleet.num_envs)
@@ -162,16 +127,16 @@ class StreamSampler:
 
     @property
     def rejected(self) -> int:
-        """See `Sampler`."""
+        """Episodes so far that held a number which cannot be trained on."""
         return self._stream.rejected if self._stream is not None else 0
 
     @property
     def fault(self) -> str:
-        """See `Sampler`."""
+        """What the last of them held."""
         return self._fleet.fault
 
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
-        """Step every environment `STREAM_STEPS` times."""
+        """Step every environment `STREAM_STEPS` times and return the episodes that this completed, possibly none."""
         self._generation = source.generation
         if self._stream is None:
             self._fleet.seed_of = self._seed_of
@@ -184,14 +149,16 @@ class StreamSampler:
         return episodes
 
     def warm_up(self, policy: Policy) -> None:
-        """Sample once."""
+        """See `WaveSampler.warm_up`."""
         self.sample(policy, Provenance(-1, 0, 1, self.run_seed))
 
     def play(
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
-        """Play in the environments of `sample`, whose unfinished episodes are dropped: some simulators allow only one
-        instance on a machine. An episode is cut after `MAX_PLAYED_STEPS`, at the end of a segment."""
+        """Play one episode per seed, for evaluation. Each result has `seed`, `return` and further figures.
+
+        They are played in the environments of `sample`, whose unfinished episodes are dropped: some simulators allow
+        only one instance on a machine. An episode is cut after `MAX_PLAYED_STEPS`, at the end of a segment."""
         self._stream = None
         played: dict[int, dict[str, Any]] = {}
         for start in range(0, len(seeds), self.num_envs):
@@ -227,6 +194,9 @@ class StreamSampler:
     def close(self) -> None:
         """Close the environments, even if closing one fails."""
         self._fleet.close()
+
+
+Sampler = WaveSampler | StreamSampler
 
 
 def make_sampler(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from actors.errors import UserError
-from actors.gym.fleet import Flags, StreamFleet
+from actors.gym.fleet import Flags, GymFleet
 from actors.rollout.recorder import Recorder
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, bootstrap_values
 from actors.types.episode import CarriedSteps, Episode
@@ -44,7 +44,7 @@ class _Row:
 
 
 class EpisodeStream:
-    """Runs a stream fleet. Each call of `advance` continues where the last one stopped and may use other weights.
+    """Runs a `GymFleet`. Each call of `advance` continues where the last one stopped and may use other weights.
 
     Invalid episodes are dropped and counted in `rejected`; segments of them that are complete by then remain.
     `on_step` is called after each step of the fleet.
@@ -52,7 +52,7 @@ class EpisodeStream:
 
     def __init__(
         self,
-        fleet: StreamFleet,
+        fleet: GymFleet,
         policy: Policy,
         run_seed: int,
         max_segment_steps: int,

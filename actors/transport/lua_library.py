@@ -12,7 +12,7 @@ KEYS = {
     "put": "episodes ledger generations weights dead room health retired payload:",
     "import": "episodes ledger generations weights dead room health retired imported payload:",
     "report": "ledger generations health retired",
-    "claim": "generations weights replies",
+    "claim": "ledger generations replies",
     "open": "episodes ledger generations weights dead room attempts replies health retired payload:",
     "take": "episodes ledger generations dead room replies",
     "resize": "ledger generations replies",
@@ -23,9 +23,7 @@ KEYS = {
     "revoke": "ledger generations replies",
     "dead_letter": "episodes ledger generations dead attempts replies payload:",
     "requeue": "episodes ledger generations dead replies payload:",
-    "fence": "weights",
-    "publish": "weights",
-    "announce": "weights",
+    "publish": "generations weights",
 }
 """The keys that each verb accesses, without the namespace; access rights are checked against them."""
 
@@ -63,7 +61,7 @@ SCRIPT = (
     + """
 local k = named[ARGV[1]](KEYS)
 local needs_memory = {put = true, import = true, publish = true}
-if not needs_memory[ARGV[1]] then redis.call('HDEL', k.ledger or k.weights, '') end
+if not needs_memory[ARGV[1]] then redis.call('HDEL', k.ledger, '') end
 return transact(verbs[ARGV[1]], k, {unpack(ARGV, 2)})
 """
 )

@@ -1,4 +1,7 @@
-"""`RedisTransport`: the transport on Redis (6.2 or newer) or Valkey.
+"""`Transport`: the queue and the weights on Redis (6.2 or newer) or Valkey.
+
+Actors put episodes and report; the learner takes and settles episodes and publishes weights; actors fetch the weights.
+All calls are idempotent under retries: repeating one whose reply was lost changes nothing.
 
 All state changes are atomic Lua verbs; `lua/store.lua` documents the keys. Payloads do not pass through Lua: `put` and
 `publish` SET them with an expiry, and the verb in the same pipeline removes the expiry when it accepts them. `take`
@@ -40,14 +43,11 @@ from actors.types.names import NAME_RULE, is_name
 from actors.types.weights import WeightSet
 
 PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
-WEIGHTS_PASSWORD_VARIABLE = "TAMIYO_WEIGHTS_REDIS_PASSWORD"
 BLOCK_S = 2.0  # longest blocking read, far below the socket timeout
 SETTLE_BATCH = 1000  # entries per call, as Lua's stack is limited to about 8000 values
 
 
-def connect(
-    url: str, config: QueueConfig | None = None, namespace: str = "tamiyo", scripts: bool = False
-) -> RedisTransport:
+def connect(url: str, config: QueueConfig | None = None, namespace: str = "tamiyo", scripts: bool = False) -> Transport:
     """Connect to a `redis://`, `rediss://` or `unix://` URL.
 
     The password comes from the URL, else from the file that `TAMIYO_REDIS_PASSWORD_FILE` names, else from
@@ -55,7 +55,7 @@ def connect(
 
     Args:
         url: address of the server.
-        config: limits of the queue, and the address of a separate server for weights.
+        config: limits of the queue.
         namespace: name of the run; prefixes all keys.
         scripts: use EVALSHA instead of functions, as on servers before Redis 7.
 
@@ -64,19 +64,14 @@ def connect(
     """
     if not is_name(namespace):
         raise UserError(f"{namespace!r} is not a valid run name: use {NAME_RULE}")
-    config = config or QueueConfig()
-    queue = RedisServer(url, namespace, PASSWORD_VARIABLE, scripts)
-    weights = queue
-    if config.weights_redis:
-        weights = RedisServer(config.weights_redis, namespace, WEIGHTS_PASSWORD_VARIABLE, scripts)
-    return RedisTransport(queue, weights, config)
+    return Transport(RedisServer(url, namespace, PASSWORD_VARIABLE, scripts), config or QueueConfig())
 
 
 def require_store(url: str, config: QueueConfig, namespace: str) -> None:
     """Check that the store can be used. Raises `UserError` if it does not answer, refuses the login, or evicts keys."""
     transport = connect(url, config, namespace)
     try:
-        transport.require_noeviction()
+        transport.server.require_noeviction()
     finally:
         transport.close()
 
@@ -91,12 +86,16 @@ def namespaces(url: str) -> list[str]:
     return sorted(key.removeprefix("{").removesuffix("}:generations") for key in keys)
 
 
-class RedisTransport:
-    """All three sides of the transport; see `actors.transport.base`. One per process, safe to share between threads."""
+class Transport:
+    """One process's handle on the store of a run, safe to share between threads.
 
-    def __init__(self, queue: RedisServer, weights: RedisServer, config: QueueConfig) -> None:
-        self.queue, self._config = queue, config
-        self._weights, self._reports = RedisWeights(weights, config), RedisReports(queue)
+    The methods of the learner raise `Fenced` before `open_generation` and after another learner's, and `StoreReset` if
+    the store does not remember this learner's last call, unless they need no generation.
+    """
+
+    def __init__(self, server: RedisServer, config: QueueConfig) -> None:
+        self.server, self._config = server, config
+        self._weights, self._reports = RedisWeights(server, config), RedisReports(server)
         self._generation = 0
         self._turn = 0  # the ledger's `turn` after this consumer's last call
         self._consuming = threading.Lock()  # serializes the calls that count as turns
@@ -106,59 +105,85 @@ class RedisTransport:
         self._eviction_checked = False
 
     def close(self) -> None:
-        self.queue.close()
+        """Release the connections."""
         self._weights.close()
+        self.server.close()
 
-    def require_noeviction(self) -> None:
-        """Raise `UserError` if a server would evict keys; warn if it might, or if its policy cannot be read."""
-        if not self._eviction_checked:
-            for server in {self.queue, self._weights.server}:
-                server.require_noeviction()
-            self._eviction_checked = True
-
-    def new_incarnation(self, actor: str) -> NewIncarnation:
-        number, is_first = self.queue.call("new_incarnation", actor)
-        return NewIncarnation(int(number), bool(is_first))
-
-    @property
-    def max_episode_bytes(self) -> int:
-        return self._config.max_episode_bytes
-
-    @property
-    def turn(self) -> int:
-        return self._turn
+    # The actor's side
 
     @property
     def connections(self) -> int:
-        return self.queue.connections
+        """How many connections to the store were opened so far. Before it rises, calls are executed exactly once, and
+        the store cannot lose its memory without a new id."""
+        return self.server.connections
+
+    def new_incarnation(self, actor: str) -> NewIncarnation:
+        """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
+        number, is_first = self.server.call("new_incarnation", actor)
+        return NewIncarnation(int(number), bool(is_first))
 
     def wait_for_room(self, timeout_s: float) -> None:
-        block_ms = max(1, int(1000 * min(timeout_s, BLOCK_S)))
-        self.queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.queue.key("room"), self._room)
+        """After a BUSY reply, wait until the queue may have room again, at most `timeout_s`."""
+        self._wait("room", self._room, timeout_s)
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
+        """Put one encoded episode. Sequence numbers must increase; an oversize payload becomes a dead letter. The
+        queue's limits are those of the learner's configuration."""
         return self.put_all([(header, payload)])[0]
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
-        return self._put(episodes)
+        """Put several episodes of one incarnation in one round trip.
+
+        Stops at the first BUSY, which preserves their order; the replies are those of the episodes tried. Raises
+        `Malformed`, and puts none, if they are of several incarnations.
+        """
+        return self._put(episodes, "put")
 
     def import_episode(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
-        return self._put([(header, payload)], original_id)[0]
+        """Put an episode that was stored as a file with the id `original_id`.
+
+        Returns DUPLICATE if that id was imported before, by anyone, as long as the store keeps its memory.
+        """
+        return self._put([(header, payload)], "import", original_id)[0]
 
     def report(
         self, actor: str, incarnation: int, totals: ActorLedger, health: Mapping[str, float], store: int = 0
     ) -> None:
+        """Send a heartbeat with the incarnation's totals and its health figures.
+
+        Unsent episodes of earlier incarnations are counted as lost with the actor. Episodes that the actor knows to be
+        accepted and the store does not are counted as lost with the store, unless `store`, the id of the memory that
+        accepted them, shows that nothing was lost (0 = unknown). Raises `Miscounted` then, `Malformed` for an invalid
+        report, and changes nothing.
+        """
         t = totals
         counts = (t.produced, t.accepted, t.dropped_backpressure, t.refused_fenced, t.unsent)
-        self.queue.call("report", actor, incarnation, *counts, _encode_health(health), store)
+        self.server.call("report", actor, incarnation, *counts, _encode_health(health), store)
+
+    # The learner's side
+
+    @property
+    def max_episode_bytes(self) -> int:
+        """The largest payload that the queue accepts."""
+        return self._config.max_episode_bytes
+
+    @property
+    def turn(self) -> int:
+        """The number of this learner's last call, by the count of the store. A store that counts fewer has lost it."""
+        return self._turn
 
     def current_generation(self) -> int:
-        return int(self.queue.read("HGET", self.queue.key("generations"), "current") or 0)
+        """The newest generation that was claimed or opened, 0 = none. Needs no generation."""
+        return int(self.server.read("HGET", self.server.key("generations"), "current") or 0)
 
     def claim_generation(self, number: int) -> None:
-        self.queue.call("claim", _token(), number)
-        if self._weights.server is not self.queue:
-            self._weights.fence(number)
+        """Fence all older generations, and change nothing else. Raises `Fenced` if `number` or a later one was claimed
+        or opened before.
+
+        A learner claims before it loads its checkpoint, so that an older learner can no longer acknowledge episodes
+        that this checkpoint lacks.
+        """
+        self.server.call("claim", _token(), number)
 
     def open_generation(
         self,
@@ -168,7 +193,25 @@ class RedisTransport:
         memory: LedgerMemory | None = None,
         claimed: int = 0,
     ) -> Generation:
-        self.require_noeviction()
+        """Take over the queue, including its pending entries, after restoring a checkpoint.
+
+        Waiting episodes of an older generation that used a version newer than `restored_version` are dropped as fenced.
+        A store that is emptier or older than `memory` is cleared, and its ledger continues from `memory`.
+
+        Args:
+            restored_version: version of the weights in the checkpoint, -1 = none.
+            consumer: name of the consumer.
+            floor: the generation of the checkpoint. The new number is larger. If the store has no record of versions,
+                `next_version` is at least that of `floor`.
+            memory: the ledger in the checkpoint.
+            claimed: a number that this consumer claimed, which is then opened; 0 opens the next number.
+
+        Raises:
+            Fenced: a generation later than `claimed` was claimed or opened.
+        """
+        if not self._eviction_checked:
+            self.server.require_noeviction()
+            self._eviction_checked = True
         floor = floor or Generation(0, 0)
         known = (memory.ledger.store, memory.ledger.turn, *memory.after_loss().to_fields()) if memory else (0, 0)
         with self._consuming:
@@ -176,106 +219,126 @@ class RedisTransport:
             arguments = (_token(), restored_version, consumer, floor.number, floor.next_version, new_store, claimed)
             c = self._config
             limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
-            reply = self.queue.call("open", *arguments, *limits, *known)
-            number, version, self._turn, store = map(int, reply)
-            self._generation = number
-            if self._weights.server is not self.queue:
-                version = max(version, 1 + self._weights.fence(number))
-            return Generation(number, version, store, self._turn)
+            reply = self.server.call("open", *arguments, *limits, *known)
+            self._generation, version, self._turn, store = map(int, reply)
+            return Generation(self._generation, version, store, self._turn)
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
+        """Take at most `count` entries, oldest first. Waits up to `timeout_s` for the first one."""
         deadline = time.monotonic() + timeout_s
         while True:
             last, entries = self._consume("take", count)
             remaining_s = deadline - time.monotonic()
             if entries or remaining_s <= 0:
                 return self._deliveries(entries)
-            # XREAD waits without consuming: the next `take` checks the generation
-            block_ms = max(1, int(1000 * min(remaining_s, BLOCK_S)))
-            self.queue.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.queue.key("episodes"), last)
+            self._wait("episodes", last, remaining_s)  # without consuming: the next `take` checks the generation
 
     def resize(self, max_episodes: int) -> None:
+        """Set how many episodes may wait in the queue, which are at least as many as its configuration says."""
         self._consume("resize", max(max_episodes, self._config.max_episodes))
 
     def pending(self) -> list[Delivery]:
-        return self._deliveries(self.queue.call("pending", self._generation))
+        """All entries that were taken, by this generation or an earlier one, and not settled."""
+        return self._deliveries(self.server.call("pending", self._generation))
 
     def begin_attempt(self, entry_id: str) -> int:
+        """Record that decoding a pending entry begins. Returns how many attempts began and did not end, 0 if the entry
+        is not pending here. Entries that crash the learner are recognized by this count."""
         return int(self._consume("begin_attempt", entry_id)[0])
 
     def end_attempt(self, entry_id: str) -> None:
+        """Reset the entry's attempts: the learner survived."""
         self._consume("end_attempt", entry_id)
 
     def ack(self, entry_ids: Sequence[str]) -> list[str]:
+        """Settle entries as trained and delete them; returns those that were pending here."""
         return self._settle(entry_ids, "trained")
 
     def revoke(self, count: int) -> None:
+        """Move that many episodes from `trained` to `trained_then_lost`: the updates that used them were abandoned."""
         self._consume("revoke", count)
 
     def drop(self, entry_ids: Sequence[str], reason: DropReason) -> list[str]:
+        """Settle entries untrained and delete them; returns those that were pending here."""
         return self._settle(entry_ids, reason.value)
 
     def dead_letter(self, entry_id: str, reason: str) -> bool:
+        """Move a pending entry and its payload to the dead letters; returns False if it is not pending here."""
         return bool(self._consume("dead_letter", entry_id, reason)[0])
 
     def waiting(self, count: int) -> list[Delivery]:
-        entries = self.queue.read("XRANGE", self.queue.key("episodes"), "-", "+", "COUNT", count)
+        """The oldest `count` entries that are queued or pending, which stay where they are. Needs no generation."""
+        entries = self.server.read("XRANGE", self.server.key("episodes"), "-", "+", "COUNT", count)
         refs = [(entry_id, to_dict(found).get(b"ref", b"")) for entry_id, found in entries]
         return self._deliveries([part for entry_id, ref in refs if is_ref(ref) for part in (entry_id, ref)])
 
     def dead_letters(self) -> list[DeadLetter]:
-        entries = self.queue.read("XRANGE", self.queue.key("dead"), "-", "+")
+        """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
+        entries = self.server.read("XRANGE", self.server.key("dead"), "-", "+")
         letters = [found for dead_id, flat in entries if (found := decode_dead_letter(dead_id, to_dict(flat)))]
         self._reports.warn_about_unreadable("dead letters", len(entries) - len(letters))
         payloads = self._payloads([letter.header for letter in letters])
         return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
 
     def requeue(self, dead_id: str) -> PutStatus:
-        status = self.queue.call("requeue", _token(), dead_id)[0].decode()
+        """Queue a dead letter again, within the limits of the queue. Needs no generation.
+
+        Returns OK; or FENCED or BUSY, which leave the letter in place. Raises `KeyError` if there is no such letter or
+        its payload was not kept.
+        """
+        status = self.server.call("requeue", _token(), dead_id)[0].decode()
         if status == "MISSING":
             raise KeyError(f"no dead letter {dead_id} with a payload")
         return PutStatus(status)
 
     def report_learner(self, health: Mapping[str, float]) -> None:
-        self.queue.read("HSET", self.queue.key("health"), "learner", _encode_health(health))
+        """Store the learner's health figures for `health`. Needs no generation."""
+        self.server.read("HSET", self.server.key("health"), "learner", _encode_health(health))
+
+    # For everybody
 
     def health(self) -> Health:
+        """The latest health figures of the learner and of all actors."""
         return self._reports.health()
 
     def ledger(self) -> Ledger:
+        """The current counts of all episodes."""
         return self._reports.ledger()
 
     def publish(self, weights: WeightSet) -> None:
+        """Publish weights. Raises `Fenced` unless their generation is current, and `ValueError` unless their version is
+        newer than the head."""
         self._weights.publish(weights)
-        if self._weights.server is not self.queue:
-            self.queue.call("announce", weights.generation, weights.version)
 
     def head(self) -> int:
+        """The newest published version, -1 = none."""
         return self._weights.head()
 
     def fetch(self, known: str = "") -> WeightSet | None:
+        """Return the published weights, unless `known` is their digest. Their version may be lower than that of the
+        known ones, if the store or the run was set back or started afresh. Raises `actors.codec.InvalidWeights` if they
+        are damaged or lost."""
         return self._weights.fetch(known)
 
-    def _put(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str = "") -> list[PutReply]:
-        """Put episodes, or import a single one, again if their payloads were lost on the way."""
+    def _put(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], *verb: str) -> list[PutReply]:
+        """Put or import episodes, again if their payloads were lost on the way."""
         replies: list[PutReply] = []
         for _ in range(1 + RETRIES):
-            statuses = self._offer(episodes[len(replies) :], original_id)
+            statuses = self._offer(episodes[len(replies) :], verb)
             lost = statuses[-1:] == ["MISSING"]
             replies += [self._reply(PutStatus(status)) for status in statuses[: -1 if lost else None]]
             if not lost:
                 return replies
         raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
 
-    def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], original_id: str) -> list[str]:
-        """Put episodes, or import a single one. Returns their statuses."""
-        verb = ["import", original_id] if original_id else ["put"]
-        start = self.queue.key("payload:")
+    def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], verb: Sequence[str]) -> list[str]:
+        """Put or import episodes. Returns their statuses."""
+        start = self.server.key("payload:")
         values = {start + h.episode_id: data for h, data in episodes if self._is_sent(len(data))}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         try:
             expiry_ms = int(1000 * self._config.payload_ttl_s)
-            head, store, room, *statuses = self.queue.store(values, expiry_ms, *verb, *refs)
+            head, store, room, *statuses = self.server.store(values, expiry_ms, *verb, *refs)
         except OutOfMemory:
             return ["BUSY"]
         self._head, self._memory, self._room = int(head), int(store), room.decode() or self._room
@@ -285,15 +348,20 @@ class RedisTransport:
         """Whether the queue takes a payload of this size. Its limits are those of its learner, which may differ."""
         if size <= self._config.max_episode_bytes:
             return True
-        limit = self.queue.read("HGET", self.queue.key("generations"), "max_episode_bytes")
+        limit = self.server.read("HGET", self.server.key("generations"), "max_episode_bytes")
         return size <= int(limit or 0)
 
     def _reply(self, status: PutStatus) -> PutReply:
         return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._head, self._memory)
 
+    def _wait(self, stream: str, last: str | bytes, timeout_s: float) -> None:
+        """Wait for an entry after `last`, for at most `timeout_s` and `BLOCK_S`."""
+        block_ms = max(1, int(1000 * min(timeout_s, BLOCK_S)))
+        self.server.read("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.server.key(stream), last)
+
     def _consume(self, verb: str, *args: Argument) -> Any:
         with self._consuming:
-            reply = self.queue.call(verb, _token(), self._generation, self._turn, *args)
+            reply = self.server.call(verb, _token(), self._generation, self._turn, *args)
             self._turn += 1
             return reply
 
@@ -313,8 +381,8 @@ class RedisTransport:
         ]
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
-        start = self.queue.key("payload:")
-        return self.queue.values([start + h.episode_id for h in headers])
+        start = self.server.key("payload:")
+        return self.server.values([start + h.episode_id for h in headers])
 
 
 def _token() -> str:

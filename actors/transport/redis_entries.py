@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from actors.transport.base import DeadLetter, EpisodeHeader
 
@@ -46,6 +45,6 @@ def entry_time_ms(entry_id: bytes) -> int:
     return int(entry_id.partition(b"-")[0])
 
 
-def to_dict(reply: Any) -> dict[bytes, bytes]:
-    """Convert a reply that is a mapping, or a flat list of alternating keys and values, depending on the client."""
-    return dict(reply) if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+def to_dict(reply: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Convert a flat list of alternating keys and values."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))

@@ -106,19 +106,12 @@ class RedisServer:
         return self._tag + name
 
     def read(self, *command: Argument) -> Any:
-        """Execute a plain, idempotent command."""
-        return self._with_retries(lambda: self.client.execute_command(*command))
+        """Execute a plain, idempotent command. Its reply is not converted: a hash is a list of fields and values."""
+        return self._with_retries(lambda: self._exchange([command])[0])
 
     def read_together(self, *commands: Sequence[Argument]) -> list[Any]:
-        """Execute several commands as one transaction and return their replies."""
-
-        def run() -> list[Any]:
-            pipeline = self.client.pipeline(transaction=True)
-            for command in commands:
-                pipeline.execute_command(*command)
-            return list(pipeline.execute())
-
-        return self._with_retries(run)
+        """Execute several such commands as one transaction and return their replies."""
+        return list(self._with_retries(lambda: self._exchange([("MULTI",), *commands, ("EXEC",)])[-1]))
 
     def call(self, verb: str, *args: Argument) -> Any:
         """Execute a verb of the Lua library."""
@@ -126,12 +119,12 @@ class RedisServer:
 
     def values(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values of several string keys, None for those that do not exist."""
-        return list(self._with_retries(lambda: self._exchange([("MGET", *keys)])[0])) if keys else []
+        return list(self.read("MGET", *keys)) if keys else []
 
     def require_noeviction(self) -> None:
         """Raise `UserError` if the server would evict keys; warn if it might, or if its policy cannot be read."""
         try:
-            memory = self.read("INFO", "memory")
+            memory = self._with_retries(lambda: self.client.info("memory"))
         except redis.ResponseError:  # not permitted, or the command is renamed
             memory = {}
         policy, limit = memory.get("maxmemory_policy", ""), int(memory.get("maxmemory", 0))
@@ -155,9 +148,11 @@ class RedisServer:
         return self._with_retries(lambda: self._exchange([*sets, self._command(verb, args)])[-1])
 
     def _exchange(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands together and return their replies. Raises the last command's error, else the first one."""
+        """Send commands together and return their replies. Raises the last command's error, else the first one; a
+        transaction's errors are in its reply."""
         replies = exchange(self.client.connection_pool, commands, redis.ResponseError)
-        for reply in (replies[-1], *replies):
+        within = replies[-1] if isinstance(replies[-1], list) else []
+        for reply in (replies[-1], *replies, *within):
             if isinstance(reply, redis.RedisError):
                 raise reply
         return replies

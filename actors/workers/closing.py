@@ -7,10 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
-from actors.workers.ray_worker import RayRolloutWorker
+from actors.workers.placed_actor import PlacedActor
 
 CLOSE_S = 10.0  # time limit for finishing a step and closing the environments
 
@@ -19,11 +18,11 @@ class Closing:
     """Actors that are being closed. Each is killed when it has closed its environments, or after `CLOSE_S`."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Any, ActorHandle[RayRolloutWorker], float]] = []
+        self._pending: list[tuple[Any, PlacedActor, float]] = []
 
-    def begin(self, actor: ActorHandle[RayRolloutWorker], call: Any) -> None:
+    def begin(self, actor: PlacedActor, call: Any) -> None:
         """Close an actor; the call that it is in, if any, ends after its current step."""
-        handle: Any = actor
+        handle: Any = actor.handle
         if call is not None:
             ray.cancel(call)
         self._pending.append((handle.close.remote(), actor, time.monotonic() + CLOSE_S))
@@ -37,7 +36,7 @@ class Closing:
             if entry[0] in closed:
                 with suppress(RayError):  # it died
                     ray.get(entry[0])
-            ray.kill(entry[1])
+            entry[1].kill()
 
     def finish(self) -> None:
         """Wait until all are killed."""

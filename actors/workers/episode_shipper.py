@@ -8,7 +8,8 @@ from collections import deque
 from functools import partial
 
 from actors.serving.account import Account
-from actors.transport.base import BUSY_RETRY_S, Transport
+from actors.transport.base import BUSY_RETRY_S
+from actors.transport.redis import Transport
 from actors.transport.retry import Retry
 from actors.types.episode import Episode
 from actors.workers.outbox import Outbox

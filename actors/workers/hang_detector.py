@@ -1,18 +1,72 @@
-"""`HangDetector`: detects a busy Ray actor that makes no progress, from outside its process."""
+"""`HangDetector`: detects a busy Ray actor that makes no progress, by its pulse in Ray's key-value store.
+
+Ray runs an actor's methods in its main thread only if there is no other thread for them, and environments need the main
+thread (`signal.alarm`, event loops, some windows). So a busy actor cannot be called: another thread of its process
+reports how far the main thread is.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
+import threading
 import time
+from typing import NamedTuple
 
-from actors.heartbeat import StallTimer
+from ray.experimental import internal_kv
+
+from actors.gym.frames import current_frames
+from actors.heartbeat import Heartbeat, StallTimer
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.pulse import Pulse
 
+log = logging.getLogger(__name__)
+NAMESPACE = "tamiyo"
 MAX_INTERVAL_S = 5.0  # between two pulses, and between two looks at them
 
 
-def pulse_interval_s(hang_s: float) -> float:
-    """Return how often an actor writes its pulse, and its supervisor reads it."""
+class Pulse(NamedTuple):
+    """Heartbeats so far, and if the last one is a while ago, the frames in which the main thread is."""
+
+    beats: int = -1
+    place: str = ""
+
+    @classmethod
+    def read(cls, process: ProcessHandle | None) -> Pulse:
+        """Return the last pulse of a process; an empty one if it has written none."""
+        text = internal_kv._internal_kv_get(_key(process), namespace=NAMESPACE) if process is not None else None
+        return cls(*json.loads(text)) if text else cls()
+
+    @staticmethod
+    def forget(process: ProcessHandle) -> None:
+        """Delete the pulse of a process that has ended."""
+        internal_kv._internal_kv_del(_key(process), namespace=NAMESPACE)
+
+
+def start_pulse(process: ProcessHandle, heartbeat: Heartbeat, hang_s: float) -> None:
+    """Write the pulse of the calling process until the process ends, as far as it has changed."""
+
+    def write() -> None:
+        key, main, last = _key(process), threading.main_thread().ident, Pulse()
+        while True:
+            beats = heartbeat.beats
+            place = current_frames(sys._current_frames()[main or 0]) if beats == last.beats else ""
+            if (pulse := Pulse(beats, place)) != last:
+                try:
+                    internal_kv._internal_kv_put(key, json.dumps(pulse), namespace=NAMESPACE)
+                    last = pulse
+                except Exception as error:  # the head node is away; Ray ends this process if it stays away
+                    log.debug("the pulse could not be written: %s", error)
+            time.sleep(_interval_s(hang_s))
+
+    threading.Thread(target=write, name="pulse", daemon=True).start()
+
+
+def _key(process: ProcessHandle) -> str:
+    return f"pulse/{process.node}/{process.pid}/{process.created_s}"
+
+
+def _interval_s(hang_s: float) -> float:
     return min(MAX_INTERVAL_S, hang_s / 10)
 
 
@@ -20,13 +74,7 @@ class HangDetector:
     """An actor hangs if the heartbeats of its pulse do not change for `hang_s` seconds of a task."""
 
     def __init__(self, hang_s: float) -> None:
-        self._hang_s, self._interval_s = hang_s, pulse_interval_s(hang_s)
-        self._process: ProcessHandle | None = None
-        self.start()
-
-    def watch(self, process: ProcessHandle | None) -> None:
-        """Watch this process from now on, or none."""
-        self._process = process
+        self._hang_s, self._interval_s = hang_s, _interval_s(hang_s)
         self.start()
 
     def start(self) -> None:
@@ -35,19 +83,12 @@ class HangDetector:
         self._stall = StallTimer()
         self._poll_at_s = time.monotonic() + self._interval_s
 
-    def hangs(self) -> bool:
-        """Return whether the actor hangs."""
-        now = time.monotonic()
-        if self._process is not None and now >= self._poll_at_s:
-            self._poll_at_s = now + self._interval_s
-            pulse = Pulse.read(self._process)
-            if pulse is not None and pulse.beats != self._beats:
-                self._beats = pulse.beats
+    def hangs(self, process: ProcessHandle | None) -> bool:
+        """Return whether the actor hangs, whose process this is."""
+        if time.monotonic() >= self._poll_at_s:
+            self._poll_at_s = time.monotonic() + self._interval_s
+            beats = Pulse.read(process).beats
+            if beats != self._beats:
+                self._beats = beats
                 self._stall.progressed()
         return self._stall.poll() > self._hang_s + self._interval_s  # it may have made progress after its last pulse
-
-    @property
-    def place(self) -> str:
-        """The frames in which the actor hangs, "" if unknown."""
-        pulse = Pulse.read(self._process) if self._process is not None else None
-        return pulse.place if pulse is not None else ""

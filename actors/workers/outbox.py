@@ -5,28 +5,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from actors.codec import encode_episode
-from actors.transport.base import EpisodeHeader, Miscounted, Producer, PutReply, PutStatus
+from actors.transport.base import EpisodeHeader, Miscounted, PutReply, PutStatus
 from actors.transport.ledger import ActorLedger
+from actors.transport.redis import Transport
 from actors.types.episode import Episode
 
 LONGEST_WAIT_S = 0.5  # for room in the queue, before it is tried again
 REPORT_S = 0.5  # between two reports to the store
 BATCH_EPISODES = 64  # most episodes per round trip,
 BATCH_BYTES = 4 * 2**20  # as long as they are not larger than this together
-
-
-@dataclass
-class EpisodeCounts:
-    """Totals of this incarnation: produced = accepted + refused_fenced + dropped_backpressure + unsent."""
-
-    produced: int = 0
-    accepted: int = 0
-    refused_fenced: int = 0
-    dropped_backpressure: int = 0
 
 
 class Outbox:
@@ -36,10 +27,10 @@ class Outbox:
     reported to the store with the counts: seconds since the start, seconds spent waiting, and so on.
     """
 
-    def __init__(self, producer: Producer, run: str, actor: str, incarnation: int, capacity_steps: int) -> None:
+    def __init__(self, producer: Transport, run: str, actor: str, incarnation: int, capacity_steps: int) -> None:
         self.producer, self.run, self.actor, self.incarnation = producer, run, actor, incarnation
         self.capacity_steps = capacity_steps
-        self.counts = EpisodeCounts()
+        self.counts = ActorLedger()  # of this incarnation
         self.health: dict[str, float] = {"elapsed_s": 0.0, "waited_s": 0.0, "put_s": 0.0}
         self._started_s = time.monotonic()
         self._reported_s = -REPORT_S
@@ -57,11 +48,10 @@ class Outbox:
         episode = replace(episode, episode_id=name)
         payload = encode_episode(episode)  # refuses an invalid episode before another is dropped for it
         while self._unsent and self.unsent_steps + len(episode) > self.capacity_steps:
-            self._pop()
-            self.counts.dropped_backpressure += 1
+            self._pop("dropped_backpressure")
         self._unsent.append((EpisodeHeader.from_episode(episode), payload, len(episode)))
         self.unsent_steps += len(episode)
-        self.counts.produced += 1
+        self.counts = self.counts.plus(ActorLedger(produced=1, unsent=1))
 
     def ship(self, max_wait_s: float, heartbeat: Callable[[], object] = lambda: None) -> float:
         """Put all unsent episodes, waiting at most `max_wait_s` in total for a busy queue; returns seconds waited.
@@ -94,17 +84,15 @@ class Outbox:
     def report(self) -> None:
         """Report this incarnation's totals to the store. `ship` does so every `REPORT_S`."""
         self._reported_s = time.monotonic()
-        c = self.counts
         self.health["elapsed_s"] = time.monotonic() - self._started_s
-        totals = ActorLedger(c.produced, c.accepted, c.refused_fenced, c.dropped_backpressure, len(self._unsent))
         connections, store = self._last_put
         nothing_lost = self._last_put == self._last_report
         try:
-            self.producer.report(self.actor, self.incarnation, totals, self.health, store if nothing_lost else 0)
+            self.producer.report(self.actor, self.incarnation, self.counts, self.health, store if nothing_lost else 0)
         except Miscounted:
             if connections == self.producer.connections:
                 raise
-            self.producer.report(self.actor, self.incarnation, totals, self.health)  # it was lost during this call
+            self.producer.report(self.actor, self.incarnation, self.counts, self.health)  # it was lost during this call
         self._last_report = (self.producer.connections, store)
 
     def _put_batch(self) -> list[PutReply]:
@@ -118,17 +106,16 @@ class Outbox:
             batch.append((header, payload))
         return self.producer.put_all(batch)
 
-    def _pop(self) -> EpisodeHeader:
+    def _pop(self, term: str) -> EpisodeHeader:
+        """Remove the oldest episode and count it as `term`."""
         header, _, steps = self._unsent.popleft()
         self.unsent_steps -= steps
+        self.counts = self.counts.plus(ActorLedger(**{"unsent": -1, term: 1}))
         return header
 
     def _count(self, status: PutStatus, is_first: bool) -> None:
         if status is PutStatus.BUSY:
             return
-        header = self._pop()
+        header = self._pop("refused_fenced" if status is PutStatus.FENCED else "accepted")
         if status is PutStatus.DUPLICATE and is_first:
             raise Miscounted(f"the store has an episode {header.episode_id} that is not this actor's: it is lost")
-        fenced = status is PutStatus.FENCED
-        self.counts.refused_fenced += fenced
-        self.counts.accepted += not fenced

@@ -17,9 +17,8 @@ from actors.metrics.ray import RayMetrics
 from actors.workers.faults.actor_logs import log_path, redirect_output
 from actors.workers.faults.failure import ActorFailure
 from actors.workers.faults.reaper import start_reaper
-from actors.workers.hang_detector import pulse_interval_s
+from actors.workers.hang_detector import start_pulse
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.pulse import start_pulse
 from actors.workers.rollout_worker import PolicyName, RolloutWorker, SampleReport, WorkerSettings, warm_up
 
 T = TypeVar("T")
@@ -105,7 +104,7 @@ class RayRolloutWorker:
         """Return the handle of this process, which has a pulse from then on."""
         if self._process is None:
             self._process = ProcessHandle.here()
-            start_pulse(self._process, self._heartbeat, pulse_interval_s(self._settings.acting.actors.hang_s))
+            start_pulse(self._process, self._heartbeat, self._settings.acting.actors.hang_s)
         return self._process
 
     def _get_worker(self) -> RolloutWorker:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from actors.codec import InvalidWeights
 from actors.config import BUFFER_STEPS, ActingConfig
 from actors.errors import UserError
 from actors.heartbeat import Heartbeat
@@ -17,16 +18,15 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
 from actors.rollout.sampler import make_sampler
 from actors.rollout.wave import Policy, Provenance
-from actors.transport.base import NewIncarnation, NoFunctions, Transport
+from actors.transport.base import NewIncarnation, NoFunctions
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
+from actors.types.weights import WeightSet
 from actors.workers.outbox import Outbox
-from actors.workers.weight_client import WeightClient
 
 log = logging.getLogger(__name__)
 PolicyName = Literal["learned", "random", "never_grow"]
 NO_LEARNER = "{} found no {}: is a learner running with the same Redis and run name?"
-SUMMED = ("episodes", "steps", "seconds", "waited_s", "away_s")  # over the rounds of a report
 FIRST_WEIGHTS_S = 900.0  # a learner may pretrain before it publishes
 MAX_BUSY_WAIT_S = 5.0  # per call of `sample`; the next call waits again if episodes are still unsent
 
@@ -51,18 +51,25 @@ class WorkerSettings:
         return f"actor-{self.index}"
 
 
+@dataclass
+class SampleSums:
+    """What was sampled since the last report."""
+
+    episodes: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    waited_s: float = 0.0  # for a busy queue
+
+
 @dataclass(frozen=True)
 class SampleReport:
     """Statistics of one call of `RolloutWorker.run`; the episodes themselves go through the queue."""
 
-    incarnation: int
-    episodes: int
-    steps: int
-    seconds: float
-    waited_s: float  # for a busy queue
-    away_s: float  # for an unreachable server
-    unsent: int
     actor: str
+    incarnation: int
+    sampled: SampleSums
+    away_s: float  # for which the server was unreachable
+    unsent: int
     produced: int  # in total, like the next two
     dropped: int
     damaged_weights: int
@@ -72,11 +79,12 @@ class SampleReport:
     @property
     def metrics(self) -> dict[str, float]:
         """Under the names of `actors/metrics/registry.py`."""
+        s = self.sampled
         return {
             "actor_episodes": self.produced,
-            "actor_steps_per_s": self.steps / self.seconds if self.seconds > 0 else 0.0,
+            "actor_steps_per_s": s.steps / s.seconds if s.seconds > 0 else 0.0,
             "actor_dropped_backpressure": self.dropped,
-            "actor_wait_s": self.waited_s,
+            "actor_wait_s": s.waited_s,
             "actor_damaged_weights": self.damaged_weights,
             "actor_rejected": self.rejected,
         }
@@ -104,18 +112,14 @@ class RolloutWorker:
         restarted: bool = False,
         report: Callable[[Mapping[str, float]], None] = lambda metrics: None,
         heartbeat: Heartbeat | None = None,
-        transport: Transport | None = None,
         max_busy_wait_s: float = MAX_BUSY_WAIT_S,
     ) -> None:
-        """`transport` replaces the connection to `settings.redis`."""
         self.settings, self._max_busy_wait_s = settings, max_busy_wait_s
         acting = settings.acting
         self._heartbeat = heartbeat or Heartbeat()
         self._retry = Retry(heartbeat=self._heartbeat)
         self._report = report
-        self.transport: Transport = transport or self._retry(
-            lambda: connect(settings.redis, acting.queue, settings.namespace)
-        )
+        self.transport = self._retry(lambda: connect(settings.redis, acting.queue, settings.namespace))
         self.name = settings.name
         began = time.monotonic()
         new = self._retry(lambda: self._new_incarnation(began))
@@ -124,50 +128,62 @@ class RolloutWorker:
         lineage = self.incarnation if restarted or not new.is_first else None
         self.sampler = make_sampler(acting, settings.index, settings.seed, lineage, self._heartbeat)
         self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, BUFFER_STEPS)
-        self.weight_client = WeightClient(self.transport)
+        self.damaged_weights = 0  # fetches that failed their checks
         self.policy: ActingPolicy | None = None
         self.digest = ""  # of the weights that act
         self.version, self.generation, self.state_stride, self.burn_in = -1, 0, 1, 0
+        self._sums = SampleSums()
         self._reported_s: float | None = None  # when `run` returned
 
     def run(self, seconds: float) -> SampleReport:
         """Sample and ship again and again for at least `seconds`, then report."""
-        began_s = time.monotonic()
+        began_s, away_s = time.monotonic(), self._retry.outage_s
         self.outbox.health["idle_s"] = self.outbox.health.get("idle_s", 0.0) + began_s - (self._reported_s or began_s)
-        rounds = [self.sample()]
+        self._sums = SampleSums()
+        self.sample()
         while time.monotonic() < began_s + seconds:
-            rounds.append(self.sample())
+            self.sample()
         self._retry(self.outbox.report)
-        sums: dict[str, Any] = {name: sum(getattr(r, name) for r in rounds) for name in SUMMED}
-        report = replace(rounds[-1], **sums)
+        report = SampleReport(
+            actor=self.name,
+            incarnation=self.incarnation,
+            sampled=self._sums,
+            away_s=self._retry.outage_s - away_s,
+            unsent=len(self.outbox),
+            produced=self.outbox.counts.produced,
+            dropped=self.outbox.counts.dropped_backpressure,
+            damaged_weights=self.damaged_weights,
+            rejected=self.sampler.rejected,
+            fault=self.sampler.fault,
+        )
         self._report(report.metrics)
         self._reported_s = time.monotonic()
         return report
 
-    def sample(self) -> SampleReport:
+    def sample(self) -> None:
         """Act with the newest weights for a while and ship the completed episodes.
 
         While the queue is full, nothing new is sampled. Waits for the first weights, and raises `UserError` if none
         are published within `first_weights_s`.
         """
-        start, away_before_s = time.monotonic(), self._retry.outage_s
+        start, sums, health = time.monotonic(), self._sums, self.outbox.health
         parked_s = self._ship()
+        sums.waited_s += parked_s
         if len(self.outbox):
-            return self._make_report(0, 0, 0.0, parked_s, self._retry.outage_s - away_before_s)
+            return
         began = time.monotonic()
         self._fetch()
-        fetch_s = time.monotonic() - began
+        health["fetch_s"] = health.get("fetch_s", 0.0) + time.monotonic() - began
         assert self.policy is not None
         source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed, self.burn_in)
         episodes = self.sampler.sample(self.policy, source)
         for episode in episodes:
             self.outbox.add(episode)
-        played_s = time.monotonic() - start - parked_s
-        self.outbox.health["fetch_s"] = self.outbox.health.get("fetch_s", 0.0) + fetch_s
-        self.outbox.health |= {"version": self.version, "damaged_weights": self.weight_client.damaged}
-        waited_s = parked_s + self._ship()
-        steps = sum(len(e) for e in episodes)
-        return self._make_report(len(episodes), steps, played_s, waited_s, self._retry.outage_s - away_before_s)
+        sums.seconds += time.monotonic() - start - parked_s
+        sums.episodes += len(episodes)
+        sums.steps += sum(map(len, episodes))
+        health |= {"version": self.version, "damaged_weights": self.damaged_weights}
+        sums.waited_s += self._ship()
 
     def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
         """Play one episode per seed without shipping it; see `Sampler.play` for the results."""
@@ -197,27 +213,19 @@ class RolloutWorker:
     def _ship(self) -> float:
         return self._retry(lambda: self.outbox.ship(self._max_busy_wait_s, self._heartbeat))
 
-    def _make_report(self, episodes: int, steps: int, played_s: float, waited_s: float, away_s: float) -> SampleReport:
-        return SampleReport(
-            incarnation=self.incarnation,
-            episodes=episodes,
-            steps=steps,
-            seconds=played_s,
-            waited_s=waited_s,
-            away_s=away_s,
-            unsent=len(self.outbox),
-            actor=self.name,
-            dropped=self.outbox.counts.dropped_backpressure,
-            damaged_weights=self.weight_client.damaged,
-            produced=self.outbox.counts.produced,
-            rejected=self.sampler.rejected,
-            fault=self.sampler.fault,
-        )
+    def _newest(self) -> WeightSet | None:
+        """Return the published weights, unless they act already, there are none, or they are damaged."""
+        try:
+            return self.transport.fetch(self.digest)
+        except InvalidWeights as error:
+            self.damaged_weights += 1
+            log.warning("%s; continuing with the weights before them", error)
+            return None
 
     def _fetch(self) -> None:
         deadline = time.monotonic() + self.settings.first_weights_s
         while True:
-            weights = self._retry(lambda: self.weight_client.newest(self.digest))
+            weights = self._retry(self._newest)
             if weights is not None:
                 if self.policy is None:
                     self.policy = ActingPolicy(from_weights(weights))

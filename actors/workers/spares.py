@@ -5,28 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from actors.workers.process_handle import ProcessHandle
+from actors.workers.placed_actor import PlacedActor
 from actors.workers.ray_worker import RayRolloutWorker
 
 log = logging.getLogger(__name__)
 DELAY_S = 10.0  # from the time at which all actors play to the start of a spare, whose imports take seconds of a core
 RETRY_S = 0.5  # between two attempts to reach a spare that is starting
-
-
-@dataclass
-class PlacedActor:
-    """A Ray actor with what the pool must know of it to exchange it for another."""
-
-    handle: ActorHandle[RayRolloutWorker]
-    reserves: bool  # whether it holds a reservation of a CPU
-    process: ProcessHandle | None = None  # after its first reply
 
 
 class Spares:
@@ -63,23 +53,23 @@ class Spares:
         if not self._ready:
             return None
         spare = self._ready.pop(0)
-        self._warm_up(PlacedActor(dead.handle, dead.reserves))
+        self._warm_up(dead)
         return spare
 
     def release_reservation(self) -> None:
         """Kill a spare that holds a reservation, after the pool has removed an actor that held none."""
         for actor in [*self._ready, *(entry[0] for entry in self._calls)]:
             if actor.reserves:
-                self._ready = [a for a in self._ready if a is not actor]
+                self._ready = [other for other in self._ready if other is not actor]
                 self._calls = [entry for entry in self._calls if entry[0] is not actor]
-                ray.kill(actor.handle)
+                actor.kill()
                 return
 
     def stop(self) -> None:
         """Kill all spares."""
         self._wanted = 0
         for actor in [*self._ready, *(entry[0] for entry in self._calls)]:
-            ray.kill(actor.handle)
+            actor.kill()
         self._ready, self._calls = [], []
 
     def _warm_up(self, actor: PlacedActor) -> None:
@@ -88,7 +78,7 @@ class Spares:
 
     def _collect(self, actor: PlacedActor, call: Any) -> None:
         try:
-            actor.process = ray.get(call)
+            actor.started(ray.get(call))
         except (ActorUnavailableError, RayActorError):  # being restarted
             self._warm_up(actor)
         except RayTaskError as error:

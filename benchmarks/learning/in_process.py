@@ -1,4 +1,4 @@
-"""A whole run in one process: the real sampler, outbox, codec, transport (in memory) and learner, in turns, no Ray."""
+"""A whole run in one process: the real sampler, outbox, codec, transport and learner, in turns, no Ray."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
 from actors.rollout.sampler import STREAM_STEPS, Sampler, make_sampler
 from actors.rollout.wave import Policy, Provenance
-from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.actions import ActionMasks
 from actors.workers.outbox import Outbox
 from learner.config import LearnerConfig
 from learner.train import Learner
+from tests.support.stores import new_transport
 
 Judge = Callable[[Policy, int], bool]
 """Called with a policy and the steps acted so far; True ends the run."""
@@ -62,15 +62,14 @@ class Run:
         torch.set_num_threads(1)
         if forgetful:
             config = replace(config, state_stride=1, chunk_length=1, burn_in=0)
-        store, queue = MemoryStore(), QueueConfig(max_episodes=1_000_000)
+        self.transport = new_transport(QueueConfig(max_episodes=1_000_000))
         self.sampler = make_sampler(acting, 0, seed, None)  # plays: that drops the episodes of a sampler that acts
         self._actor = make_sampler(acting, 0, seed, None)
         self.learner = Learner(
-            config, acting.policy, self.sampler.spaces, MemoryTransport(queue, store), folder, seed, None, self._note
+            config, acting.policy, self.sampler.spaces, self.transport, folder, seed, None, self._note
         )
         self.seed, self.forgetful = seed, forgetful
         self.width = acting.actors.envs_per_actor
-        self.transport = MemoryTransport(queue, store)
         incarnation = self.transport.new_incarnation("actor-0").number
         self.outbox = Outbox(self.transport, "run", "actor-0", incarnation, 1_000_000)
         self.acting: ActingPolicy | None = None

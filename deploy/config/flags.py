@@ -23,7 +23,6 @@ SHORT = {
     "gym.id": "--env",
     "external.spaces": "--spaces",
     "actors.gpus_per_actor": "--gpus_per_actor",
-    "queue.weights_redis": "--weights_redis",
 }
 COMMON = (
     "gym.id", "env.tasks", "external.spaces", "run.name", "run.seed", "run.init_from", "run.redis", "run.address",
@@ -82,7 +81,7 @@ class SettingsParser(FieldParser):
         if resumable:
             self.add_argument("--resume", type=Path, help="Run folder to continue, or a checkpoint to roll back to.")
             self.add_argument("--attach", action="store_true", help="Only follow the run --run.name at --address.")
-            one_process = "Actor and learner take turns in this process, for a debugger: no Ray, no Redis."
+            one_process = "Actor and learner take turns in this process, for a debugger: no Ray."
             self.add_argument("--in_process", action="store_true", help=one_process)
         for section, cls in get_type_hints(Config).items():
             self.add_fields(cls, section, SHORT)

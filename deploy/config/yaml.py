@@ -36,7 +36,6 @@ def to_yaml(config: Config) -> str:
     }
     data["run"]["redis"] = without_password(config.run.redis)
     data["run"]["actors_redis"] = without_password(config.run.actors_redis)
-    data["queue"]["weights_redis"] = without_password(config.queue.weights_redis)
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     for name, words in _nulls(config).items():
         text = text.replace(f"\n  {name}: null\n", f"\n  {name}: null  # {words}\n")

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from actors.errors import UserError
 from actors.transport.backoff import Backoff
-from actors.transport.redis import PASSWORD_VARIABLE, WEIGHTS_PASSWORD_VARIABLE, require_store
+from actors.transport.redis import PASSWORD_VARIABLE, require_store
 from actors.workers.faults.actor_reports import last_line
 from deploy.config.resume import resumed_folder
 from deploy.config.schema import Config
@@ -191,8 +191,6 @@ def with_passwords(config: Config) -> Config:
 
     The result must not be printed or written to the run folder.
     """
-    weights = with_password(config.queue.weights_redis, WEIGHTS_PASSWORD_VARIABLE)
     redis = with_password(config.run.redis, PASSWORD_VARIABLE)
     actors = with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE)
-    run = replace(config.run, redis=redis, actors_redis=actors)
-    return replace(config, queue=replace(config.queue, weights_redis=weights), run=run)
+    return replace(config, run=replace(config.run, redis=redis, actors_redis=actors))

@@ -1,4 +1,4 @@
-"""Train in this process: one actor and the learner take turns, with the transport in memory. No Ray, no Redis."""
+"""Train in this process: one actor and the learner take turns, on an embedded Redis server. No Ray."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 
 from actors.errors import UserError
-from actors.transport.base import Transport
-from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.transport.redis import connect
 from actors.workers.rollout_worker import PolicyName, RolloutWorker, WorkerSettings
 from deploy.config.schema import Config
 from deploy.launch.comparison import Comparison
+from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
 from deploy.launch.following import write_run_report
 from deploy.launch.machine import check_machine
 from deploy.launch.prepare import prepare_here
@@ -31,7 +31,7 @@ from learner.train import Learner
 def train_in_process(config: Config, resume: Path | None = None) -> int:
     """Run a training in this process, with its files and its report. Returns 0, or 130 if it was interrupted."""
     if config.run.redis or config.run.address or config.external.spaces:
-        raise UserError("--in-process uses no server and no cluster: leave out --redis, --address and --spaces")
+        raise UserError("--in-process uses its own server and no cluster: leave out --redis, --address and --spaces")
     config = replace(config, actors=replace(config.actors, count=1, spares=0))
     check_machine(config)
     torch.set_num_threads(1)
@@ -40,8 +40,8 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
     with ExitStack() as stack:
         config, run_dir = prepare_here(config, resume, stack, console)
         stop = stack.enter_context(stop_on_signal())
-        store = MemoryStore()
-        learner, worker = one_of_each(config, run_dir, lambda: MemoryTransport(config.queue, store), console)
+        server = stack.enter_context(EmbeddedRedis(config.run.append_only, run_dir / DUMP))
+        learner, worker = one_of_each(config, run_dir, server.url, console)
         stack.enter_context(closing(worker))
         progress = learner.run(lambda: in_turns(worker, stop.is_set))
         if stop.is_set():
@@ -61,9 +61,7 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
     return 0
 
 
-def one_of_each(
-    config: Config, run_dir: Path, connect: Callable[[], Transport], console: Console
-) -> tuple[Learner, RolloutWorker]:
+def one_of_each(config: Config, run_dir: Path, redis: str, console: Console) -> tuple[Learner, RolloutWorker]:
     """Return the learner of a run and its only actor; `console` shows updates and notes."""
     shown = 0
 
@@ -73,10 +71,11 @@ def one_of_each(
             console.print(line, soft_wrap=True, markup=False)
         shown = len(learner.notes)
 
-    learner = open_learner(learner_settings(config, run_dir, redis=""), connect, report)
-    settings = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, "", namespace(config))
+    s = learner_settings(config, run_dir, redis)
+    learner = open_learner(s, lambda: connect(redis, s.queue, s.namespace), report)
+    settings = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, redis, namespace(config))
     # A full queue must not make it wait: only this process empties it.
-    return learner, RolloutWorker(settings, transport=connect(), max_busy_wait_s=0.0)
+    return learner, RolloutWorker(settings, max_busy_wait_s=0.0)
 
 
 def in_turns(worker: RolloutWorker, stop: Callable[[], bool]) -> bool:

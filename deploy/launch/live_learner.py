@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 from actors.errors import UserError
-from actors.transport.base import Consumer
+from actors.transport.redis import Transport
 
 MIN_WATCH_S = 1.5  # a learner that waits for episodes polls every half second
 MAX_WATCH_S = 20.0
 
 
-def refuse_second_learner(consumer: Consumer, run: str) -> None:
+def refuse_second_learner(consumer: Transport, run: str) -> None:
     """Raise `UserError` if another learner is training this run.
 
     A live learner increments `turn` in the ledger with each poll. The ledger is watched for longer than the learner's

@@ -21,8 +21,9 @@ from pathlib import Path
 
 from actors.errors import UserError
 from actors.policy.saved import CheckpointKey
-from actors.transport.base import Consumer, Fenced, Unreachable
+from actors.transport.base import Fenced, Unreachable
 from actors.transport.ledger import LedgerMemory
+from actors.transport.redis import Transport
 from learner.run.checkpoint import (
     Ancestors,
     Checkpoint,
@@ -103,7 +104,7 @@ class LineageFolder:
 class Lineage(LineageFolder):
     """The claim of one learner. `store` refuses older generations, and is compared with this folder."""
 
-    def __init__(self, run_dir: Path, store: Consumer) -> None:
+    def __init__(self, run_dir: Path, store: Transport) -> None:
         super().__init__(run_dir)
         self._store = store
         self.generation = 0  # claimed last

@@ -12,8 +12,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from actors.metrics.run_status import run_status
-from actors.transport.base import Transport, Unreachable
+from actors.transport.base import Unreachable
 from actors.transport.ledger import Ledger
+from actors.transport.redis import Transport
 from actors.types.episode import EndReason, Episode
 from learner.run.run_state import RunState
 

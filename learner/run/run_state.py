@@ -20,7 +20,8 @@ from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import load_weights, to_weights
 from actors.transport.backoff import Backoff
-from actors.transport.base import Generation, OutOfMemory, Transport, Unreachable
+from actors.transport.base import Generation, OutOfMemory, Unreachable
+from actors.transport.redis import Transport
 from actors.transport.retry import Retry
 from learner.ack_tracker import AckTracker
 from learner.config import LearnerConfig

@@ -1,15 +1,9 @@
-"""SIGKILL at every point between two steps of the learner or the actor that must agree, on a real server.
-
-A learner or an actor is forked from this process and kills itself at that point. Each learner first writes the episodes
-of an update to a file of the test, from which the expected lineage is computed.
-"""
+"""SIGKILL at every point between two steps of the learner or the actor that must agree, on a real server."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +13,13 @@ import torch.utils.tensorboard  # noqa: F401 (imported once, before the forks)
 from actors.transport.ledger import Ledger
 from actors.workers.outbox import Outbox
 from deploy.launch.embedded_redis import EmbeddedRedis
-from learner.run.checkpoint import load_checkpoint
 from tests.support.builders import make_episode
-from tests.support.chaos.forked_learner import Fault, train
+from tests.support.chaos.forked_learner import Fault
+from tests.support.chaos.histories import history
 from tests.support.chaos.interruption import after, before
-from tests.support.launching import rows
-from tests.support.learning.toy_learner import ToyProducer
 from tests.support.stores import Store
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
-
-UPDATES = 4
-
-
-@pytest.fixture
-def store(embedded_redis: EmbeddedRedis, namespace: str) -> Store:
-    return Store(embedded_redis.url, namespace)
-
-
-def fork(body: Callable[[], object]) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            body()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return child
-
-
-def was_killed(status: int) -> bool:
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
-def ledger_of(store: Store) -> Ledger:
-    ledger = store().ledger()
-    ledger.check()
-    return ledger
-
 
 POINTS = {  # the first checkpoint and the first publication are those of the new generation
     "taken": 4,
@@ -73,42 +35,29 @@ POINTS = {  # the first checkpoint and the first publication are those of the ne
 @pytest.mark.parametrize("ack", ["after_checkpoint", pytest.param("after_step", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", POINTS)
 def test_each_episode_is_trained_on_once_when_a_learner_is_killed(
-    store: Store, embedded_redis: EmbeddedRedis, tmp_path: Path, point: str, ack: str
+    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path, point: str, ack: str
 ) -> None:
     changes: dict[str, Any] = {"ack": ack, "checkpoint_every": 2} if ack == "after_step" else {}
     if point in ("before the link", "after the link") and changes:
         changes["checkpoint_every"] = 1  # a third checkpoint is needed
-    producer, run = ToyProducer(store()), tmp_path / "run"
-    run.mkdir()
-
-    def learn(number: int, fault: Fault | None = None) -> bool:
-        """Produce episodes and check the ledger while a learner trains; returns whether it was killed."""
-        socket = embedded_redis.socket_path
-        child = fork(lambda: os._exit(train(store.url, socket, store.namespace, tmp_path, number, fault, changes)))
-        while True:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                return was_killed(status)
-            if producer.transport.head() >= 0:
-                producer()
-            producer.transport.ledger().check()
-            if fault is None and any(row["update"] >= UPDATES for row in rows(tmp_path / "applied.jsonl")):
-                (tmp_path / "stop").touch()
-            time.sleep(0.02)
-
-    assert learn(0, Fault(point, POINTS[point], signal.SIGKILL))
-    ledger_of(store)
-    resumed_at = load_checkpoint(run).progress.update
-    assert not learn(1)
-    ledger, applied = ledger_of(store), rows(tmp_path / "applied.jsonl")
-    lost = [row for row in applied if row["learner"] == 0 and row["update"] > resumed_at]
-    lineage = [i for row in applied if row not in lost for i in row["ids"]]
-    assert len(lineage) == len(set(lineage)) == ledger.trained == load_checkpoint(run).progress.episodes_trained
-    assert ledger.trained >= UPDATES * 4
-    assert [row["episode_id"] for row in rows(run / "episodes.jsonl")] == lineage
+    with history(embedded_redis, namespace, tmp_path, 0, changes) as run:
+        first = run.begin(Fault(point, POINTS[point], signal.SIGKILL))
+        while first in run.living:
+            run.act()
+        assert first.was_killed
+        run.rest()
+        ledger, lineage = run.check(), run.lineage()
+        lost = [i for row in run.applied for i in row["ids"] if i not in lineage]
+    assert len(lineage) == len(set(lineage)) == ledger.trained
     acknowledged = changes and point != "updated"
-    assert ledger.trained_then_lost == (sum(len(row["ids"]) for row in lost) if acknowledged else 0)
+    assert ledger.trained_then_lost == (len(lost) if acknowledged else 0)
     assert ledger.dead_lettered == ledger.lost_with_store == 0
+
+
+def ledger_of(store: Store) -> Ledger:
+    ledger = store().ledger()
+    ledger.check()
+    return ledger
 
 
 @pytest.mark.parametrize("point", ["before put", "after put"])
@@ -125,7 +74,13 @@ def test_episodes_lost_with_a_killed_actor_are_counted(store: Store, point: str)
             outbox.report()
             outbox.ship(0.0)
 
-    assert was_killed(os.waitpid(fork(act), 0)[1])
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     arrived = 3 if point == "before put" else 6
     ledger = ledger_of(store)
     assert (ledger.accepted, ledger.actors["a", 0].unsent) == (arrived, 6 - arrived)

@@ -99,7 +99,9 @@ def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
             WorkerSettings(acting(config), index, "chaos", 0, run.server.url, "chaos"), restarted=True
         )
         assert successor.incarnation > max(known)
-        produced = sum(successor.sample().episodes for _ in range(2))
+        for _ in range(2):
+            successor.sample()
+        produced = successor.outbox.counts.produced
     run.wait_for_updates(5)
     ledger = run.identities()
     late = ledger.actors[f"actor-{index}", successor.incarnation]

@@ -78,6 +78,7 @@ def test_processes_that_wait_for_the_server_are_not_killed(run: ChaosRun) -> Non
     run.running_again("redis", time.monotonic())
     assert {number for _, number in run.ledger().actors} <= known
     assert run.command.out.count("has hung") == notes
+    run.wait_for(lambda: "Redis answers again" in run.command.out)  # at the next poll
 
 
 def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:

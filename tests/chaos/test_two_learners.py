@@ -6,8 +6,6 @@ that come back empty or older. A seed determines their order; their timing also 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -15,8 +13,7 @@ import pytest
 import torch.utils.tensorboard  # noqa: F401 (imported once, before the forks)
 
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.support.chaos.histories import CABLES, History
-from tests.support.chaos.network import Network
+from tests.support.chaos.histories import history
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
@@ -29,25 +26,15 @@ CHANGES = (
 
 
 def check_history(server: EmbeddedRedis, folder: Path, seed: int, faults: int) -> Counter[str]:
-    short = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # the path of a socket is limited to about 100 bytes
-    (folder / "run").mkdir(parents=True)
-    try:
-        with Network(server.socket_path, short, CABLES) as network:
-            changes = dict(CHANGES[seed % len(CHANGES)])
-            history = History(server.url, f"history{seed}", folder, network, seed, changes)
-            try:
-                history.run(faults)
-                ledger = history.check()
-            finally:
-                history.close()
-    finally:
-        shutil.rmtree(short)
-    done = sum(history.faults.values())
+    with history(server, f"history{seed}", folder, seed, dict(CHANGES[seed % len(CHANGES)])) as run:
+        run.run(faults)
+        ledger = run.check()
+    done = sum(run.faults.values())
     print(
-        f"seed {seed}: {done} faults, {len(history.learners)} learners, {ledger.trained} episodes trained, "
+        f"seed {seed}: {done} faults, {len(run.learners)} learners, {ledger.trained} episodes trained, "
         f"{ledger.trained_then_lost} then lost, {ledger.lost_with_store} lost with the store"
     )
-    return history.faults
+    return run.faults
 
 
 @pytest.mark.slow

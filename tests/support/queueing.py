@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.transport.base import EpisodeHeader, PutStatus, Transport
+from actors.transport.base import EpisodeHeader, PutStatus
 from actors.transport.ledger import ActorLedger
+from actors.transport.redis import Transport
 
 OK, DUPLICATE, FENCED, BUSY = PutStatus.OK, PutStatus.DUPLICATE, PutStatus.FENCED, PutStatus.BUSY
 

@@ -1,21 +1,39 @@
-"""`Store`: what the transport keeps in one test, in memory or on a server; and servers other than the bundled one."""
+"""`Store`: the keys of one run on a server; a server of this process, and servers other than the bundled one."""
 
 from __future__ import annotations
 
-import copy
+import atexit
+import itertools
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from actors.transport.base import Transport
-from actors.transport.memory import MemoryStore, MemoryTransport
-from actors.transport.redis import RedisTransport, connect
+import redis
+
+from actors.config import QueueConfig
+from actors.transport.redis import Transport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
 from tests.support.small_queue import SmallQueue
+
+NUMBERS = itertools.count()
+
+
+@cache
+def own_server() -> EmbeddedRedis:
+    """The server of this process, which starts at the first call and ends with the process."""
+    server = EmbeddedRedis()
+    server.start()
+    atexit.register(server.stop)
+    return server
+
+
+def new_transport(config: QueueConfig | None = None) -> Transport:
+    """A handle on an empty store of `own_server`."""
+    return connect(own_server().url, config, f"store{next(NUMBERS)}")
 
 
 class OtherServer(EmbeddedRedis):
@@ -27,30 +45,21 @@ class OtherServer(EmbeddedRedis):
 
 
 class Store:
-    """The keys of one run on the server at `url`, or a store in memory if that is empty."""
+    """The keys of one run on the server at `url`."""
 
     def __init__(self, url: str, namespace: str, scripts: bool = False) -> None:
         self.url, self.namespace, self.scripts = url, namespace, scripts
-        self.memory, self._opened = MemoryStore(), list[Transport]()
+        self._opened: list[Transport] = []
 
     def __call__(self, **fields: Any) -> Transport:
         """Open another handle, with these fields of `SmallQueue`."""
-        return self.connect(**fields) if self.url else self._keep(MemoryTransport(SmallQueue(**fields), self.memory))
-
-    def connect(self, **fields: Any) -> RedisTransport:
         transport = connect(self.url, SmallQueue(**fields), self.namespace, self.scripts)
-        self._keep(transport)
-        return transport
-
-    def _keep(self, transport: Transport) -> Transport:
         self._opened.append(transport)
         return transport
 
     @cached_property
     def client(self) -> Any:
         """A connection to the server, with all rights."""
-        import redis
-
         return redis.Redis.from_url(self.url)
 
     def key(self, name: str) -> str:
@@ -62,18 +71,19 @@ class Store:
 
     def freeze(self) -> Callable[[], None]:
         """Copy the state of the store; the result brings it back when called."""
-        if not self.url:
-            kept = {k: copy.deepcopy(v) for k, v in vars(self.memory).items() if k != "changed"}
-            return lambda: vars(self.memory).update(copy.deepcopy(kept))
         dumped = {k: (max(0, self.client.pttl(k)), self.client.dump(k)) for k in self.client.keys(self.key("*"))}
 
         def thaw() -> None:
-            for key in self.client.keys(self.key("*")):
-                self.client.delete(key)
+            self.empty()
             for key, (ttl_ms, value) in dumped.items():
                 self.client.restore(key, ttl_ms, value)
 
         return thaw
+
+    def empty(self) -> None:
+        """Remove all keys."""
+        for key in self.client.keys(self.key("*")):
+            self.client.delete(key)
 
     def close(self) -> None:
         for transport in self._opened:
@@ -85,8 +95,6 @@ class Store:
 @contextmanager
 def running(folder: Path, *options: str | Path, binary: Path | None = None) -> Iterator[Any]:
     """Run a server with these options, and yield a client on its socket in `folder`."""
-    import redis
-
     socket = folder / "socket"
     command = [binary or find_server(), *options, "--save", "", "--unixsocket", socket, "--dir", folder]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:

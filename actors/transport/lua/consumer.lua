@@ -145,7 +145,6 @@ function verbs.claim(k, args)
       return redis.error_reply('FENCED generation ' .. claimed .. ' cannot be claimed: the newest is ' .. current)
     end
     set(k.generations, 'current', claimed)
-    set(k.weights, 'fence', claimed)
     return {tonumber(claimed)}
   end)
 end
@@ -180,7 +179,6 @@ function verbs.open(k, args)
       'back:' .. generation, restored_version, 'next', next_version,
       'max_episodes', max_episodes, 'max_bytes', max_bytes,
       'max_episode_bytes', max_episode_bytes, 'dead_letters_kept', letters_kept)
-    set(k.weights, 'fence', generation)
     redis.pcall('XGROUP', 'CREATE', k.episodes, GROUP, '0', 'MKSTREAM') -- an error means that the group exists
     local cursor = '0-0'
     repeat

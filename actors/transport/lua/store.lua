@@ -26,7 +26,6 @@
 -- weights      hash     `head`, `digest`       newest published version, and what identifies its manifest
 --                       `manifest:<version>`   manifest, with the hash of the weights
 --                       `payload:<version>`    key of the payload
---                       `fence`                newest generation; older ones may not publish
 -- dead         stream   Dead letters: fields `ref` and `reason`
 -- room         stream   One entry, which a `take` that made room in the queue replaces: producers wait for it
 -- attempts     hash     entry id -> decoding attempts that began and did not end

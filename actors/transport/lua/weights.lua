@@ -1,17 +1,9 @@
--- The verbs of the weight store, which may be on a separate server. Of the generations it knows only `fence`.
-
--- generation -> {head version}
--- Older generations can no longer publish.
-function verbs.fence(k, args)
-  local fence = math.max(number(k.weights, 'fence'), tonumber(args[1]))
-  set(k.weights, 'fence', fence)
-  return {head_version(k)}
-end
+-- The verb of the weights: publish.
 
 -- generation, version, manifest, payload key, weights_kept -> {head version, status}
 function verbs.publish(k, args)
   local generation, version, manifest, payload, kept = unpack(args)
-  local refused = check_generation(generation, number(k.weights, 'fence'))
+  local refused = check_generation(generation, number(k.generations, 'current'))
   if refused then return refused end
   local head = head_version(k)
   if tonumber(version) <= head then
@@ -34,13 +26,4 @@ function verbs.publish(k, args)
     unset(k.weights, 'manifest:' .. field, 'payload:' .. field)
   end
   return {tonumber(version), 'OK'}
-end
-
--- generation, version -> 'OK'
--- Records on the queue's server a version that was published on a separate weight server.
-function verbs.announce(k, args)
-  local refused = check_generation(args[1], number(k.weights, 'fence'))
-  if refused then return refused end
-  if tonumber(args[2]) > head_version(k) then set(k.weights, 'head', args[2]) end
-  return 'OK'
 end

@@ -11,7 +11,7 @@ from rich.text import Text
 from actors.codec import decode_episode
 from actors.errors import UserError
 from actors.transport.base import DeadLetter, PutStatus
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.redis import Transport, connect
 from actors.types.episode import InvalidEpisode
 from deploy.commands.admin.status import find_run
 
@@ -84,7 +84,7 @@ def _decoded(payload: bytes) -> str:
     return f"{len(episode)} steps of {episode.env_id} ({episode.task_id}), ended by {episode.end_reason}"
 
 
-def _requeue(transport: RedisTransport, ids: list[str]) -> int:
+def _requeue(transport: Transport, ids: list[str]) -> int:
     failed = 0
     for dead_id in ids:
         try:

@@ -13,8 +13,8 @@ from actors.errors import UserError
 from actors.policy.publish import config_of, spaces_of
 from actors.policy.state import StateSizes
 from actors.rollout.episode_files import SUFFIX, find_episodes, read_episode, write_bytes
-from actors.transport.base import EpisodeHeader, PutReply, PutStatus, Transport
-from actors.transport.redis import connect
+from actors.transport.base import EpisodeHeader, PutReply, PutStatus
+from actors.transport.redis import Transport, connect
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.weights import WeightSet
 from deploy.commands.admin.status import find_run

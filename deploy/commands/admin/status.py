@@ -19,7 +19,7 @@ from actors.metrics.bottleneck import bottleneck, wait_shares
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import RETIRED, Ledger, LedgerError
-from actors.transport.redis import RedisTransport, connect, namespaces
+from actors.transport.redis import Transport, connect, namespaces
 
 REFRESH_S = 1.0
 ACTOR_COLUMNS = {
@@ -118,13 +118,13 @@ def find_run(url: str, run: str | None) -> str:
     )
 
 
-def take_snapshot(run: str, transport: RedisTransport, previous: RunSnapshot | None = None) -> RunSnapshot:
+def take_snapshot(run: str, transport: Transport, previous: RunSnapshot | None = None) -> RunSnapshot:
     """Read the store; rates are measured from `previous`."""
     earlier = (previous.health.now_s, previous.ledger) if previous else None
     return RunSnapshot(run, transport.ledger(), transport.health(), earlier)
 
 
-def _watch(first: RunSnapshot, transport: RedisTransport, as_json: bool) -> int:
+def _watch(first: RunSnapshot, transport: Transport, as_json: bool) -> int:
     if as_json:
         for snapshot in _snapshots(first, transport, Console(stderr=True, highlight=False)):
             print(json.dumps(snapshot.to_dict()), flush=True)
@@ -134,7 +134,7 @@ def _watch(first: RunSnapshot, transport: RedisTransport, as_json: bool) -> int:
     return 0
 
 
-def _snapshots(snapshot: RunSnapshot, transport: RedisTransport, console: Console) -> Iterator[RunSnapshot]:
+def _snapshots(snapshot: RunSnapshot, transport: Transport, console: Console) -> Iterator[RunSnapshot]:
     """Yield a snapshot every `REFRESH_S`, without end. Reports an unreachable store on `console` and continues."""
     while True:
         time.sleep(REFRESH_S)

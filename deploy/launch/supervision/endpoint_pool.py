@@ -13,7 +13,6 @@ from pathlib import Path
 from actors.errors import UserError
 from actors.process_environment import NO_GPU
 from actors.transport.backoff import Backoff
-from actors.workers.worker_pool import PoolTotals
 
 STOP_S = 15.0  # for the endpoint to ship its last episodes
 
@@ -25,7 +24,7 @@ class EndpointPool:
         self._run_dir, self._note = run_dir, note
         self._redis = redis  # goes through a pipe, because it may hold a password
         self._backoff = Backoff()
-        self.totals = PoolTotals()
+        self.restarts = 0
         self.size = 1
         self._process = self._start()
 
@@ -36,7 +35,7 @@ class EndpointPool:
 
     def counts(self) -> dict[str, float]:
         """Return the pool's size and restarts as metrics."""
-        return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.totals.restarts}
+        return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.restarts}
 
     def pump(self, timeout_s: float) -> None:
         """Wait for `timeout_s`. Restart the endpoint if it has ended; raise `UserError` if it refused its settings."""
@@ -50,7 +49,7 @@ class EndpointPool:
             time.sleep(timeout_s)
             return
         self._backoff.fail()
-        self.totals.restarts += 1
+        self.restarts += 1
         self._note(f"the endpoint ended with status {status} and is restarted; its log is endpoint.log")
         self._process = self._start()
 

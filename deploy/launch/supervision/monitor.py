@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from actors.errors import UserError
 from actors.metrics.run_status import run_status
-from actors.transport.base import Transport, Unreachable
+from actors.transport.base import Unreachable
+from actors.transport.redis import Transport
 
 EVERY_S = 2.0
 CLOSE_S = 1.0

@@ -257,7 +257,7 @@ class Supervisor:
             queue_depth=int(self._metrics.get("queue_depth", 0)),
             actors_alive=self._pool.alive,
             actors_total=self._pool.size,
-            restarts=self._pool.totals.restarts + self._learner.restarts,
+            restarts=self._pool.restarts + self._learner.restarts,
             eta_s=min(remaining) if remaining else None,
             unit="points" if self.plan.hosts else "",
         )

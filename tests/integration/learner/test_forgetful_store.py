@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.transport.redis import RedisTransport
-from deploy.launch.embedded_redis import EmbeddedRedis
+from actors.transport.redis import Transport
 from learner.run.checkpoint import load_checkpoint
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 from tests.support.stores import Store
-
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def store(embedded_redis: EmbeddedRedis, namespace: str) -> Iterator[Store]:
-    store = Store(embedded_redis.url, namespace)
-    yield store
-    store.close()
 
 
 class Forgetful:
     """Makes the store forget the nth call of `name` that had an effect, in which the caller sees nothing unusual."""
 
-    def __init__(self, store: Store, transport: RedisTransport, name: str, nth: int) -> None:
+    def __init__(self, store: Store, transport: Transport, name: str, nth: int) -> None:
         self.store, self.original, self.left = store, getattr(transport, name), nth
         setattr(transport, name, self)
 
@@ -40,7 +29,7 @@ class Forgetful:
         return result
 
 
-def check(folder: Path, transport: RedisTransport, batches: int) -> None:
+def check(folder: Path, transport: Transport, batches: int) -> None:
     """Rows, checkpoint and ledger agree on what was trained, each episode once."""
     ids = [row["episode_id"] for row in lines(folder / "episodes.jsonl")]
     ledger = transport.ledger()
@@ -56,7 +45,7 @@ def check(folder: Path, transport: RedisTransport, batches: int) -> None:
 def test_a_forgotten_call_does_not_train_episodes_twice(
     store: Store, tmp_path: Path, call: str, settings: dict[str, Any]
 ) -> None:
-    transport = store.connect()
+    transport = store()
     learner = make_learner(tmp_path, transport, updates=8, **settings)
     forgetful = Forgetful(store, transport, call, 2)
     learner.run(ToyProducer(store()))
@@ -67,7 +56,7 @@ def test_a_forgotten_call_does_not_train_episodes_twice(
 def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(store: Store, tmp_path: Path) -> None:
     """The store forgets the take of a batch, does not answer when the ledger is read for its checkpoint, and the
     learner ends before it acknowledges the batch."""
-    transport, actor = store.connect(), ToyProducer(store())
+    transport, actor = store(), ToyProducer(store())
     learner = make_learner(tmp_path, transport, updates=5)
     Forgetful(store, transport, "take", 3)
 
@@ -87,6 +76,6 @@ def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(store: Sto
     with pytest.raises(Ended):
         learner.run(produce)
     assert load_checkpoint(tmp_path).progress.update == 3
-    successor = store.connect()
+    successor = store()
     make_learner(tmp_path, successor, resume=True, updates=5).run(actor)
     check(tmp_path, successor, 5)

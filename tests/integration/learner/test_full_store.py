@@ -15,7 +15,7 @@ from actors.codec import encode_episode
 from actors.policy.publish import from_weights
 from actors.transport.base import EpisodeHeader, PutStatus
 from actors.transport.ledger import ActorLedger
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.redis import Transport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.learning.toy import toy_seed, toy_wave
 from tests.support.learning.toy_learner import ToyProducer, make_learner
@@ -31,7 +31,7 @@ def server() -> Iterator[EmbeddedRedis]:
         yield server
 
 
-def fill(transport: RedisTransport) -> None:
+def fill(transport: Transport) -> None:
     """Episodes of the newest weights, each with a payload of at least so many bytes."""
     weights = transport.fetch()
     assert weights is not None
@@ -50,7 +50,7 @@ def fill(transport: RedisTransport) -> None:
 
 @pytest.mark.parametrize("scripts", [False, True])
 def test_training_makes_the_room_that_its_weights_need(server: EmbeddedRedis, tmp_path: Path, scripts: bool) -> None:
-    def handle() -> RedisTransport:
+    def handle() -> Transport:
         return connect(server.url, scripts=scripts)
 
     make_learner(tmp_path, handle(), updates=3).run(ToyProducer(handle()))

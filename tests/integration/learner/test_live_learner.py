@@ -13,8 +13,6 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.live_learner import refuse_second_learner
 from tests.support.learning.toy_learner import make_learner
 
-pytestmark = pytest.mark.integration
-
 
 def test_a_learner_at_work_is_noticed_and_one_that_ended_is_not(
     embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path

@@ -110,8 +110,8 @@ def test_new_weights_are_adopted_and_the_sessions_of_the_oldest_version_move() -
         np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
 
 
-def test_weights_are_read_from_the_store_to_which_a_learner_publishes(open_transport: Store) -> None:
-    learner, reader = open_transport(), open_transport()
+def test_weights_are_read_from_the_store_to_which_a_learner_publishes(any_store: Store) -> None:
+    learner, reader = any_store(), any_store()
     generation = learner.open_generation(-1, "learner")
     with serving(reader, loaded=False) as running:
         assert running.service is None

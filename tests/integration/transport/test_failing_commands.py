@@ -12,13 +12,11 @@ import redis
 from actors.transport.base import DropReason, Generation
 from actors.transport.ledger import ActorLedger
 from actors.transport.lua_library import KEYS, SCRIPT
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.redis import Transport, connect
 from tests.conftest import OTHERS
 from tests.support.builders import make_weights
 from tests.support.queueing import header, put, report, take_ids
 from tests.support.small_queue import SmallQueue
-
-pytestmark = pytest.mark.integration
 
 FAILING = """
 local given, calls = redis, 0
@@ -30,9 +28,9 @@ end}, {__index = function(_, name) return given[name] end})
 """
 
 
-def make_fail(transport: RedisTransport, nth: int) -> None:
+def make_fail(transport: Transport, nth: int) -> None:
     """Run the verbs as scripts whose nth command fails; 0 lets all succeed."""
-    server = transport.queue
+    server = transport.server
 
     def command(verb: str, args: Any) -> list[Any]:
         keys = [server.key(name) for name in KEYS[verb].split()]
@@ -41,10 +39,10 @@ def make_fail(transport: RedisTransport, nth: int) -> None:
     server._command = command  # type: ignore[method-assign]
 
 
-def content(transport: RedisTransport) -> dict[str, Any]:
+def content(transport: Transport) -> dict[str, Any]:
     """All that the store holds, payloads that will expire excepted: they are not accepted."""
-    client, found = transport.queue.client, dict[str, Any]()
-    for key in client.keys(transport.queue.key("*")):
+    client, found = transport.server.client, dict[str, Any]()
+    for key in client.keys(transport.server.key("*")):
         name = key.decode().partition(":")[2]
         kind = client.type(key)
         if kind == b"hash":
@@ -66,12 +64,12 @@ def content(transport: RedisTransport) -> dict[str, Any]:
 class Case:
     """A store with queued and pending episodes, dead letters and foreign entries, and one call of each verb on it."""
 
-    def __init__(self, transport: RedisTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.t = transport
         transport.open_generation(-1, "learner")
         put(transport, *range(6), version=3)
         put(transport, 6, version=3, payload=b"x" * 30)  # oversize
-        transport.queue.client.xadd(transport.queue.key("episodes"), {"not": "ours"})
+        transport.server.client.xadd(transport.server.key("episodes"), {"not": "ours"})
         self.first, self.second, third, trained = take_ids(transport, 4)
         transport.ack([trained])
         transport.begin_attempt(self.first)

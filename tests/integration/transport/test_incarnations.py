@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.transport.base import Transport
 from actors.transport.ledger import RETIRED, ROWS_KEPT, ActorLedger, LedgerMemory
-from tests.support.queueing import DUPLICATE, OK, counts, put, report, take_ids
+from actors.transport.redis import Transport
+from tests.support.queueing import DUPLICATE, counts, put, report, take_ids
 from tests.support.stores import Store
-
-pytestmark = pytest.mark.integration
 
 COUNT = 12
 ENDED = ActorLedger(6, 2, 1, 1, 0, 2)
@@ -30,52 +28,33 @@ def summed(transport: Transport) -> ActorLedger:
 
 
 @pytest.fixture
-def transport(redis_store: Store) -> Transport:
+def transport(any_store: Store) -> Transport:
     """A store after `COUNT` incarnations."""
-    transport = redis_store(max_episodes=1000)
+    transport = any_store(max_episodes=1000)
     transport.open_generation(-1, "learner")
     run_incarnations(transport, *range(COUNT))
     return transport
 
 
-def test_old_incarnations_share_one_row(transport: Transport, redis_store: Store) -> None:
+def test_old_incarnations_share_one_row(transport: Transport, any_store: Store) -> None:
     transport.ledger().check()
     assert transport.ledger().actors == {("a", RETIRED): ActorLedger().plus(ENDED, COUNT - ROWS_KEPT)} | {
         ("a", n): ENDED for n in range(COUNT - ROWS_KEPT, COUNT - 1)
     } | {("a", COUNT - 1): ActorLedger(6, 2, 1, 1, 2)}
     assert counts(transport, "accepted", "queued") == (2 * COUNT, 2 * COUNT)
-    few = redis_store.client.hlen(redis_store.key("ledger"))
+    few = any_store.client.hlen(any_store.key("ledger"))
     run_incarnations(transport, *range(COUNT, 200))
-    assert redis_store.client.hlen(redis_store.key("ledger")) == few
+    assert any_store.client.hlen(any_store.key("ledger")) == few
     transport.ledger().check()
 
 
-def test_a_retired_incarnation_that_is_still_alive_gets_its_row_back(transport: Transport) -> None:
-    """For example a process that was suspended. Its episodes still count once."""
-    before = summed(transport)
-    assert put(transport, 1, 2, incarnation=0) == [DUPLICATE, OK]  # one of its two unsent
-    assert transport.ledger().actors["a", 0] == ActorLedger(6, 3, 1, 1, 0, 1)
-    transport.ledger().check()
-    report(transport, 0, produced=7, accepted=3, dropped_backpressure=1, refused_fenced=1, unsent=2)
-    assert transport.ledger().actors["a", 0] == ActorLedger(7, 3, 1, 1, 0, 2)
-    report(transport, 1, produced=6, accepted=2, dropped_backpressure=1, refused_fenced=1, unsent=2)
-    transport.ledger().check()
-    assert transport.ledger().actors["a", RETIRED] == ActorLedger().plus(ENDED, COUNT - ROWS_KEPT - 2)
-    assert summed(transport) == before.plus(ActorLedger(produced=1, accepted=1))
-    transport.new_incarnation("a")
-    assert len(transport.ledger().actors) == 1 + ROWS_KEPT
-    assert put(transport, 2, incarnation=0) == [DUPLICATE]
-    assert put(transport, 0, 1, incarnation=3) == [DUPLICATE, DUPLICATE]
-    assert counts(transport, "accepted") == (2 * COUNT + 1,)
-
-
-def test_an_empty_store_restores_the_shared_row_from_the_checkpoint(transport: Transport, redis_store: Store) -> None:
+def test_an_empty_store_restores_the_shared_row_from_the_checkpoint(transport: Transport, any_store: Store) -> None:
     ids = take_ids(transport)
     transport.ack(ids[1:])
     memory = LedgerMemory(transport.ledger(), ("run/a/0/0",))  # of an incarnation that has no row of its own any more
     before = summed(transport)
-    redis_store.client.delete(*map(redis_store.key, redis_store.keys()))
-    after = redis_store(max_episodes=1000)
+    any_store.client.delete(*map(any_store.key, any_store.keys()))
+    after = any_store(max_episodes=1000)
     after.open_generation(0, "learner", None, LedgerMemory.from_dict(memory.to_dict()))
     assert counts(after, "accepted", "trained", "lost_with_store") == (2 * COUNT, 2 * COUNT, 0)
     assert (summed(after), after.ledger().actors) == (before, memory.ledger.actors)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from actors.transport.base import DropReason, Generation, Miscounted, StoreReset, Transport
+from actors.transport.base import DropReason, Generation, Miscounted, StoreReset
 from actors.transport.ledger import ActorLedger, LedgerMemory
+from actors.transport.redis import Transport
 from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, put, report, take_ids
 from tests.support.stores import Store
-
-pytestmark = pytest.mark.integration
 
 
 def remember(transport: Transport, *applied: int) -> LedgerMemory:
@@ -19,9 +18,9 @@ def remember(transport: Transport, *applied: int) -> LedgerMemory:
     return memory
 
 
-def test_an_empty_store_continues_from_the_checkpoint(open_transport: Store) -> None:
+def test_an_empty_store_continues_from_the_checkpoint(any_store: Store) -> None:
     """Of ten accepted episodes, two are trained, two only in the checkpoint, one stale, one dead and four queued."""
-    learner, empty = open_transport(), open_transport.freeze()
+    learner, empty = any_store(), any_store.freeze()
     opened = learner.open_generation(-1, "learner")
     put(learner, *range(10))
     report(learner, produced=12, accepted=10, unsent=2)
@@ -36,7 +35,7 @@ def test_an_empty_store_continues_from_the_checkpoint(open_transport: Store) -> 
     put(learner, 10)
     empty()
     assert put(learner, 11) == [BUSY]  # until the learner opens it
-    after = open_transport()
+    after = any_store()
     assert after.open_generation(8, "learner", Generation(4, 11), memory) == Generation(5, 11)
     assert counts(after, "accepted", "trained", "dropped_stale", "dead_lettered", "lost_with_store") == (10, 4, 1, 1, 4)
     assert counts(after, "queued", "pending", "dead_letters_evicted", "dead_bytes") == (0, 0, 1, 0)
@@ -47,17 +46,17 @@ def test_an_empty_store_continues_from_the_checkpoint(open_transport: Store) -> 
     assert after.ledger().actors["a", 0] == ActorLedger(12, 12)
 
 
-def test_an_older_store_is_cleared(open_transport: Store) -> None:
+def test_an_older_store_is_cleared(any_store: Store) -> None:
     """It still holds episodes that were trained since, which would otherwise be trained again."""
-    learner = open_transport()
+    learner = any_store()
     learner.open_generation(-1, "learner")
     put(learner, 0, 1)
-    thaw = open_transport.freeze()
+    thaw = any_store.freeze()
     learner.ack(take_ids(learner))
     put(learner, 2)
     memory = remember(learner)
     thaw()
-    after = open_transport()
+    after = any_store()
     after.open_generation(2, "learner", None, memory)
     assert after.take(9, 0) == []
     assert counts(after, "accepted", "trained", "lost_with_store") == (3, 2, 1)
@@ -65,25 +64,25 @@ def test_an_older_store_is_cleared(open_transport: Store) -> None:
     assert put(after, 4, generation=1, version=3) == [FENCED]
 
 
-def test_a_store_that_lost_only_puts_is_kept(open_transport: Store) -> None:
-    learner = open_transport()
+def test_a_store_that_lost_only_puts_is_kept(any_store: Store) -> None:
+    learner = any_store()
     learner.open_generation(-1, "learner")
     put(learner, 0, 1)
-    memory, thaw = remember(learner), open_transport.freeze()
+    memory, thaw = remember(learner), any_store.freeze()
     put(learner, 2)
     thaw()
     assert [d.header.sequence for d in learner.take(1, 0)] == [0]  # it remembers all turns
-    after = open_transport()
+    after = any_store()
     after.open_generation(0, "learner", None, memory)
     report(after, produced=3, accepted=3)
     assert counts(after, "accepted", "pending", "queued", "lost_with_store") == (3, 1, 1, 1)
 
 
-def test_a_learner_detects_that_the_store_lost_its_last_call(open_transport: Store) -> None:
-    learner = open_transport()
+def test_a_learner_detects_that_the_store_lost_its_last_call(any_store: Store) -> None:
+    learner = any_store()
     learner.open_generation(-1, "learner")
     put(learner, 0, 1)
-    thaw = open_transport.freeze()
+    thaw = any_store.freeze()
     ids = take_ids(learner, 1)
     thaw()
     put(learner, 2)
@@ -95,14 +94,14 @@ def test_a_learner_detects_that_the_store_lost_its_last_call(open_transport: Sto
     counts(learner)
 
 
-def test_an_episode_accepted_after_the_ledger_was_read_is_known_by_its_id(open_transport: Store) -> None:
+def test_an_episode_accepted_after_the_ledger_was_read_is_known_by_its_id(any_store: Store) -> None:
     """The store dies after the ledger was last read, and in between an episode was accepted and trained on."""
-    learner, empty = open_transport(), open_transport.freeze()
+    learner, empty = any_store(), any_store.freeze()
     learner.open_generation(-1, "learner")
     put(learner, 0)
     memory = remember(learner, 0, 1)
     empty()
-    after = open_transport()
+    after = any_store()
     after.open_generation(0, "learner", None, memory)
     assert put(after, 1) == [DUPLICATE]
     assert counts(after, "accepted", "trained", "lost_with_store") == (2, 2, 0)

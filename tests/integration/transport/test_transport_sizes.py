@@ -40,10 +40,8 @@ def large() -> tuple[Episode, bytes]:
     return episode, payload
 
 
-def test_the_learner_accepts_all_sizes_that_the_queue_accepts(
-    open_transport: Store, large: tuple[Episode, bytes]
-) -> None:
-    transport = open_transport(max_episode_bytes=RAISED)
+def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store, large: tuple[Episode, bytes]) -> None:
+    transport = any_store(max_episode_bytes=RAISED)
     transport.open_generation(-1, "learner")
     assert transport.put(EpisodeHeader.from_episode(large[0]), large[1]).status is OK
     schema = EpisodeSchema(WIDE, StateSizes(h=(1, 8), c=(1, 8)), state_stride=8)

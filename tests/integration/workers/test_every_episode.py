@@ -6,9 +6,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +16,9 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.rollout.episode_files import write_episode
 from actors.rollout.sampler import make_sampler
-from actors.transport.base import Miscounted, PutReply
-from actors.transport.memory import MemoryStore, MemoryTransport
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.base import Miscounted
+from actors.transport.ledger import ActorLedger
+from actors.transport.redis import Transport, connect
 from actors.types.episode import Episode
 from actors.workers.episode_shipper import EpisodeShipper
 from actors.workers.outbox import Outbox
@@ -29,8 +27,8 @@ from deploy.commands.admin.episodes import EpisodeImport
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_episode
 from tests.support.learning.toy import toy_network, toy_seed, toy_wave
-
-pytestmark = pytest.mark.integration
+from tests.support.queueing import counts
+from tests.support.stores import Store
 
 QUEUE = QueueConfig(max_episodes=10_000)
 SETTINGS = {
@@ -56,7 +54,7 @@ def content_of(episode: Episode) -> str:
     return f"{len(episode)} {hashlib.sha256(b''.join(part.tobytes() for part in parts)).hexdigest()}"
 
 
-def received(consumer: RedisTransport) -> Counter[str]:
+def received(consumer: Transport) -> Counter[str]:
     """What the learner's end of the queue has, all of which it settles."""
     found: Counter[str] = Counter()
     while deliveries := consumer.take(100, 0):
@@ -66,7 +64,7 @@ def received(consumer: RedisTransport) -> Counter[str]:
 
 
 @pytest.fixture
-def consumer(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
+def consumer(embedded_redis: EmbeddedRedis, namespace: str) -> Transport:
     consumer = connect(embedded_redis.url, QUEUE, namespace)
     consumer.open_generation(-1, "learner")
     return consumer
@@ -74,7 +72,7 @@ def consumer(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
 
 @pytest.mark.parametrize("acting", SETTINGS.values(), ids=SETTINGS)
 def test_each_episode_of_a_sampler_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport, acting: ActingConfig
+    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport, acting: ActingConfig
 ) -> None:
     spaces = make_sampler(acting, 0, 0, None).spaces
     consumer.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8, 16))
@@ -97,8 +95,27 @@ def test_each_episode_of_a_sampler_arrives_once(
     assert consumer.ledger().lost_with_store == 0
 
 
+def test_an_actor_continues_with_its_weights_where_newer_ones_are_damaged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    acting, learner = SETTINGS["a stream cut into segments"], store()
+    learner.open_generation(-1, "learner")
+    network = FactoredRecurrentActorCritic(make_sampler(acting, 0, 0, None).spaces, PolicyConfig())
+    learner.publish(to_weights(network, 0, 1, 8))
+    worker = RolloutWorker(WorkerSettings(acting, 0, "run", 0, store.url, store.namespace))
+    worker.sample()
+    for version, acted, damaged in ((1, 0, 1), (2, 2, 1)):
+        learner.publish(to_weights(network, version, 1, 8))
+        if version == 1:
+            store.client.delete(store.key("weights:1:1"))
+            learner.close()  # with the intact copy
+        worker.sample()
+        assert (worker.version, worker.damaged_weights) == (acted, damaged)
+    assert "continuing with the weights before them" in caplog.text
+
+
 def test_each_episode_of_external_sessions_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport
+    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport
 ) -> None:
     shipper = EpisodeShipper(connect(embedded_redis.url, QUEUE, namespace), namespace, 100, 4)
     episodes = toy_wave(toy_network(), [toy_seed(1 + n % 6, False, n) for n in range(40)])
@@ -109,7 +126,7 @@ def test_each_episode_of_external_sessions_arrives_once(
 
 
 def test_each_imported_episode_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: RedisTransport, tmp_path: Path
+    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport, tmp_path: Path
 ) -> None:
     network = toy_network()
     consumer.publish(to_weights(network, 0, 1, 1))
@@ -122,19 +139,7 @@ def test_each_imported_episode_arrives_once(
     assert received(consumer) == Counter(map(content_of, episodes))
 
 
-class Tampered(MemoryTransport):
-    """A store that calls the episodes of later puts duplicates."""
-
-    tampers = False
-
-    def put_all(self, episodes: Any) -> list[PutReply]:
-        if not self.tampers:
-            return super().put_all(episodes)
-        super().put_all(episodes)
-        return super().put_all(episodes)
-
-
-def outbox_of(transport: MemoryTransport) -> Outbox:
+def outbox_of(transport: Transport) -> Outbox:
     transport.open_generation(-1, "learner")
     outbox = Outbox(transport, "run", "a", transport.new_incarnation("a").number, capacity_steps=1000)
     outbox.add(make_episode())
@@ -142,54 +147,34 @@ def outbox_of(transport: MemoryTransport) -> Outbox:
     return outbox
 
 
-def test_a_refusal_that_the_producer_did_not_expect_is_an_error() -> None:
-    transport = Tampered(store=MemoryStore())
-    outbox = outbox_of(transport)
-    transport.tampers = True
+def test_a_refusal_that_the_producer_did_not_expect_is_an_error(store: Store) -> None:
+    outbox = outbox_of(transport := store())
+    put_all = transport.put_all
+    transport.put_all = lambda episodes: [put_all(episodes) for _ in range(2)][1]  # type: ignore[method-assign]
     outbox.add(make_episode())
     with pytest.raises(Miscounted, match=r"run/a/\d+/2"):
         outbox.ship(0.0)
 
 
-@pytest.mark.parametrize("server", ["memory", "redis"])
-def test_an_accepted_episode_that_an_intact_store_does_not_know_is_an_error(
-    embedded_redis: EmbeddedRedis, namespace: str, server: str
-) -> None:
-    transport: Any = (
-        MemoryTransport(store=MemoryStore()) if server == "memory" else connect(embedded_redis.url, None, namespace)
-    )
-    outbox = outbox_of(transport)
-    outbox.counts.produced += 1
-    outbox.counts.accepted += 1
+def test_an_accepted_episode_that_an_intact_store_does_not_know_is_an_error(store: Store) -> None:
+    outbox = outbox_of(transport := store())
+    outbox.counts = outbox.counts.plus(ActorLedger(produced=1, accepted=1))
     with pytest.raises(Miscounted, match="counts 1 accepted"):
         outbox.report()
     assert transport.ledger().lost_with_store == 0
 
 
-def break_connections(transport: RedisTransport) -> None:
-    transport.queue.client.connection_pool.disconnect()
-
-
-def empty(transport: RedisTransport) -> None:
-    client = transport.queue.client
-    client.delete(*client.keys(transport.queue.key("*")))
-
-
-@pytest.mark.parametrize("lose", [break_connections, empty], ids=["connections", "memory"])
-def test_what_a_lost_store_had_accepted_is_counted_as_lost(
-    embedded_redis: EmbeddedRedis, namespace: str, lose: Callable[[RedisTransport], None]
-) -> None:
+@pytest.mark.parametrize(("older", "lost"), [(True, 1), (False, 2)])
+def test_what_a_lost_store_had_accepted_is_counted_as_lost(store: Store, older: bool, lost: int) -> None:
     """A server that was restarted with an older file keeps the id of its memory, but not the connections."""
-    transport = connect(embedded_redis.url, None, namespace)
-    outbox = outbox_of(transport)
+    outbox = outbox_of(transport := store())
     outbox.add(make_episode())
-    before = {name: transport.queue.client.dump(transport.queue.key(name)) for name in ("ledger", "episodes")}
+    thaw = store.freeze()
     outbox.ship(0.0)
-    if lose is break_connections:
-        for name, dumped in before.items():
-            transport.queue.client.restore(transport.queue.key(name), 0, dumped, replace=True)
-    lose(transport)
+    if older:
+        thaw()
+        transport.server.client.connection_pool.disconnect()
+    else:
+        store.empty()
     outbox.report()
-    ledger = transport.ledger()
-    ledger.check()
-    assert ledger.lost_with_store == (1 if lose is break_connections else 2)
+    assert counts(transport, "lost_with_store") == (lost,)

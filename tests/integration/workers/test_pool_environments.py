@@ -9,12 +9,14 @@ from typing import Any
 
 import psutil
 import pytest
+from ray.experimental import internal_kv
 
 from actors.config import ActingConfig, ActorsConfig, GymConfig, PolicyConfig, QueueConfig
 from actors.gym.make import gym_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.transport.redis import connect
+from actors.workers.hang_detector import NAMESPACE
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.flags import parse
 from deploy.launch.embedded_redis import EmbeddedRedis
@@ -93,6 +95,10 @@ def gone(processes: dict[int, psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes.values())
 
 
+def pulses() -> list[bytes]:
+    return list(internal_kv._internal_kv_list("pulse/", namespace=NAMESPACE))
+
+
 def wait_until_gone(processes: dict[int, psutil.Process]) -> None:
     deadline = time.monotonic() + 8.0
     while not gone(processes):
@@ -120,9 +126,11 @@ def test_a_fault_of_an_environment_is_explained_and_its_simulators_end(actors: A
     assert gone(theirs)
 
     theirs = actors.simulators()
+    assert len(pulses()) == 1  # not that of the process before it
     actors.pool.stop()
     assert actors.files("closed") == actors.files("open")
     wait_until_gone(theirs)
+    assert pulses() == []
 
 
 def test_environments_run_in_the_main_thread(actors: Actors) -> None:

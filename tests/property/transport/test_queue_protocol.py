@@ -1,27 +1,29 @@
-"""Random histories of the queue: Redis and the in-memory transport agree, and the ledger is exact after every step."""
+"""Random histories of the queue: Redis and a simple model agree, and the ledger is exact after every step."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, StoreReset, Transport
+from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, StoreReset
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.memory import MemoryStore, MemoryTransport
-from actors.transport.redis import connect
+from actors.transport.redis import Transport, connect
 from tests.conftest import SERVERS
 from tests.support.builders import make_weights
+from tests.support.queue_model import ModelStore, QueueModel
 from tests.support.small_queue import SmallQueue
 
 RUNS = itertools.count()
-CONFIG = SmallQueue(max_episodes=4, max_bytes=40, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
+CONFIG = SmallQueue(max_episodes=4, max_bytes=18, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
+Both = tuple[QueueModel, Transport]
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -32,10 +34,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.namespace, self.store = f"machine{next(RUNS)}", MemoryStore()
+        self.namespace, self.store = f"machine{next(RUNS)}", ModelStore()
         self.current = self.open_both()
-        self.replaced: tuple[Transport, Transport] | None = None
-        self.every: list[Transport] = [*self.current]
+        self.replaced: Both | None = None
+        self.every: list[QueueModel | Transport] = [*self.current]
         self.generation, self.published = 0, -1
         self.taken: list[tuple[str, str]] = []  # entry ids of one episode in both stores
         self.produced: dict[tuple[str, int], int] = {}
@@ -43,8 +45,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.counted: Counter[str] = Counter()  # according to the replies alone
         self.remembered: tuple[list[LedgerMemory], Counter[str]] | None = None
 
-    def open_both(self) -> tuple[Transport, Transport]:
-        return MemoryTransport(CONFIG, self.store), connect(self.url, CONFIG, self.namespace, self.scripts)
+    def open_both(self) -> Both:
+        return QueueModel(CONFIG, self.store), connect(self.url, CONFIG, self.namespace, self.scripts)
 
     def teardown(self) -> None:
         for transport in self.every:
@@ -118,7 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
     def lose_the_store(self) -> None:
         """Empty both stores, and open them again from the recorded checkpoint."""
         assert self.remembered is not None
-        vars(self.store).update({k: v for k, v in vars(MemoryStore()).items() if k != "changed"})
+        self.store.lose_memory()
         client: Any = redis.Redis.from_url(self.url)
         client.delete(*client.keys(f"{{{self.namespace}}}:*"))
         client.close()
@@ -232,22 +234,45 @@ def summed(ledger: Ledger, actor: str) -> ActorLedger:
     return total
 
 
-def run_histories(url: str, scripts: bool, examples: int) -> None:
+def run_histories(url: str, scripts: bool, examples: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
     machine = type("Machine", (QueueMachine,), {"url": url, "scripts": scripts})
     chosen = settings(
-        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=phases,
     )
     run_state_machine_as_test(machine, settings=chosen)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("server", SERVERS)
-def test_servers_agree_with_memory(server_urls: dict[str, str], server: str) -> None:
+def test_servers_agree_with_the_model(server_urls: dict[str, str], server: str) -> None:
     run_histories(server_urls[server], server.endswith("scripts"), 30 if server == "valkey" else 10)
+
+
+BROKEN = {
+    "nothing is dropped as fenced": ("drop_fenced", lambda store: None),
+    "an episode is never fenced": ("is_fenced", lambda store, header: False),
+    "the queue has no limit": ("is_full", lambda store, size: False),
+    "unsent episodes are produced twice": (
+        "account",
+        lambda s, k, term: s.actors.update({k: s.actors[k].plus(ActorLedger(1, **{term: 1}))}),
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_histories_tell_a_wrong_queue(
+    server_urls: dict[str, str], broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelStore, *BROKEN[broken])
+    with pytest.raises(AssertionError):
+        run_histories(server_urls["valkey"], False, 100, [Phase.generate])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("server", SERVERS)
-def test_servers_agree_with_memory_in_thousands_of_histories(server_urls: dict[str, str], server: str) -> None:
+def test_servers_agree_with_the_model_in_thousands_of_histories(server_urls: dict[str, str], server: str) -> None:
     run_histories(server_urls[server], server.endswith("scripts"), 2000)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from actors.errors import UserError
 from actors.transport import redis_server
 from actors.transport.base import Fenced
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.redis import Transport, connect
 from actors.transport.retry import Retry
 from learner.run import checkpoint as checkpoint_module
 from learner.run.checkpoint import list_checkpoints
@@ -132,7 +132,7 @@ def train(
     return 0
 
 
-def _learner(run_dir: Path, transport: RedisTransport, changes: dict[str, Any]) -> Learner:
+def _learner(run_dir: Path, transport: Transport, changes: dict[str, Any]) -> Learner:
     resume = bool(list_checkpoints(run_dir / "checkpoints"))
     with suppress(UserError):  # the checkpoint was removed meanwhile: start without it
         return make_learner(run_dir, transport, resume, updates=10**6, batch_episodes=BATCH, **changes)

@@ -16,7 +16,7 @@ import redis
 
 from actors.config import QueueConfig
 from actors.transport.ledger import Ledger
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.redis import Transport, connect
 from learner.run.checkpoint import Checkpoint, load_checkpoint
 from tests.support.launching import Command, command_line, rows, small, tamiyo
 
@@ -59,7 +59,7 @@ class ChaosRun:
         return load_checkpoint(self.folder)
 
     @contextmanager
-    def queue(self) -> Iterator[RedisTransport]:
+    def queue(self) -> Iterator[Transport]:
         transport = connect(self.server.url, QueueConfig(), self.folder.name)
         try:
             yield transport

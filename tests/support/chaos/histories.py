@@ -11,10 +11,11 @@ import itertools
 import os
 import random
 import signal
+import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from actors.transport.ledger import Ledger
 from actors.transport.redis import connect
 from actors.types.weights import WeightSet
 from actors.workers.outbox import Outbox
+from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.run.checkpoint import load_checkpoint
 from tests.support.chaos.forked_learner import BATCH, BROKEN, FENCED, POINTS, Fault, LearnerProcess, hash_of, train
 from tests.support.chaos.network import CUT, HELD, MUTE, OPEN, Network
@@ -38,6 +40,21 @@ STORE_FAULTS = ("an empty store", "an older store", "a store that forgot its las
 
 
 Snapshot = dict[bytes, tuple[int, bytes]]
+
+
+@contextmanager
+def history(server: EmbeddedRedis, name: str, folder: Path, seed: int, changes: dict[str, Any]) -> Iterator[History]:
+    """A run on the server, with a network between it and each of its learners."""
+    (folder / "run").mkdir(parents=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short,  # a socket's path has at most about 100 bytes
+        Network(server.socket_path, Path(short), CABLES) as network,
+    ):
+        made = History(server.url, name, folder, network, seed, changes)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 @dataclass
@@ -66,18 +83,21 @@ class History:
 
     # Learners
 
-    def begin(self, point: str | None = None) -> LearnerProcess:
-        """Fork another learner; with `point`, it suspends or kills itself there."""
+    def fault_at(self, point: str | None) -> Fault | None:
+        """A learner that suspends or kills itself at one of its first calls of this point."""
+        action = self.random.choice([signal.SIGSTOP, signal.SIGSTOP, signal.SIGKILL])
+        return Fault(point, self.random.randint(1, 4), action) if point else None
+
+    def begin(self, fault: Fault | None = None) -> LearnerProcess:
+        """Fork another learner."""
         used = {m.cable for m in self.living}
         cable = next(n for n in range(CABLES) if n not in used)
         self.network.set(cable, OPEN)
-        nth, action = self.random.randint(1, 4), self.random.choice([signal.SIGSTOP, signal.SIGSTOP, signal.SIGKILL])
         number = len(self.learners)
         pid = os.fork()
         if pid == 0:
             status = BROKEN
             try:
-                fault = Fault(point, nth, action) if point else None
                 status = train(
                     self.url, self.network.paths[cable], self.namespace, self.folder, number, fault, self.changes
                 )
@@ -117,7 +137,7 @@ class History:
             choices += ["killed while stopped"]
         action = self.random.choice(choices)
         if action == "another learner":
-            self.begin(self.random.choice([None, *POINTS, *POINTS]))
+            self.begin(self.fault_at(self.random.choice([None, *POINTS, *POINTS])))
         elif action == "stopped":
             self.stop(self.random.choice(running))
         elif action == "killed":
@@ -225,12 +245,12 @@ class History:
             self.heal(0.25)
             if not self.running:
                 self._free_cable()
-                self.begin(self.random.choice([None, None, *POINTS]))
+                self.begin(self.fault_at(self.random.choice([None, None, *POINTS])))
         for path in self.folder.glob("fault*"):
             self.faults[path.read_text()] += 1
-        self._rest()
+        self.rest()
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """Recover with a learner that reaches the store. Zombies resume beside it or after it has ended."""
         for cable in range(CABLES):
             self.network.set(cable, OPEN)

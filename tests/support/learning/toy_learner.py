@@ -1,4 +1,4 @@
-"""A producer and a learner for tests of the learner's loop on the transport in memory."""
+"""A producer and a learner for tests of the learner's loop."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from actors.codec import encode_episode
-from actors.config import QueueConfig
 from actors.policy.publish import from_weights
-from actors.transport.base import EpisodeHeader, PutStatus, Transport
+from actors.transport.base import EpisodeHeader, PutStatus
 from actors.transport.ledger import ActorLedger
-from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.transport.redis import Transport
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
 from learner.run.checkpoint import load_checkpoint
 from learner.schema import EpisodeSchema
 from learner.train import Learner
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.stores import Store
 
 Spoil = Callable[[Episode], bytes]
 
 
-def handle(store: MemoryStore | Transport) -> Transport:
-    return MemoryTransport(QueueConfig(), store) if isinstance(store, MemoryStore) else store
+def handle(store: Store | Transport) -> Transport:
+    return store() if isinstance(store, Store) else store
 
 
 class ToyProducer:
     """An actor without a process: it fills the queue with the published weights whenever the learner reads it."""
 
     def __init__(
-        self, store: MemoryStore | Transport, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
+        self, store: Store | Transport, spoil: dict[int, Spoil] | None = None, keep_version: int | None = None
     ) -> None:
         self.transport, self.numbers = handle(store), itertools.count()
         self.spoil, self.keep_version = spoil or {}, keep_version
@@ -69,7 +69,7 @@ def toy_schema(state_stride: int = 1) -> EpisodeSchema:
     return EpisodeSchema(SPACES, toy_network().core.sizes, state_stride)
 
 
-def make_learner(run_dir: Path, store: MemoryStore | Transport, resume: bool = False, **changes: Any) -> Learner:
+def make_learner(run_dir: Path, store: Store | Transport, resume: bool = False, **changes: Any) -> Learner:
     fields: dict[str, Any] = {"updates": 3, "batch_episodes": 4, "state_stride": 2, "device": "cpu"}
     config = LearnerConfig(**(fields | changes))
     policy = toy_network().config

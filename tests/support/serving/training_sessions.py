@@ -1,4 +1,4 @@
-"""An endpoint whose training sessions are shipped to a queue in memory, and sessions of bare requests."""
+"""An endpoint whose training sessions are shipped to a queue, and sessions of bare requests."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from actors.serving.external import ExternalConfig
 from actors.serving.messages import end_request, step_request
 from actors.serving.methods import make_stub
 from actors.serving.status import error_of_call
-from actors.transport.memory import MemoryStore, MemoryTransport
+from actors.transport.redis import Transport
 from actors.types.episode import Episode
 from actors.wire import policy_pb2
 from actors.workers.episode_shipper import EpisodeShipper
 from tests.support.learning.toy import SPACES
 from tests.support.serving.calls import bearer, wait_for
 from tests.support.serving.servers import RunningServer, serving, step_inputs
+from tests.support.stores import new_transport
 
 
 class Endpoint:
-    """A server whose training sessions are shipped to a queue in memory."""
+    """A server whose training sessions are shipped to a queue."""
 
-    def __init__(self, running: RunningServer, shipper: EpisodeShipper, transport: MemoryTransport) -> None:
+    def __init__(self, running: RunningServer, shipper: EpisodeShipper, transport: Transport) -> None:
         self.running, self.shipper, self.transport = running, shipper, transport
         self.address = running.address
 
@@ -52,7 +53,7 @@ def endpoint(
     max_lag: int = 4,
     **changes: Any,
 ) -> Iterator[Endpoint]:
-    transport = MemoryTransport(queue or QueueConfig(), MemoryStore())
+    transport = new_transport(queue)
     transport.open_generation(-1, "learner")
     shipper = EpisodeShipper(transport, "run", capacity, max_lag)
     try:
@@ -64,6 +65,7 @@ def endpoint(
     finally:
         shipper.close(10)
     transport.ledger().check()
+    transport.close()
 
 
 class RawSession:

@@ -15,7 +15,6 @@ from actors.codec import encode_episode
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normalizer import ObservationNormalizer, ValueNormalizer
-from actors.transport.memory import MemoryStore
 from actors.types.episode import Episode, InvalidEpisode
 from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
@@ -25,6 +24,7 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner, toy_schema
+from tests.support.stores import Store
 
 
 def untrained() -> FactoredRecurrentActorCritic:
@@ -209,13 +209,12 @@ def test_a_feature_that_begins_to_move_is_taken_in() -> None:
     assert normalizer.mean.tolist() == pytest.approx([0.02, 10.0])
 
 
-def test_the_run_reports_both(tmp_path: Path) -> None:
+def test_the_run_reports_both(store: Store, tmp_path: Path) -> None:
     def absurd(episode: Episode) -> bytes:
         rewards, obs = episode.rewards.copy(), episode.obs.copy()
         rewards[-1], obs[0, 0] = 1e30, -1e12
         return encode_episode(dataclasses.replace(episode, rewards=rewards, obs=obs))
 
-    store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=3)
     learner.run(ToyProducer(store, spoil={5: absurd}))
     rows = lines(tmp_path / "metrics.jsonl")

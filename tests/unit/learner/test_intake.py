@@ -7,21 +7,20 @@ import dataclasses
 import numpy as np
 
 from actors.codec import encode_episode
-from actors.config import QueueConfig
 from actors.transport.base import EpisodeHeader
-from actors.transport.memory import MemoryStore, MemoryTransport
 from actors.types.episode import Episode
 from learner.intake import Intake, TakenEpisode, lag_split
 from tests.support.learning.toy import toy_network, toy_seed, toy_wave
 from tests.support.learning.toy_learner import toy_schema
+from tests.support.stores import Store
 
 
 class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def intake_of(store: MemoryStore, deadly: str = "") -> Intake:
-    transport = MemoryTransport(QueueConfig(), store)
+def intake_of(store: Store, deadly: str = "") -> Intake:
+    transport = store()
     transport.open_generation(0, "learner")
 
     def probe(episode: Episode) -> None:
@@ -31,18 +30,20 @@ def intake_of(store: MemoryStore, deadly: str = "") -> Intake:
     return Intake(transport, toy_schema(), max_policy_lag=4, probe=probe)
 
 
-def left_pending(count: int) -> tuple[MemoryStore, list[str]]:
-    """A store whose learner died with that many episodes in hand."""
-    store = MemoryStore()
-    actor = MemoryTransport(QueueConfig(), store)
+def left_pending(store: Store, count: int, forgotten: int = 0) -> list[str]:
+    """Let a learner die with that many episodes in hand; the store forgets that it took the last ones."""
+    actor = store()
     actor.open_generation(-1, "learner")
     episodes = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(count)])
     for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
         actor.put(EpisodeHeader.from_episode(episode), encode_episode(episode))
-    return store, [d.header.episode_id for d in actor.take(count, 0)]
+    taken, thaw = actor.take(count - forgotten, 0), store.freeze()
+    taken += actor.take(forgotten, 0) if forgotten else []
+    thaw()
+    return [d.header.episode_id for d in taken]
 
 
-def lives(store: MemoryStore, deadly: str) -> tuple[int, Intake]:
+def lives(store: Store, deadly: str) -> tuple[int, Intake]:
     """How many learners die while they recover, and the intake of the one that does not."""
     for deaths in range(10):
         intake = intake_of(store, deadly)
@@ -54,21 +55,20 @@ def lives(store: MemoryStore, deadly: str) -> tuple[int, Intake]:
     raise AssertionError("no learner survives")
 
 
-def test_episodes_that_the_checkpoint_holds_are_acknowledged_and_not_trained_again() -> None:
+def test_episodes_that_the_checkpoint_holds_are_acknowledged_and_not_trained_again(store: Store) -> None:
     """One is pending, the other is queued again, because the store forgot that it was taken."""
-    store, ids = left_pending(4)
-    store.queued = {d.entry_id: d for d in [store.pending.popitem()[1] for _ in range(2)]}
+    ids = left_pending(store, 4, forgotten=2)
     intake = intake_of(store)
-    intake.recover([ids[0], ids[3]])
+    intake.recover([ids[0], ids[2]])
     taken = intake.collect(2, 0, stop=lambda: False)
     assert taken is not None
-    assert {t.episode.episode_id for t in taken} == {ids[1], ids[2]}
+    assert {t.episode.episode_id for t in taken} == {ids[1], ids[3]}
     ledger = intake.consumer.ledger()
     assert (ledger.trained, ledger.pending) == (2, 2)
 
 
-def test_an_episode_that_kills_is_set_aside_after_three_probes_and_the_others_are_trained() -> None:
-    store, ids = left_pending(4)
+def test_an_episode_that_kills_is_set_aside_after_three_probes_and_the_others_are_trained(store: Store) -> None:
+    ids = left_pending(store, 4)
     deaths, intake = lives(store, deadly=ids[1])
     assert deaths == 3
     taken = intake.collect(3, 0, lambda: False)
@@ -83,8 +83,8 @@ def test_an_episode_that_kills_is_set_aside_after_three_probes_and_the_others_ar
     assert (ledger.trained, ledger.dead_lettered, ledger.pending) == (3, 1, 0)
 
 
-def test_ends_that_come_after_the_probe_are_no_episodes_fault() -> None:
-    store, ids = left_pending(3)
+def test_ends_that_come_after_the_probe_are_no_episodes_fault(store: Store) -> None:
+    ids = left_pending(store, 3)
     for _ in range(6):  # each of these learners dies in its update
         intake = intake_of(store)
         intake.recover(())
@@ -93,8 +93,8 @@ def test_ends_that_come_after_the_probe_are_no_episodes_fault() -> None:
     assert lives(store, deadly=ids[2])[0] == 3
 
 
-def test_what_is_recovered_twice_in_one_life_is_trained_once() -> None:
-    store, ids = left_pending(3)
+def test_what_is_recovered_twice_in_one_life_is_trained_once(store: Store) -> None:
+    ids = left_pending(store, 3)
     intake = intake_of(store)
     intake.recover(())
     intake.recover((ids[0],))  # as after an outage of the store
@@ -103,14 +103,13 @@ def test_what_is_recovered_twice_in_one_life_is_trained_once() -> None:
     assert intake.consumer.ledger().trained == 1
 
 
-def test_episodes_of_unpublished_versions_become_dead_letters() -> None:
+def test_episodes_of_unpublished_versions_become_dead_letters(store: Store) -> None:
     """Their lag is negative, so no limit on the lag would ever drop them."""
-    store = MemoryStore()
     intake = intake_of(store)
     waves = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(3)], generation=1)
     for episode, version in zip(waves, (4, 5, 2**40), strict=True):
         episode = dataclasses.replace(episode, policy_version=np.full(len(episode), version))
-        MemoryTransport(QueueConfig(), store).put(EpisodeHeader.from_episode(episode), encode_episode(episode))
+        intake.consumer.put(EpisodeHeader.from_episode(episode), encode_episode(episode))
     should_stop = iter([False] * 3 + [True] * 9)
     assert intake.collect(2, 4, lambda: next(should_stop)) is None  # only one is valid
     assert [letter.reason for letter in intake.consumer.dead_letters()] == [

@@ -1,4 +1,4 @@
-"""The learner's loop on the transport in memory: every episode is accounted for."""
+"""The learner's loop: every episode is accounted for."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from actors.codec import encode_episode
 from actors.config import QueueConfig
 from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
-from actors.transport.memory import MemoryStore
 from actors.types.episode import EndReason, Episode, RecurrentState
-from learner import service
 from learner.config import LearnerConfig
 from learner.run import run_state as run_state_module
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.service import LearnerService, LearnerSettings
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
-from tests.support.learning.toy_learner import Spoil, ToyProducer, handle, lines, make_learner
+from tests.support.learning.toy_learner import Spoil, ToyProducer, lines, make_learner
+from tests.support.stores import Store
 
 
-def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:
-    store, reports = MemoryStore(), list[dict[str, float]]()
+def test_a_run_trains_accounts_and_publishes(store: Store, tmp_path: Path) -> None:
+    reports: list[dict[str, float]] = []
     learner, producer = make_learner(tmp_path, store), ToyProducer(store)
     learner.report = reports.append
     progress = learner.run(producer)
@@ -48,8 +47,7 @@ def test_a_run_trains_accounts_and_publishes(tmp_path: Path) -> None:
         dataclasses.replace(ledger, trained=ledger.trained - 1).check()
 
 
-def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_fetched_weights_reproduce_the_learners_outputs(store: Store, tmp_path: Path) -> None:
     learner = make_learner(tmp_path, store, chunk_length=4, burn_in=6)
     learner.run(ToyProducer(store))
     weights = learner.transport.fetch()
@@ -64,9 +62,8 @@ def test_fetched_weights_reproduce_the_learners_outputs(tmp_path: Path) -> None:
     assert not torch.equal(before.log_probs, theirs.log_probs)
 
 
-def test_stale_episodes_are_dropped_and_counted_when_consumed(tmp_path: Path) -> None:
+def test_stale_episodes_are_dropped_and_counted_when_consumed(store: Store, tmp_path: Path) -> None:
     """The producer continues to claim version 0: within the lag it is trained on, beyond it dropped."""
-    store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=9, max_policy_lag=1)
     producer = ToyProducer(store, keep_version=0)
 
@@ -82,8 +79,7 @@ def test_stale_episodes_are_dropped_and_counted_when_consumed(tmp_path: Path) ->
     assert load_checkpoint(tmp_path).progress.dropped_stale == ledger.dropped_stale
 
 
-def test_a_batch_may_be_counted_in_steps(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_a_batch_may_be_counted_in_steps(store: Store, tmp_path: Path) -> None:
     learner = make_learner(tmp_path, store, batch_episodes=2, batch_steps=30, updates=4)
     learner.run(ToyProducer(store))
     rows = lines(tmp_path / "episodes.jsonl")
@@ -107,8 +103,7 @@ def as_segment(number: int, last: bool) -> Spoil:
     return spoil
 
 
-def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(store: Store, tmp_path: Path) -> None:
     learner = make_learner(tmp_path, store, updates=1)
     learner.run(ToyProducer(store, spoil={n: as_segment(n, last=n == 3) for n in range(4)}))
     (metrics,) = lines(tmp_path / "metrics.jsonl")
@@ -118,9 +113,8 @@ def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(tmp_path: Path
     assert sorted(row["return"] for row in rows) == [7.0, 7.0, 7.0, 100.0]
 
 
-def test_a_batch_of_segments_alone_has_a_mean_reward_but_no_return(tmp_path: Path) -> None:
+def test_a_batch_of_segments_alone_has_a_mean_reward_but_no_return(store: Store, tmp_path: Path) -> None:
     """What a running episode has gained so far rises with its length, whatever is learned."""
-    store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=1)
     learner.run(ToyProducer(store, spoil={n: as_segment(n, last=False) for n in range(100)}))
     (metrics,) = lines(tmp_path / "metrics.jsonl")
@@ -181,8 +175,7 @@ SPOILS = {
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_an_unusable_episode_is_set_aside_while_the_others_train(store: Store, spoil: Spoil, tmp_path: Path) -> None:
     learner = make_learner(tmp_path, store, updates=2)
     progress = learner.run(ToyProducer(store, spoil={1: spoil, 6: spoil}))
     ledger = learner.transport.ledger()
@@ -196,9 +189,8 @@ def test_an_unusable_episode_is_set_aside_while_the_others_train(spoil: Spoil, t
 
 
 def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = MemoryStore()
     learner = make_learner(tmp_path, store, updates=1)
 
     save, calls = run_state_module.save_checkpoint, itertools.count()
@@ -215,11 +207,10 @@ def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
     assert (ledger.trained, ledger.pending, learner.transport.head()) == (0, 4, 0)
 
 
-def test_advice_about_the_settings_is_reported_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "connect", lambda *_: handle(MemoryStore()))
+def test_advice_about_the_settings_is_reported_at_the_start(store: Store, tmp_path: Path) -> None:
     network, config = toy_network().config, LearnerConfig(state_stride=2, device="cpu")
     settings = LearnerSettings(
-        config, network, QueueConfig(), SPACES, str(tmp_path), 0, "", "run", advice=("lower it",)
+        config, network, QueueConfig(), SPACES, str(tmp_path), 0, store.url, store.namespace, advice=("lower it",)
     )
     learner = LearnerService(settings)
     learner.start()

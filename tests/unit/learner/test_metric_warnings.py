@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from actors.transport.memory import MemoryStore
 from learner.config import LearnerConfig
 from learner.metric_warnings import MetricWarnings
 from tests.support.learning.toy_learner import ToyProducer, make_learner
+from tests.support.stores import Store
 
 
 def warnings_of(metrics: dict[str, float], **fields: Any) -> list[str]:
@@ -56,8 +56,7 @@ def test_a_kl_that_stays_high_is_reported_again() -> None:
     assert notes[1].startswith("5 updates in a row moved the policy too far, the last one by a KL of 0.05, above 0.03")
 
 
-def test_a_learner_adds_its_warnings_to_its_notes(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_a_learner_adds_its_warnings_to_its_notes(store: Store, tmp_path: Path) -> None:
     learner = make_learner(tmp_path, store, updates=2, lr=1e-2, target_kl=1e-9)
     learner.run(ToyProducer(store))
     (note,) = learner.notes

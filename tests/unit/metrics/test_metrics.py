@@ -23,10 +23,10 @@ from actors.slots.stage import Slot, Stage
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger
-from actors.transport.memory import MemoryStore, MemoryTransport
 from deploy.launch.supervision import monitor as watch
 from learner.run.run_metrics import t_interval
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.stores import Store
 
 
 def test_prometheus_names_are_unique() -> None:
@@ -138,8 +138,7 @@ def test_stage_shares_count_every_epoch_of_every_slot() -> None:
     assert sum(shares.values()) == 1.0
 
 
-def test_metric_rows_contain_the_interval_and_the_run_status(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_metric_rows_contain_the_interval_and_the_run_status(store: Store, tmp_path: Path) -> None:
     make_learner(tmp_path, store).run(ToyProducer(store))
     for before, row in enumerate(lines(tmp_path / "metrics.jsonl")):
         assert row["return_low"] <= row["return_mean"] <= row["return_high"]
@@ -148,18 +147,18 @@ def test_metric_rows_contain_the_interval_and_the_run_status(tmp_path: Path) -> 
         assert sum(value for name, value in row.items() if name.startswith("bottleneck/")) == 1
 
 
-def test_the_run_monitor_continues_while_the_store_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_monitor_continues_while_the_store_is_unreachable(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch, "EVERY_S", 0.01)
-    store, calls, reported = MemoryStore(), 0, list[Mapping[str, float]]()
+    calls, reported = 0, list[Mapping[str, float]]()
 
     def connect() -> Any:
         nonlocal calls
         calls += 1
         if calls < 3:
             raise Unreachable("away")
-        from actors.config import QueueConfig
-
-        return MemoryTransport(QueueConfig(), store)
+        return store()
 
     watching = watch.RunMonitor(connect, reported.append, lambda: {"actors_alive": 2.0})
     deadline = time.monotonic() + 10

@@ -153,7 +153,7 @@ def test_the_requirements_are_complete_and_agree_with_the_package() -> None:
             assert normalized(re.split(r"[^\w.-]", need)[0]) in named.keys() | OF_TORCH, f"{name} needs {need}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
-        name, _, version = line.partition(">=")
+        name, _, version = line.partition(";")[0].partition(">=")
         if normalized(name) in named:
             assert named[normalized(name)] == version, line
     steps = {normalized(name) for step in STEPS for name in step.packages}
@@ -169,7 +169,7 @@ refused = {
     package for package, owners in packages_distributions().items()
     if not {owner.lower().replace("_", "-").replace(".", "-") for owner in owners} & allowed
 }
-assert {"ray", "redis"} <= refused
+assert "ray" in refused
 class Bare(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -185,7 +185,7 @@ sys.exit(pytest.main(flags.split()))
 
 @pytest.mark.slow
 def test_the_steps_import_nothing_else_nor_do_the_cuda_tests() -> None:
-    """Neither Ray nor Redis, in particular."""
+    """Ray, in particular."""
     allowed = {normalized(name) for name in required()} | OF_TORCH | {"tamiyo"}
     programs = [step.program for step in STEPS if not step.junit]
     command = [sys.executable, "-c", BARE, " ".join(allowed), " ".join(programs)]

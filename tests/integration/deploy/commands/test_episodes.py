@@ -20,8 +20,8 @@ from actors.policy.saved import TRAINED, read_weights
 from actors.rollout.episode_files import read_episode, write_episode
 from actors.sessions.local import LocalPolicy
 from actors.slots.spaces import seed_spaces
-from actors.transport.base import EpisodeHeader, Transport
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.base import EpisodeHeader
+from actors.transport.redis import Transport, connect
 from actors.types.episode import Episode, RecurrentState
 from deploy.cli import main
 from deploy.commands.admin.episodes import import_episodes
@@ -55,7 +55,7 @@ def report(folder: Path, version: int, generation: int = 1, seed: int = 0, **opt
 
 
 @pytest.fixture
-def run(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
+def run(embedded_redis: EmbeddedRedis, namespace: str) -> Transport:
     """A run at weights 5 of generation 1, whose learner accepts a lag of 2."""
     transport = connect(embedded_redis.url, QueueConfig(max_episodes=8), namespace)
     transport.open_generation(-1, "learner")
@@ -78,7 +78,7 @@ def ask(embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFix
     return command
 
 
-def test_each_file_is_accepted_or_refused_in_one_line(run: RedisTransport, ask: Any, tmp_path: Path) -> None:
+def test_each_file_is_accepted_or_refused_in_one_line(run: Transport, ask: Any, tmp_path: Path) -> None:
     good = report(tmp_path, 5)
     assert ask("import", good) == (0, ["accepted"])
     episode = read_episode(good)
@@ -118,7 +118,7 @@ def _every_state(episode: Episode) -> Any:
 
 
 def test_what_a_run_has_accepted_is_not_imported_into_it(
-    run: RedisTransport, ask: Any, namespace: str, tmp_path: Path
+    run: Transport, ask: Any, namespace: str, tmp_path: Path
 ) -> None:
     good, out = report(tmp_path, 5), tmp_path / "out"
     played = replace(read_episode(good), episode_id=f"{namespace}/a/7/3")
@@ -134,7 +134,7 @@ def test_what_a_run_has_accepted_is_not_imported_into_it(
     assert run.ledger().accepted == 3
 
 
-def test_exports_are_copies_of_what_waits(run: RedisTransport, ask: Any, tmp_path: Path) -> None:
+def test_exports_are_copies_of_what_waits(run: Transport, ask: Any, tmp_path: Path) -> None:
     out, episodes = tmp_path / "out", [make_episode(n, sequence=n) for n in range(3)]
     status, (line,) = ask("export", "--out", out)
     assert (status, out.exists()) == (2, False)
@@ -226,7 +226,7 @@ def test_an_id_is_imported_once_on_every_backend(transport: Transport) -> None:
     assert counts(transport, "accepted", "queued") == (3, 2)
 
 
-def test_imports_wait_for_room_in_the_learners_queue(run: RedisTransport, ask: Any, tmp_path: Path) -> None:
+def test_imports_wait_for_room_in_the_learners_queue(run: Transport, ask: Any, tmp_path: Path) -> None:
     good = report(tmp_path, 5)
     for n in range(8):
         run.put(header(n), b"payload")

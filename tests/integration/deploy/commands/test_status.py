@@ -13,7 +13,7 @@ from actors.config import QueueConfig
 from actors.metrics.bottleneck import bottleneck, wait_shares
 from actors.transport.base import EpisodeHeader
 from actors.transport.ledger import ActorLedger
-from actors.transport.redis import RedisTransport, connect
+from actors.transport.redis import Transport, connect
 from deploy.cli import main
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_episode, make_weights
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def run(embedded_redis: EmbeddedRedis, namespace: str) -> RedisTransport:
+def run(embedded_redis: EmbeddedRedis, namespace: str) -> Transport:
     """Of ten episodes four trained, one dead, two in hand, three waiting; an actor holds one back."""
     transport = connect(embedded_redis.url, None, namespace)
     transport.open_generation(-1, "learner")
@@ -45,7 +45,7 @@ def ask(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 
 
 def test_status_shows_both_identities_and_who_is_waited_for(
-    run: RedisTransport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+    run: Transport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out = ask(capsys, "status", "--redis", embedded_redis.url, "--run", namespace, "--json")
     seen = json.loads(out)
@@ -64,16 +64,16 @@ def test_status_shows_both_identities_and_who_is_waited_for(
 
 
 def test_status_says_so_where_the_accounts_do_not_add_up(
-    run: RedisTransport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+    run: Transport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run.queue.client.hincrby(f"{{{namespace}}}:ledger", "trained", -1)
+    run.server.client.hincrby(f"{{{namespace}}}:ledger", "trained", -1)
     status, out = ask(capsys, "status", "--redis", embedded_redis.url, "--run", namespace)
     assert status == 1
     assert "WRONG" in out
 
 
 def test_a_run_that_is_not_there_is_told(
-    run: RedisTransport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
+    run: Transport, embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", "--redis", embedded_redis.url, "--run", "nobody"]) == 2
     assert namespace in capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_a_run_that_is_not_there_is_told(
 
 
 def test_dead_letters_are_listed_shown_saved_and_queued_again(
-    run: RedisTransport,
+    run: Transport,
     embedded_redis: EmbeddedRedis,
     namespace: str,
     tmp_path: Path,

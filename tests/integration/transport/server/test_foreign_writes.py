@@ -13,30 +13,28 @@ from hypothesis import strategies as st
 
 from actors.transport.base import Malformed, StoreReset
 from actors.transport.ledger import MAX_FIELDS, LedgerError
-from actors.transport.redis import RedisTransport
+from actors.transport.redis import Transport
 from tests.fuzz.damage import damaged
 from tests.support.examples import examples
 from tests.support.learning.toy_learner import ToyProducer, make_learner
 from tests.support.queueing import BUSY, OK, counts, header, put, report, take_ids
 from tests.support.stores import Store
 
-pytestmark = pytest.mark.integration
-
 LARGEST = f"{2**64 - 1}-{2**64 - 1}"
 MAX_INTEGER = 2**53 - 1
 
 
 @pytest.fixture
-def learner(redis_store: Store) -> RedisTransport:
-    transport = redis_store.connect(max_episodes=8)
+def learner(any_store: Store) -> Transport:
+    transport = any_store(max_episodes=8)
     transport.open_generation(-1, "learner")
     return transport
 
 
 @pytest.fixture
-def write(redis_store: Store) -> Callable[..., None]:
+def write(any_store: Store) -> Callable[..., None]:
     """Execute a command on a key to which actors may write."""
-    return lambda command, key, *args: redis_store.client.execute_command(command, redis_store.key(key), *args)
+    return lambda command, key, *args: any_store.client.execute_command(command, any_store.key(key), *args)
 
 
 Write = Callable[..., None]
@@ -48,7 +46,7 @@ Write = Callable[..., None]
 @pytest.mark.parametrize("field", ["queued", "queued_bytes", "pending", "turn", "store", "trained"])
 @pytest.mark.parametrize("value", [10**15, -(10**15), 0, 7, "corrupt"])
 def test_counts_that_an_actor_wrote_decide_nothing(
-    learner: RedisTransport, write: Write, field: str, value: int | str
+    learner: Transport, write: Write, field: str, value: int | str
 ) -> None:
     put(learner, 0, 1, 2)
     (taken,) = take_ids(learner, 1)
@@ -66,7 +64,7 @@ def test_counts_that_an_actor_wrote_decide_nothing(
 
 
 def test_an_incarnation_number_that_an_actor_wrote_does_not_use_up_the_numbers(
-    learner: RedisTransport, write: Write
+    learner: Transport, write: Write
 ) -> None:
     first = learner.new_incarnation("a").number
     for number in (999_999_999_999_999, 10**16, 2**53, "x"):
@@ -100,12 +98,12 @@ BAD_LEDGER = {
 
 
 def test_unreadable_rows_are_skipped_and_counted(
-    learner: RedisTransport, redis_store: Store, caplog: pytest.LogCaptureFixture
+    learner: Transport, any_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner.report_learner({"update": 2})
     report(learner, 1, actor="good")
-    redis_store.client.hset(redis_store.key("health"), mapping=BAD_HEALTH)
-    redis_store.client.hset(redis_store.key("ledger"), mapping=BAD_LEDGER)
+    any_store.client.hset(any_store.key("health"), mapping=BAD_HEALTH)
+    any_store.client.hset(any_store.key("ledger"), mapping=BAD_LEDGER)
     for _ in range(2):
         health, ledger = learner.health(), learner.ledger()
     assert (health.unreadable, set(health.actors), health.learner) == (len(BAD_HEALTH), {("good", 1)}, {})
@@ -120,11 +118,11 @@ def fill(store: Store, count: int, field: str, key: str = "ledger", value: str =
         store.client.hset(store.key(key), mapping=rows)
 
 
-def test_a_full_ledger_refuses_new_names_and_serves_known_ones(learner: RedisTransport, redis_store: Store) -> None:
+def test_a_full_ledger_refuses_new_names_and_serves_known_ones(learner: Transport, any_store: Store) -> None:
     for actor in ("a", "b"):
         learner.new_incarnation(actor)
     put(learner, 0, 1)
-    fill(redis_store, 20_000, "actor:evil{}/1:produced")
+    fill(any_store, 20_000, "actor:evil{}/1:produced")
     refused = (
         lambda: learner.new_incarnation("new"),
         lambda: put(learner, 0, actor="new"),
@@ -139,8 +137,8 @@ def test_a_full_ledger_refuses_new_names_and_serves_known_ones(learner: RedisTra
     report(learner, number, produced=1, accepted=1)
     assert len(learner.ledger().actors) > 20_000
     # beyond a limit, rows are not even read
-    fill(redis_store, MAX_FIELDS, "actor:evil{}/1:produced")
-    fill(redis_store, MAX_FIELDS + 1, "evil{}/1", "health", '{"reported_s": 1}')
+    fill(any_store, MAX_FIELDS, "actor:evil{}/1:produced")
+    fill(any_store, MAX_FIELDS + 1, "evil{}/1", "health", '{"reported_s": 1}')
     learner.report_learner({"update": 3})
     assert counts(learner, "accepted", "queued") == (3, 3)
     assert learner.ledger().actors == learner.health().actors == {}
@@ -153,7 +151,7 @@ def test_a_full_ledger_refuses_new_names_and_serves_known_ones(learner: RedisTra
 # Streams
 
 
-def test_episodes_that_an_actor_trimmed_are_counted_as_missing(learner: RedisTransport, write: Write) -> None:
+def test_episodes_that_an_actor_trimmed_are_counted_as_missing(learner: Transport, write: Write) -> None:
     put(learner, *range(5))
     taken = take_ids(learner, 2)
     assert put(learner, *range(5, 11)) == [OK] * 5 + [BUSY]
@@ -171,7 +169,7 @@ def test_episodes_that_an_actor_trimmed_are_counted_as_missing(learner: RedisTra
 
 
 @pytest.mark.parametrize("stream", ["episodes", "dead"])
-def test_the_largest_id_in_a_stream_is_survived(learner: RedisTransport, write: Write, stream: str) -> None:
+def test_the_largest_id_in_a_stream_is_survived(learner: Transport, write: Write, stream: str) -> None:
     oversize = bytes(learner.max_episode_bytes + 1)
     put(learner, 0, 1, 2)
     first, second = take_ids(learner, 2)
@@ -190,7 +188,7 @@ def test_the_largest_id_in_a_stream_is_survived(learner: RedisTransport, write: 
     assert counts(learner, "accepted", "trained", "dead_lettered", "missing") == (5, 3, 2, 0)
 
 
-def test_a_learner_trains_on_after_every_such_write(learner: RedisTransport, write: Write, tmp_path: Path) -> None:
+def test_a_learner_trains_on_after_every_such_write(learner: Transport, write: Write, tmp_path: Path) -> None:
     trainer, producer = make_learner(tmp_path, learner, updates=6), ToyProducer(learner)
     writes: dict[int, tuple[Any, ...]] = {
         1: ("XADD", "episodes", "MAXLEN", 0, "*", "x", "y"),
@@ -210,20 +208,18 @@ def test_a_learner_trains_on_after_every_such_write(learner: RedisTransport, wri
     counts(learner)
 
 
-def test_foreign_entries_among_the_dead_letters_are_skipped(
-    redis_store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    learner = redis_store(dead_letters_kept=1)
+def test_foreign_entries_among_the_dead_letters_are_skipped(any_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    learner = any_store(dead_letters_kept=1)
     learner.open_generation(-1, "learner")
     for fields in ({"foo": "bar"}, {"ref": "1 1 0 0 7 run/a b/0/1", "reason": "x"}, {"ref": "1 1 0 0 7 run/a/0/9"}):
-        redis_store.client.xadd(redis_store.key("dead"), fields)
+        any_store.client.xadd(any_store.key("dead"), fields)
     put(learner, 0, 1)
     for entry_id in take_ids(learner):
         assert learner.dead_letter(entry_id, "reason")
         assert [letter.reason for letter in learner.dead_letters()] == ["reason"]
     assert learner.dead_letters()[0].header == header(1)
     assert counts(learner, "dead_lettered", "foreign", "dead_bytes") == (2, 2, 7)
-    redis_store.client.xadd(redis_store.key("dead"), {"foo": "bar"})
+    any_store.client.xadd(any_store.key("dead"), {"foo": "bar"})
     assert len(learner.dead_letters()) == 1
     assert "dead letters that Tamiyo did not write" in caplog.text
 
@@ -256,11 +252,9 @@ def is_header(ref: bytes) -> bool:
 @example({b"ref": b"3 1 2 3 1000 my run/actor-0/1719/42"})
 @example({b"ref": b"3 1 2 3 1000 run/actor-0/01719/42"})
 @example({b"ref": b"3 1 2 3 1000 run/" + b"a" * 101 + b"/1719/42"})
-def test_any_entry_is_an_episode_or_foreign(
-    learner: RedisTransport, redis_store: Store, fields: dict[bytes, bytes]
-) -> None:
+def test_any_entry_is_an_episode_or_foreign(learner: Transport, any_store: Store, fields: dict[bytes, bytes]) -> None:
     before = learner.ledger().foreign
-    redis_store.client.xadd(redis_store.key("episodes"), fields)
+    any_store.client.xadd(any_store.key("episodes"), fields)
     taken = learner.take(9, 0)
     assert len(taken) == (set(fields) == {b"ref"} and is_header(fields[b"ref"]))
     assert learner.ledger().foreign == before + (not taken)
@@ -291,9 +285,9 @@ VALID_REPORT = ("actor9", 1, 0, 0, 0, 0, 0, '{"reported_s": 1.0}', 0)
         (7, '{"reported_s": 1, "x": "' + "x" * 20_000 + '"}'),
     ],
 )
-def test_the_store_itself_checks_reports(learner: RedisTransport, position: int, value: str | int) -> None:
+def test_the_store_itself_checks_reports(learner: Transport, position: int, value: str | int) -> None:
     """Clients of other versions, or other programs, may not have checked it."""
-    server = learner.queue
+    server = learner.server
     report(learner, 1, produced=2, unsent=2)
     before = learner.ledger(), learner.health().actors
     with pytest.raises(Malformed):
@@ -314,28 +308,28 @@ INVALID_NAMES = ("my run", " ", "a b/c", "a}b", "{a}", "a:b", "-a", ".a", "..", 
         *(f"{name}/a/0/2" for name in INVALID_NAMES),
         *(f"run/{name}/0/2" for name in INVALID_NAMES),
         "run/a/b/2",
+        "run/a/1/2",  # of another incarnation than the first
+        "run/b/0/2",
         "run/a/0/02",
         f"run/a/{MAX_INTEGER}/2",  # a time in the far future
     ],
 )
-def test_the_store_validates_all_references_before_it_writes(
-    learner: RedisTransport, redis_store: Store, wrong: str
-) -> None:
+def test_the_store_validates_all_references_before_it_writes(learner: Transport, any_store: Store, wrong: str) -> None:
     """A refused call leaves no payload without expiry behind, which nothing would ever delete."""
     ids = [wrong] if str(MAX_INTEGER) in wrong else ["run/a/0/0", "run/a/0/1", wrong]
-    values = {redis_store.key("payload:") + i: b"payload" for i in ids}
+    values = {any_store.key("payload:") + i: b"payload" for i in ids}
     with pytest.raises(Malformed):
-        learner.queue.store(values, 60_000, "put", *(f"1 0 0 7 {i}" for i in ids))
+        learner.server.store(values, 60_000, "put", *(f"1 0 0 7 {i}" for i in ids))
     assert learner.take(9, 0) == []
     assert counts(learner, "accepted", "queued", "stream_entries", "foreign") == (0, 0, 0, 0)
-    assert all(redis_store.client.pttl(redis_store.key(key)) > 0 for key in redis_store.keys("payload:*"))
+    assert all(any_store.client.pttl(any_store.key(key)) > 0 for key in any_store.keys("payload:*"))
 
 
-def test_the_limits_are_the_runs_and_not_the_callers(learner: RedisTransport, redis_store: Store) -> None:
+def test_the_limits_are_the_runs_and_not_the_callers(learner: Transport, any_store: Store) -> None:
     large = {"max_episodes": 10**6, "max_bytes": 2**40, "max_episode_bytes": 2**28, "dead_letters_kept": 10**6}
     for actor, limits in (("a", large), ("b", dict.fromkeys(large, 1))):
-        assert put(redis_store(**limits), *range(9), actor=actor) == [OK] * 8 + [BUSY]
+        assert put(any_store(**limits), *range(9), actor=actor) == [OK] * 8 + [BUSY]
         take_ids(learner)
     oversize = bytes(learner.max_episode_bytes + 1)
-    assert put(redis_store(**large), 0, actor="c", payload=oversize) == [OK]
+    assert put(any_store(**large), 0, actor="c", payload=oversize) == [OK]
     assert counts(learner, "dead_lettered", "dead_bytes") == (1, 0)

@@ -11,7 +11,7 @@ import redis
 
 from actors.codec import decode_episode
 from actors.transport.base import DropReason, Generation
-from actors.transport.redis import RedisTransport
+from actors.transport.redis import Transport
 from actors.transport.redis_exchange import WRITE_BYTES, exchange, join_commands
 from actors.types.episode import InvalidEpisode
 from tests.support.builders import make_weights
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def transport(redis_store: Store) -> RedisTransport:
-    transport = redis_store.connect(payload_ttl_s=1)
+def transport(any_store: Store) -> Transport:
+    transport = any_store(payload_ttl_s=1)
     transport.open_generation(-1, "learner")
     return transport
 
 
-def prepared(transport: RedisTransport, verb: str) -> Callable[[], Any]:
+def prepared(transport: Transport, verb: str) -> Callable[[], Any]:
     """A call of the verb, which the store has not seen yet."""
     if verb == "put":
         return lambda: put(transport, 0)
@@ -64,7 +64,7 @@ def prepared(transport: RedisTransport, verb: str) -> Callable[[], Any]:
     ],
 )
 def test_a_verb_whose_reply_was_lost_is_not_executed_twice(
-    transport: RedisTransport, verb: str, reply: int, expected: Any, monkeypatch: pytest.MonkeyPatch
+    transport: Transport, verb: str, reply: int, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, read, seen = prepared(transport, verb), redis.connection.AbstractConnection.read_response, list[Any]()
 
@@ -83,33 +83,31 @@ def test_a_verb_whose_reply_was_lost_is_not_executed_twice(
         assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
 
 
-def test_payloads_that_are_not_accepted_expire(transport: RedisTransport, redis_store: Store) -> None:
+def test_payloads_that_are_not_accepted_expire(transport: Transport, any_store: Store) -> None:
     put(transport, 0, 0)
     put(transport, 1, generation=9)  # refused
-    redis_store.client.set(redis_store.key("payload:run/a/0/2"), b"abandoned", px=1000, nx=True)
-    assert redis_store.keys("payload:*") == ["payload:run/a/0/0", "payload:run/a/0/2"]
+    any_store.client.set(any_store.key("payload:run/a/0/2"), b"abandoned", px=1000, nx=True)
+    assert any_store.keys("payload:*") == ["payload:run/a/0/0", "payload:run/a/0/2"]
     time.sleep(1.1)
-    assert redis_store.keys("payload:*") == ["payload:run/a/0/0"]
+    assert any_store.keys("payload:*") == ["payload:run/a/0/0"]
     assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
 
 
-def test_payloads_that_are_lost_or_cut_short_are_put_again_or_set_aside(
-    transport: RedisTransport, redis_store: Store
-) -> None:
-    redis_store.client.set(redis_store.key("payload:run/a/0/0"), b"cut", px=10_000)
+def test_payloads_that_are_lost_or_cut_short_are_put_again_or_set_aside(transport: Transport, any_store: Store) -> None:
+    any_store.client.set(any_store.key("payload:run/a/0/0"), b"cut", px=10_000)
     assert put(transport, 0) == [OK]
     (delivery,) = transport.take(1, 0)
     assert delivery.payload == b"payload"
     put(transport, 1)
-    redis_store.client.delete(redis_store.key("payload:run/a/0/1"))
+    any_store.client.delete(any_store.key("payload:run/a/0/1"))
     (delivery,) = transport.take(1, 0)
     with pytest.raises(InvalidEpisode):
         decode_episode(delivery.payload)
     assert transport.dead_letter(delivery.entry_id, "lost")
 
 
-def test_settled_episodes_leave_no_keys_behind(redis_store: Store) -> None:
-    transport = redis_store(dead_letters_kept=1, weights_kept=2)
+def test_settled_episodes_leave_no_keys_behind(any_store: Store) -> None:
+    transport = any_store(dead_letters_kept=1, weights_kept=2)
     transport.open_generation(-1, "learner")
     for version in range(4):
         transport.publish(make_weights(version))
@@ -126,15 +124,15 @@ def test_settled_episodes_leave_no_keys_behind(redis_store: Store) -> None:
     assert counts(transport, "trained", "dropped_stale", "dead_lettered", "fenced") == (1, 1, 2, 2)
     kept = {"payload:run/a/0/3", "weights:1:2", "weights:1:3"}
     named = {"episodes", "ledger", "generations", "weights", "dead", "room", "replies"}
-    assert set(redis_store.keys()) == kept | named
+    assert set(any_store.keys()) == kept | named
 
 
 # Sending commands together over redis-py's connections
 
 
 @pytest.fixture
-def client(redis_store: Store) -> Iterator[redis.Redis]:
-    client = redis.Redis.from_url(redis_store.url, protocol=2)
+def client(any_store: Store) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(any_store.url, protocol=2)
     client.mset({"a": "1", "b": "2"})
     yield client
     client.close()
@@ -155,8 +153,8 @@ def test_replies_that_were_not_read_reach_nobody(client: redis.Redis) -> None:
         assert exchange(client.connection_pool, [("GET", "b")], redis.ResponseError) == [b"2"]
 
 
-def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, redis_store: Store) -> None:
-    redis_store.client.client_kill_filter(_id=str(client.client_id()))
+def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, any_store: Store) -> None:
+    any_store.client.client_kill_filter(_id=str(client.client_id()))
     assert exchange(client.connection_pool, [("GET", "a"), ("GET", "b")], redis.ResponseError) == [b"1", b"2"]
 
 

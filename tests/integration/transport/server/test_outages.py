@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +17,10 @@ import redis
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport import redis_server
-from actors.transport.base import Fenced, OutOfMemory, StoreReset, Unreachable
+from actors.transport.base import OutOfMemory, Unreachable
 from actors.transport.redis import connect, require_store
 from actors.transport.retry import Retry, is_outage
 from actors.workers.outbox import Outbox
-from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.conftest import OTHERS, SERVERS
 from tests.support.builders import make_episode, make_weights
 from tests.support.queueing import BUSY, OK, counts, put, report, take_ids
@@ -184,27 +182,6 @@ def test_calls_wait_for_a_server_that_is_loading_its_data(tmp_path: Path) -> Non
         assert put(transport, 0) == [OK]
 
 
-def test_a_server_that_stopped_is_unreachable_and_waited_for(namespace: str) -> None:
-    with EmbeddedRedis() as server:
-        transport, calls = connect(server.url, None, namespace), 0
-        transport.open_generation(-1, "learner")
-        os.kill(server.pid, signal.SIGKILL)
-        for verb in (lambda: put(transport, 0), lambda: transport.take(1, 0)):
-            with pytest.raises(Unreachable):
-                verb()
-
-        def revive_and_connect() -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 3:
-                assert server.restart_if_dead()
-            connect(server.url).close()
-
-        Retry()(revive_and_connect)
-        assert calls >= 3
-        assert put(transport, 0) == [BUSY]  # its functions are loaded again; it has lost its memory
-
-
 def test_functions_that_a_server_lost_are_loaded_again(server: tuple[Path, Any], store: Store) -> None:
     transport, (_, client) = store(), server
     transport.open_generation(-1, "learner")
@@ -324,32 +301,3 @@ def test_a_server_that_is_full_before_it_has_our_functions_is_reported_as_such(
         else:
             transport.open_generation(-1, "learner")
     transport.open_generation(-1, "learner")
-
-
-# Two servers
-
-
-def test_weights_can_be_on_a_separate_server(server: tuple[Path, Any], store: Store, embedded_redis: Any) -> None:
-    """Versions and fences hold across both."""
-    old, actor, new = (store.connect(weights_redis=embedded_redis.url) for _ in range(3))
-    old.open_generation(-1, "learner")
-    old.publish(make_weights(0))
-    put(old, 0)
-    weights = Store(embedded_redis.url, store.namespace)
-    assert (weights.keys(), store.keys("weights:*")) == (["weights", "weights:1:0"], [])
-    assert (actor.head(), actor.put_all([])) == (0, [])
-    assert actor.fetch() is not None
-    assert old.take(1, 0)[0].head_version == 0
-    old.publish(make_weights(1))
-    assert new.open_generation(0, "learner").next_version == 2
-    with pytest.raises(Fenced):
-        old.publish(make_weights(2))
-    new.publish(make_weights(2, 2))
-    weights.client.delete(*map(weights.key, weights.keys()))
-    with pytest.raises(StoreReset):  # the weight server lost its memory
-        new.publish(make_weights(3, 2))
-    generation = new.open_generation(2, "learner")
-    assert generation.next_version == 3  # the queue's server knows the head
-    new.publish(make_weights(3, generation.number))
-    assert new.head() == 3
-    weights.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -20,8 +19,8 @@ import redis
 
 from actors.config import ActingConfig
 from actors.errors import UserError
-from actors.transport.base import Malformed, Transport
-from actors.transport.redis import RedisTransport, connect, namespaces
+from actors.transport.base import Malformed
+from actors.transport.redis import Transport, connect, namespaces
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
@@ -45,11 +44,11 @@ def users(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisTransport]]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Transport]]:
     """`guarded(role, namespace)` connects as that user to a server that uses `users.acl`."""
     folder = tmp_path_factory.mktemp("acl")
 
-    def connect_as(role: str, namespace: str) -> RedisTransport:
+    def connect_as(role: str, namespace: str) -> Transport:
         (folder / role).write_text(f"secret of {role}\n")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(folder / role))
@@ -60,7 +59,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
 
 
 @pytest.fixture
-def learner(guarded: Callable[..., RedisTransport], namespace: str) -> RedisTransport:
+def learner(guarded: Callable[..., Transport], namespace: str) -> Transport:
     """The learner's handle, after it connected first and published weights."""
     transport = guarded("learner", namespace)
     transport.open_generation(-1, "learner")
@@ -76,7 +75,7 @@ def refused(*calls: Callable[[], Any]) -> None:
 
 
 def test_an_actor_can_only_put_report_and_fetch(
-    learner: RedisTransport, guarded: Callable[..., RedisTransport], namespace: str
+    learner: Transport, guarded: Callable[..., Transport], namespace: str
 ) -> None:
     actor = guarded("actor", namespace)
     assert [actor.new_incarnation("b").is_first for _ in range(5)] == [True, False, False, False, False]
@@ -89,7 +88,7 @@ def test_an_actor_can_only_put_report_and_fetch(
     assert weights is not None
     taken = learner.take(9, 0)
     assert [d.payload for d in taken] == [b"payload"] * 2
-    key, raw = actor.queue.key, actor.queue.client
+    key, raw = actor.server.key, actor.server.client
     refused(
         lambda: actor.open_generation(-1, "me"),
         lambda: actor.take(1, 0),
@@ -112,9 +111,9 @@ def test_an_actor_can_only_put_report_and_fetch(
 
 
 def test_a_learner_can_train_but_not_administer_the_server(
-    learner: RedisTransport, namespace: str, caplog: pytest.LogCaptureFixture
+    learner: Transport, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    learner.require_noeviction()
+    learner.server.require_noeviction()
     assert caplog.text == ""  # it may read the policy
     put(learner, 0, 1, 2)
     first, second, third = (d.entry_id for d in learner.take(9, 0))
@@ -128,7 +127,7 @@ def test_a_learner_can_train_but_not_administer_the_server(
     assert [d.entry_id for d in learner.pending()] == [third]
     learner.report_learner({"update": 1})
     learner.ledger().check()
-    raw = learner.queue.client
+    raw = learner.server.client
     refused(
         lambda: raw.flushall(),
         lambda: raw.config_set("maxmemory", 1),
@@ -140,7 +139,7 @@ def test_a_learner_can_train_but_not_administer_the_server(
 
 
 def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
-    learner: RedisTransport, guarded: Callable[..., RedisTransport], namespace: str
+    learner: Transport, guarded: Callable[..., Transport], namespace: str
 ) -> None:
     reader, monitor = guarded("reader", namespace), guarded("monitor", namespace)
     put(learner, 0)
@@ -154,7 +153,7 @@ def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
             lambda t=user: put(t, 5),  # type: ignore[misc]
             lambda t=user: t.take(1, 0),  # type: ignore[misc]
             lambda t=user: t.publish(make_weights(1)),  # type: ignore[misc]
-            lambda t=user: t.queue.client.delete(t.queue.key("ledger")),  # type: ignore[misc]
+            lambda t=user: t.server.client.delete(t.server.key("ledger")),  # type: ignore[misc]
         )
 
 
@@ -163,7 +162,7 @@ def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> No
     acl.write_text(acl.read_text().replace("{*}", "{mine}"))
     with running(tmp_path, "--port", "0", "--aclfile", acl):
 
-        def open_as(role: str, run: str) -> RedisTransport:
+        def open_as(role: str, run: str) -> Transport:
             return connect(f"unix://{role}:secret of {role}@{tmp_path}/socket", None, run)
 
         learner, actor = open_as("learner", "mine"), open_as("actor", "mine")
@@ -202,7 +201,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, P
 
 @contextmanager
 def behind_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) -> Iterator[None]:
-    """A server without TLS behind a proxy that terminates TLS, for servers that were built without it."""
+    """A server behind a proxy that terminates TLS, as the bundled one was built without it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate[1:])
 
@@ -234,18 +233,7 @@ def behind_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) ->
         yield
 
 
-@contextmanager
-def with_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) -> Iterator[None]:
-    ca, cert, key = map(str, certificate)
-    options = ("--port", "0", "--tls-port", str(port), "--tls-cert-file", cert, "--tls-key-file", key)
-    more = ("--tls-ca-cert-file", ca, "--tls-auth-clients", "no", "--requirepass", "secret", "--bind", "127.0.0.1")
-    with running(folder, *options, *more, binary=Path(shutil.which("redis-server") or "")):
-        yield
-
-
-@pytest.mark.parametrize("server", [behind_tls, *([with_tls] if shutil.which("redis-server") else [])])
 def test_rediss_verifies_the_servers_certificate(
-    server: Callable[..., Any],
     certificate: tuple[Path, Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -257,7 +245,7 @@ def test_rediss_verifies_the_servers_certificate(
     port = free_port
     url = f"rediss://127.0.0.1:{port}/0"
     with ExitStack() as stack:
-        stack.enter_context(server(tmp_path, certificate, port))
+        stack.enter_context(behind_tls(tmp_path, certificate, port))
         transport: Transport = connect(f"{url}?ssl_ca_certs={certificate[0]}", None, "tls")
         transport.open_generation(-1, "learner")
         assert put(transport, 0) == [OK]

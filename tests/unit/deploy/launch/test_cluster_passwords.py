@@ -7,21 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import QueueConfig
 from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
 from deploy.config.yaml import to_yaml
 from deploy.launch.cluster import with_passwords
 from deploy.launch.following import make_run_plan
 
-CONFIG = replace(
-    Config(), run=RunConfig(redis="redis://actor@queue:6379/0"), queue=QueueConfig(weights_redis="redis://weights/1")
-)
+CONFIG = replace(Config(), run=RunConfig(redis="redis://actor@queue:6379/0"))
 
 
 @pytest.fixture(autouse=True)
 def _no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TAMIYO_REDIS_PASSWORD", "TAMIYO_WEIGHTS_REDIS_PASSWORD", "TAMIYO_ACTORS_REDIS_PASSWORD"):
+    for name in ("TAMIYO_REDIS_PASSWORD", "TAMIYO_ACTORS_REDIS_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(f"{name}_FILE", raising=False)
 
@@ -35,10 +32,7 @@ def test_passwords_are_read_from_a_file_and_from_the_environment(
 ) -> None:
     (tmp_path / "actor.password").write_text("a/b@c\n")
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "actor.password"))
-    monkeypatch.setenv("TAMIYO_WEIGHTS_REDIS_PASSWORD", "plain")
-    known = with_passwords(CONFIG)
-    assert known.run.redis == "redis://actor:a%2Fb%40c@queue:6379/0"
-    assert known.queue.weights_redis == "redis://:plain@weights/1"
+    assert with_passwords(CONFIG).run.redis == "redis://actor:a%2Fb%40c@queue:6379/0"
 
 
 def test_actors_have_their_own_user_and_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,11 @@ import torch
 
 from actors.errors import UserError
 from actors.transport.base import Fenced
-from actors.transport.memory import MemoryStore
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.stores import Store
 
 
-def test_a_resumed_learner_opens_a_new_generation_and_continues(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_a_resumed_learner_opens_a_new_generation_and_continues(store: Store, tmp_path: Path) -> None:
     first = make_learner(tmp_path, store, updates=2)
     producer = ToyProducer(store)
     first.run(producer)
@@ -34,9 +33,8 @@ def test_a_resumed_learner_opens_a_new_generation_and_continues(tmp_path: Path) 
         first.transport.take(1, 0.0)
 
 
-def test_what_a_crash_left_pending_is_trained_once(tmp_path: Path) -> None:
+def test_what_a_crash_left_pending_is_trained_once(store: Store, tmp_path: Path) -> None:
     """The first learner dies after its third update and before the checkpoint that would acknowledge it."""
-    store = MemoryStore()
     first = make_learner(tmp_path, store, updates=3, checkpoint_every=2, batch_episodes=4)
     producer = ToyProducer(store)
 
@@ -62,20 +60,19 @@ def test_what_a_crash_left_pending_is_trained_once(tmp_path: Path) -> None:
     assert {h.episode_id for h in lost} <= set(ids)  # of the version gone back to, so not fenced
 
 
-def test_a_store_that_lost_everything_gets_numbers_beyond_the_checkpoints(tmp_path: Path) -> None:
-    make_learner(tmp_path, store := MemoryStore(), updates=2).run(ToyProducer(store))
-    empty = MemoryStore()
-    learner = make_learner(tmp_path, empty, resume=True, updates=3)
-    progress = learner.run(ToyProducer(empty))
+def test_a_store_that_lost_everything_gets_numbers_beyond_the_checkpoints(store: Store, tmp_path: Path) -> None:
+    make_learner(tmp_path, store, updates=2).run(ToyProducer(store))
+    store.empty()
+    learner = make_learner(tmp_path, store, resume=True, updates=3)
+    progress = learner.run(ToyProducer(store))
     assert (progress.generation, progress.version, progress.update) == (2, 2 + 1 + 1 + 1, 3)
     learner.transport.ledger().check()
 
 
 @pytest.mark.parametrize("call", ["link", "mkdir", "fsync"])
 def test_a_run_folder_that_turns_read_only_ends_the_run_with_one_line(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = MemoryStore()
     learner, producer = make_learner(tmp_path, store, updates=9), ToyProducer(store)
     write = getattr(os, call)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable
@@ -13,13 +12,13 @@ import pytest
 from actors.errors import UserError
 from actors.policy.saved import CheckpointKey, read_weights
 from actors.transport.base import Fenced
-from actors.transport.memory import MemoryStore
 from learner import train as train_module
 from learner.run import checkpoint as checkpoint_module
-from learner.run.checkpoint import UnreadableCheckpoint, in_lineage, list_checkpoints, load_checkpoint, write_durably
-from learner.run.lineage import Lineage, LineageFolder, start_from
+from learner.run.checkpoint import UnreadableCheckpoint, list_checkpoints, load_checkpoint, write_durably
+from learner.run.lineage import Lineage, start_from
 from learner.train import Learner
 from tests.support.learning.toy_learner import ToyProducer, handle, lines, make_learner
+from tests.support.stores import Store
 
 
 def names(folder: Path) -> list[tuple[int, int]]:
@@ -27,7 +26,7 @@ def names(folder: Path) -> list[tuple[int, int]]:
     return [tuple(key) for key in keys if key]  # type: ignore[misc]
 
 
-def check_agreement(folder: Path, store: MemoryStore) -> None:
+def check_agreement(folder: Path, store: Store) -> None:
     """Ledger, newest checkpoint and rows tell the same; no episode twice."""
     ledger = handle(store).ledger()
     ledger.check()
@@ -48,8 +47,9 @@ def interrupt(learner: Learner, subject: object, name: str, update: int, deed: C
     setattr(subject, name, wrapped)
 
 
-def test_a_learner_that_was_loaded_long_before_it_begins_continues_from_the_newest(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_a_learner_that_was_loaded_long_before_it_begins_continues_from_the_newest(
+    store: Store, tmp_path: Path
+) -> None:
     first, producer = make_learner(tmp_path, store, updates=6), ToyProducer(store)
     second: list[Learner] = []
 
@@ -78,10 +78,9 @@ ZOMBIES = {
 
 @pytest.mark.parametrize(("point", "kept"), [*((point, 1) for point in ZOMBIES), ("before it removes old files", 3)])
 def test_a_zombie_changes_nothing_of_what_its_successor_made(
-    point: str, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, point: str, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first learner is suspended in its fourth update; the second reaches the sixth."""
-    store = MemoryStore()
     producer = ToyProducer(store)
     zombie = make_learner(tmp_path, store, updates=9, checkpoints_kept=kept)
     subject, name = ZOMBIES[point](zombie)
@@ -102,10 +101,9 @@ def test_a_zombie_changes_nothing_of_what_its_successor_made(
 
 @pytest.mark.parametrize("dies", ["before its first file", "before it opens"])
 def test_a_late_file_is_taken_only_where_its_successor_had_none(
-    dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The zombie's file of update 4 appears when its successor is dead, before that one could settle anything."""
-    store = MemoryStore()
     producer = ToyProducer(store)
     zombie = make_learner(tmp_path, store, updates=9)
     monkeypatch.setattr(checkpoint_module, "link", checkpoint_module.link)
@@ -142,9 +140,10 @@ def test_a_late_file_is_taken_only_where_its_successor_had_none(
         assert (1, 4) not in names(tmp_path)
 
 
-def test_rows_that_a_zombie_writes_late_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_a_zombie_writes_late_are_not_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(train_module, "episode_row", train_module.episode_row)  # put back at the end
-    store = MemoryStore()
     producer, zombie = ToyProducer(store), make_learner(tmp_path, store, updates=9)
 
     def succeed() -> None:
@@ -157,10 +156,11 @@ def test_rows_that_a_zombie_writes_late_are_not_read(tmp_path: Path, monkeypatch
     check_agreement(tmp_path, store)
 
 
-def test_a_number_is_claimed_by_one_learner_though_the_store_forgets(tmp_path: Path) -> None:
-    one, other = Lineage(tmp_path, handle(MemoryStore())), Lineage(tmp_path, handle(MemoryStore()))
+def test_a_number_is_claimed_by_one_learner_though_the_store_forgets(store: Store, tmp_path: Path) -> None:
+    one, other = (Lineage(tmp_path, store()) for _ in range(2))
     one.take_over()
-    other.take_over()  # its store knows nothing of the first
+    store.empty()
+    other.take_over()
     assert (one.generation, other.generation) == (1, 2)
     for call in (one.check, one.fence, lambda: one.advance(0)):
         with pytest.raises(Fenced):
@@ -170,8 +170,7 @@ def test_a_number_is_claimed_by_one_learner_though_the_store_forgets(tmp_path: P
     assert other.generation == 3
 
 
-def test_of_two_that_start_at_once_the_later_claim_wins(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_of_two_that_start_at_once_the_later_claim_wins(store: Store, tmp_path: Path) -> None:
     producer = ToyProducer(store)
     slow = make_learner(tmp_path, store)
     interrupt(slow, slow.state, "_open_generation", 0, lambda: make_learner(tmp_path, store).run(producer) and None)
@@ -179,13 +178,6 @@ def test_of_two_that_start_at_once_the_later_claim_wins(tmp_path: Path) -> None:
         slow.run(producer)
     assert names(tmp_path)[-1] == (2, 3)
     check_agreement(tmp_path, store)
-
-
-def test_lineages_are_distinguished_by_the_checkpoint_that_each_generation_ended_with() -> None:
-    ancestors = (CheckpointKey(1, 4), CheckpointKey(3, 9))
-    belongs = [key for key in ((1, 4), (1, 5), (2, 4), (3, 9), (3, 10), (5, 99)) if in_lineage(
-        CheckpointKey(*key), 5, ancestors)]  # fmt: skip
-    assert belongs == [(1, 4), (3, 9), (5, 99)]
 
 
 def test_two_writers_of_one_name_leave_the_file_of_the_first(tmp_path: Path) -> None:
@@ -196,12 +188,13 @@ def test_two_writers_of_one_name_leave_the_file_of_the_first(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["checkpoint"]
 
 
-def test_without_hard_links_a_name_is_not_taken_twice_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_a_name_is_not_taken_twice_either(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    store = MemoryStore()
     make_learner(tmp_path, store, updates=2).run(ToyProducer(store))
     check_agreement(tmp_path, store)
     path = list_checkpoints(tmp_path / "checkpoints")[-1]
@@ -211,9 +204,8 @@ def test_without_hard_links_a_name_is_not_taken_twice_either(tmp_path: Path, mon
     assert path.read_bytes() == before
 
 
-def test_a_checkpoint_of_parts_of_two_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_parts_of_two_is_refused(store: Store, tmp_path: Path) -> None:
     """Two files of equal length, the end of one put to the beginning of the other."""
-    store = MemoryStore()
     make_learner(tmp_path, store, updates=3).run(ToyProducer(store))
     one, other = list_checkpoints(tmp_path / "checkpoints")[-2:]
     a, b = one.read_bytes(), other.read_bytes()
@@ -226,8 +218,9 @@ def test_a_checkpoint_of_parts_of_two_is_refused(tmp_path: Path) -> None:
             read(tmp_path)
 
 
-def test_a_checkpoint_that_cannot_be_read_back_is_an_error_before_anything_relies_on_it(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_a_checkpoint_that_cannot_be_read_back_is_an_error_before_anything_relies_on_it(
+    store: Store, tmp_path: Path
+) -> None:
     learner = make_learner(tmp_path, store, updates=3)
     applied = learner.state.ack_tracker.applied
 
@@ -245,8 +238,7 @@ def test_a_checkpoint_that_cannot_be_read_back_is_an_error_before_anything_relie
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_a_run_goes_back_to_a_checkpoint_that_is_named(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_a_run_goes_back_to_a_checkpoint_that_is_named(store: Store, tmp_path: Path) -> None:
     producer = ToyProducer(store)
     make_learner(tmp_path, store, updates=5).run(producer)
     start_from(tmp_path / "checkpoints" / CheckpointKey(1, 4).file_name)
@@ -275,9 +267,9 @@ def restore_backup(folder: Path, backup: Path) -> None:
 
 @pytest.mark.parametrize("change", [remove_checkpoints, remove_folder, restore_backup])
 def test_a_folder_that_holds_less_than_the_store_counts_is_continued_in_agreement(
-    tmp_path: Path, change: Callable[[Path, Path], None]
+    store: Store, tmp_path: Path, change: Callable[[Path, Path], None]
 ) -> None:
-    store, folder, backup = MemoryStore(), tmp_path / "run", tmp_path / "backup"
+    folder, backup = tmp_path / "run", tmp_path / "backup"
     producer = ToyProducer(store)
     make_learner(folder, store, updates=2).run(producer)
     shutil.copytree(folder, backup, symlinks=True)
@@ -290,14 +282,3 @@ def test_a_folder_that_holds_less_than_the_store_counts_is_continued_in_agreemen
     assert handle(store).ledger().trained_then_lost == 4 * (5 - kept)
     assert f"{4 * (5 - kept)} episodes were trained by updates that no checkpoint holds" in " ".join(learner.notes)
     check_agreement(folder, store)
-
-
-def test_a_files_own_words_say_where_it_comes_from(tmp_path: Path) -> None:
-    store = MemoryStore()
-    producer = ToyProducer(store)
-    for updates in (2, 4):
-        make_learner(tmp_path, store, bool(names(tmp_path)), updates=updates).run(producer)
-    newest = load_checkpoint(tmp_path)
-    assert newest.ancestors == (CheckpointKey(1, 2),)
-    assert dataclasses.asdict(newest.progress)["generation"] == 2
-    assert LineageFolder(tmp_path).opened(2)[0] == 3

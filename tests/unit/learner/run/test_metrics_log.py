@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from actors.transport.memory import MemoryStore
 from learner.run import run_state
 from learner.run.checkpoint import key_of, save_checkpoint
 from learner.run.metrics_log import FILES, copy_lines
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.stores import Store
 
 
 def write(folder: Path, updates: list[int], end: str = "") -> None:
@@ -40,7 +40,9 @@ def test_missing_and_empty_logs_are_copied_as_empty_ones(tmp_path: Path) -> None
     assert [(tmp_path / "new" / name).read_bytes() for name in FILES] == [b"", b""]
 
 
-def test_the_logs_hold_an_update_before_its_checkpoint_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logs_hold_an_update_before_its_checkpoint_does(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A copy of a run's folder that is made while it trains, checkpoints first, has the rows of all its checkpoints."""
     seen: list[int] = []
 
@@ -54,6 +56,5 @@ def test_the_logs_hold_an_update_before_its_checkpoint_does(tmp_path: Path, monk
         return path
 
     monkeypatch.setattr(run_state, "save_checkpoint", save)
-    store = MemoryStore()
     make_learner(tmp_path, store).run(ToyProducer(store))
     assert seen[:3] == [1, 2, 3]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from actors.errors import UserError
 from actors.policy.saved import CheckpointKey
-from actors.transport.memory import MemoryStore
 from learner.run.checkpoint import list_checkpoints, load_checkpoint, newest_sound
 from learner.train import Learner
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.stores import new_transport
 
 
 class Spoiled:
@@ -35,7 +35,7 @@ class Spoiled:
 
 
 def run(folder: Path, bad: set[int], updates: int, **changes: Any) -> tuple[Learner, Spoiled]:
-    store = MemoryStore()
+    store = new_transport()
     learner = make_learner(folder, store, updates=updates, **changes)
     spoiled = Spoiled(learner, bad)
     learner.run(ToyProducer(store))
