@@ -35,9 +35,9 @@ class RunConfig:
     less privileged user; empty uses run.redis. TAMIYO_ACTORS_REDIS_PASSWORD sets the password."""
     address: str = ""
     """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001. Empty starts Ray on this machine."""
-    ship: Literal["image", "code", "pins"] = "image"
+    ship: Literal["image", "code"] = "image"
     """What a run uploads to a cluster. `image` nothing, because its machines have everything installed; `code` Tamiyo
-    and the modules of your own tasks; `pins` also the versions of all packages, which each machine installs once."""
+    and the modules of your own tasks."""
     service: bool = False
     """Run `tamiyo learner` as a service. Resume the run of this name if it exists, and stay up after the last update,
     so that metrics remain readable; for Compose and Kubernetes."""

@@ -19,8 +19,7 @@ from actors.workers.rollout_worker import PolicyName, RolloutWorker, WorkerSetti
 from deploy.config.schema import Config
 from deploy.launch.comparison import Comparison
 from deploy.launch.following import write_run_report
-from deploy.launch.machine import check_machine
-from deploy.launch.prepare import prepare_here
+from deploy.launch.prepare import check_machine, prepare_here
 from deploy.launch.process_settings import acting, learner_settings, namespace
 from deploy.launch.processes import update_line
 from deploy.launch.signals import stop_on_signal
@@ -73,7 +72,7 @@ def one_of_each(
             console.print(line, soft_wrap=True, markup=False)
         shown = len(learner.notes)
 
-    learner = open_learner(learner_settings(config, run_dir, redis=""), connect, report)
+    learner = open_learner(learner_settings(config, run_dir), connect, report)
     settings = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, "", namespace(config))
     # A full queue must not make it wait: only this process empties it.
     return learner, RolloutWorker(settings, transport=connect(), max_busy_wait_s=0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands.admin.doctor import _RAY_PROBE
+from deploy.commands.admin.doctor import RAY_PROBE
 
 pytestmark = pytest.mark.integration
 
@@ -20,7 +20,7 @@ def test_ray_runs_in_folders_with_a_space_an_apostrophe_and_a_long_name(tmp_path
     venv.symlink_to(sys.prefix)
     temporary.mkdir()
     probe = subprocess.run(
-        [venv / "bin" / "python", "-c", _RAY_PROBE],
+        [venv / "bin" / "python", "-c", RAY_PROBE],
         env={**os.environ, "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from deploy.cli import COMMANDS
-from deploy.config.docstrings import field_docs
+from deploy.config.convert import field_docs
 from deploy.config.reference import pages
 from deploy.config.schema import PRESETS, Config
 
