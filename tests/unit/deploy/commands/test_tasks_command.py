@@ -40,23 +40,6 @@ def test_only_named_families_are_listed(capsys: pytest.CaptureFixture[str]) -> N
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[:3]] == ["task", "moons", "xor"]
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["moon"], "'moon', which is not a task; did you mean 'moons'?"),
-        (["nowhere:x"], "'nowhere:x' cannot be imported"),
-        (["cifar10", "--data_dir", "/nowhere"], "/nowhere has no folder cifar-10-batches-py"),
-    ],
-)
-def test_invalid_arguments_give_a_one_line_error(
-    args: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["tasks", *args]) == 2
-    out, err = capsys.readouterr()
-    assert words in err
-    assert (out, err.count("\n")) == ("", 1)
-
-
 def test_a_missing_extra_is_reported_before_anything_is_started_or_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
