@@ -197,7 +197,7 @@ class Stack:
             key: self.here(str(value).replace("/run/tamiyo", own), ports)
             for key, value in service.get("environment", {}).items()
         }
-        running = Service(name, words, environment, self.folder)
+        running = Service(words, environment, self.folder)
         self.places |= {f"{name}:{there}": f"127.0.0.1:{port}" for there, port in ports.items()}
         return running, environment.get("TAMIYO_HEALTH", "").split()
 
@@ -256,7 +256,7 @@ def test_the_learner_starts_beside_its_store_and_stops_on_request(places: Stack)
     """With the secrets that `init` makes, and before any actor is there."""
     with up(places, "init", "redis", "learner") as services:
         assert metric(places.places["learner:9100"], "tamiyo_update") == 0
-        assert services["learner"].terminate(10.0) in (0, 130), services["learner"].said
+        assert services["learner"].end(10.0) in (0, 130), services["learner"].said
 
 
 @pytest.mark.slow
@@ -274,7 +274,7 @@ def test_the_services_train_answer_and_stop_on_request(places: Stack) -> None:
         finally:
             second.clean()
         for name in ("serve", "learner", "fleet"):
-            assert services[name].terminate(10.0) in (0, 130), name
+            assert services[name].end(10.0) in (0, 130), name
         words = {path.stem: path.read_text().strip() for path in places.secrets.glob("*.password")}
         queue = connect(f"redis://learner:{words['learner']}@{places.places['redis:6379']}/0", QueueConfig(), "main")
         ledger = queue.ledger()

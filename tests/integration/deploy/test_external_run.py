@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -90,16 +89,14 @@ def test_the_endpoint_of_tamiyo_actors_serves_a_separate_learner(tmp_path: Path)
         try:
             with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as first:
                 learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
-                first.process.send_signal(signal.SIGTERM)
-                assert first.wait(30) == 0, first.out + first.err
+                assert first.end(30) == 0, first.out + first.err
                 assert "endpoint: stopped; 0 episodes unsent" in first.out
                 assert first.left() == []
             with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as second:
                 learner.wait_for(lambda: second_trained(folder), 90)
                 assert second.process.poll() is None
                 assert second.err == ""
-                learner.process.send_signal(signal.SIGTERM)
-                assert learner.wait(30) == 130, learner.out + learner.err
+                assert learner.end(30) == 130, learner.out + learner.err
         finally:
             client.kill()
             client.wait()
@@ -148,29 +145,3 @@ def test_a_stopped_endpoint_exits_with_0(tmp_path: Path) -> None:
                 stop(process)
                 assert process.wait(30) == 0
                 assert process.stdout.read() == b"endpoint: stopped; 0 episodes unsent\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "is not valid JSON"),
-        ("{}", "does not describe spaces"),
-        ('{"observation_size": 0, "actions": [2]}', "sizes must be positive integers"),
-        ('{"observation_size": 2, "actions": []}', "sizes must be positive integers"),
-        (None, "No such file or directory"),
-    ],
-)
-def test_bad_spaces_give_one_line(tmp_path: Path, text: str | None, words: str) -> None:
-    path = tmp_path / "spaces.json"
-    if text is not None:
-        path.write_text(text)
-    with tamiyo(tmp_path, "train", "--env", "external", "--spaces", str(path), "--run.root", str(tmp_path)) as run:
-        assert run.wait() == 2
-        assert len(run.err.splitlines()) == 1
-        assert words in run.err
-
-
-def test_external_needs_spaces(tmp_path: Path) -> None:
-    with tamiyo(tmp_path, "train", "--env", "external") as run:
-        assert run.wait() == 2
-        assert run.err == "tamiyo: error: --env external needs --spaces FILE.json: the spaces of your environment\n"

@@ -80,6 +80,8 @@ INVALID = [
     (["episodes"], "required: action"),
     (["episodes", "export", "RUN"], "write `tamiyo episodes export [RUN] --out DIR`"),
     (["episodes", "import", "--redis", "redis://x"], "give the files"),
+    (["episodes", "import", "missing", "--redis", "redis://x"], "there is no file missing"),
+    (["episodes", "import", ".", "--redis", "redis://x"], "holds no .episode files"),
     (["export", "/nowhere", "x.pt2"], "no checkpoint at /nowhere"),
     (["export", "/nowhere", "x.txt"], "does not end in .pt2 or .onnx"),
     (["export", "/nowhere", "/nowhere/x.pt2"], "folder /nowhere does not exist"),

@@ -86,7 +86,7 @@ def test_settings_that_change_little_for_a_recurrent_policy_are_not_mentioned() 
 
 def test_a_learner_is_given_the_advice(tmp_path: Path) -> None:
     config = overlay(PRESETS["tamiyo"], {"learner": {"lr": 1e-3}})
-    assert learner_settings(config, tmp_path, "redis://h").advice == tuple(advice(config)) != ()
+    assert learner_settings(config, tmp_path).advice == tuple(advice(config)) != ()
 
 
 def test_the_closest_preset_is_the_one_that_settings_come_from() -> None:

@@ -24,7 +24,7 @@ from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
 from deploy.launch import comparison
 from deploy.launch.comparison import Comparison
-from deploy.report.page import headline, write_report
+from deploy.report.page import write_report
 from tests.support.env import gym_envs
 
 SOURCE = Provenance(0, 0, 1, 3)
@@ -65,8 +65,8 @@ def compare(
     (folder / "episodes.jsonl").touch()
     made = Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop)
     made.run(cast("WorkerPool | None", pool))
-    write_report(folder)
-    return json.loads((folder / "references.json").read_text()), headline(folder), notes
+    headline, _ = write_report(folder)
+    return json.loads((folder / "references.json").read_text()), headline, notes
 
 
 @pytest.mark.parametrize(("length", "cut_at"), [(7, 0), (39, 0), (130, 64), (0, 64)])

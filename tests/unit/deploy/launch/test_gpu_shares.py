@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,8 +18,7 @@ from actors.env.stacked.networks import TorchNetworks
 from actors.errors import UserError
 from actors.rollout import sampler
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, learner_gpus, require_gpus
-from deploy.config.schema import Config, RunConfig
-from deploy.launch.following import make_run_plan
+from deploy.config.schema import Config
 from deploy.launch.process_settings import checked_spaces
 
 
@@ -108,12 +106,6 @@ def test_actors_that_do_not_fit_are_reported() -> None:
     for share, count, nodes in ((0.25, 4, [1]), (0.6, 2, [2]), (1, 1, [1]), (0.25, "auto", [1]), (0, 64, [])):
         own = actors(share, count)
         require_gpus(own, nodes, learner_gpus("auto", own, nodes, grows=False))
-
-
-@pytest.mark.parametrize("address", ["", "auto"])
-def test_only_a_cluster_grows(address: str, tmp_path: Path) -> None:
-    run = RunConfig(address=address, redis="redis://localhost")
-    assert make_run_plan(Config(run=run), tmp_path, run.redis).on_cluster == bool(address)
 
 
 def test_free_parts_of_gpus_are_not_added_up() -> None:
