@@ -38,9 +38,6 @@ def learning_curve(run: RunFolder) -> Figure | None:
     _updates_axis(ax, x)
     _legend(ax)
     ax.set_ylabel("mean reward of a step" if run.per_step else _return_label(run))
-    if run.unit and len(x) >= 5:
-        ax.axvspan(x[0] + 0.8 * (x[-1] - x[0]), x[-1], color="#f2f5f8", zorder=0, lw=0)
-        ax.text(0.9, 1.015, "last fifth", transform=ax.transAxes, ha="center", color=MUTED, fontsize=8)
     return figure
 
 

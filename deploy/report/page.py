@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from actors.env.rendering.palette import STYLE
 from actors.errors import UserError
 from deploy.report import charts
-from deploy.report.findings import findings
 from deploy.report.numbers import number
 from deploy.report.progress import clock
 from deploy.report.run_folder import Row, RunFolder, read_run
@@ -120,7 +119,6 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
         run=run,
         headline=sentences,
         comparisons=_comparisons(run),
-        findings=findings(run),
         facts=_facts(run),
         stops=_stops(run),
         drawn=drawn,

@@ -21,8 +21,7 @@ from actors.types.actions import Op
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
 from deploy.report import charts
-from deploy.report.episodes import BINS, MOST, summarize
-from deploy.report.findings import findings
+from deploy.report.episodes import BINS, summarize
 from deploy.report.page import FIGURES, write_report
 from deploy.report.run_folder import RunFolder, read_run
 
@@ -109,23 +108,6 @@ def test_the_page_contains_every_figure_and_no_external_resources(tmp_path: Path
     assert not re.search(r"https?:|@import|<script|<link", text)
 
 
-def test_the_report_says_what_was_learned_for_narrow_and_ample_hosts(tmp_path: Path) -> None:
-    """Made-up episodes: half of the last ones on narrow hosts grow; the earlier ones would say the opposite."""
-    run = write_run(tmp_path / "made-up", updates=2)
-    rows: list[dict[str, Any]] = []
-    last = {"return": 9.0, "task_id": "spirals", "update": 2, "steps": 25, "rent_weight": 1.0}
-    for i in range(200):
-        growth = float(i % 2) if i < 160 else 8.0 * (i % 4 == 0)
-        rows.append(last | {"host_width": 2.0 + 8.0 * (i % 2), "growth_ratio": growth})
-    (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    grew = "it grew in 50% of the episodes, to 3.0 times the host's size on average"
-    assert findings(read_run(run)) == [
-        f"On narrow hosts (2 units or channels) {grew}; on ample ones (10) it grew nothing.",
-        "That earned +9.0 points on narrow hosts and +9.0 on ample ones.",
-    ]  # the price does not vary
-    assert "What the policy learned" in page(run)
-
-
 def test_the_report_of_a_gymnasium_run_does_not_mention_seed_hosts(tmp_path: Path) -> None:
     run = write_run(tmp_path / "cart", updates=12)
     general = PRESETS["general"]
@@ -185,13 +167,10 @@ def test_memory_does_not_grow_with_the_run_and_long_runs_keep_their_curve() -> N
 
     def rows(updates: int) -> Iterator[dict[str, Any]]:
         for update in range(1, updates + 1):
-            common = {"update": update, "steps": 25, "host_width": 4.0, "rent_weight": 1.0, "growth_ratio": 0.0}
-            yield common | {"task_id": "wine", "return": update / 1000}
+            yield {"update": update, "steps": 25, "task_id": "wine", "return": update / 1000}
 
     run = summarize(rows(12_000), 12_000)
     assert (run.count, run.whole, run.steps) == (12_000, 12_000, 300_000)
-    assert len(run.last_fifth) == 2_400
-    assert len(run.newest) == MOST
     assert max(map(len, run.moments.values())) == BINS
     x = np.arange(1.0, 12_001.0)
     mean, low, high = run.rolling_returns(x, 2_000)
