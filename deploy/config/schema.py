@@ -42,8 +42,8 @@ class RunConfig:
     """Run `tamiyo learner` as a service. Resume the run of this name if it exists, and stay up after the last update,
     so that metrics remain readable; for Compose and Kubernetes."""
     reference_episodes: int = 48
-    """Episodes of the comparison at the end, 0 for none. The learned policy, the random one and, on seed hosts, never-grow
-    play new ones. More for narrower intervals."""
+    """Episodes of the comparison at the end, 0 for none. The learned policy, the random one and, on seed hosts,
+    never-grow play new ones. More for narrower intervals."""
     append_only: bool = False
     """Make the embedded server write an append-only file. No episode is lost when it restarts; for long runs."""
     metrics_port: int = 0

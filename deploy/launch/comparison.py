@@ -1,7 +1,7 @@
-"""Compare a trained policy with baselines on the same new seeds. Training is complete by then: nothing here fails a run.
+"""Compare a trained policy with baselines on the same new seeds. Training is complete by then: nothing fails a run.
 
-All of them play in the actors' environments, and up to the same step, because episodes of a Gymnasium environment may be
-too long to be played to their end.
+All of them play in the actors' environments, and up to the same step, because episodes of a Gymnasium environment may
+be too long to be played to their end.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class Comparison:
         env_id, limit_s = self.acting.gym.id, max(LEAST_S, SHARE * self.elapsed_s)
         deadline = time.monotonic() + limit_s
         players: tuple[PolicyName, ...] = ("learned", "random") if env_id else ("learned", "random", "never_grow")
-        self.note(
-            f"training is complete; playing {', '.join(players)} for {clock(limit_s)} at most, for comparison ..."
-        )
+        self.note(f"training is complete; comparing {', '.join(players)} for {clock(limit_s)} at most ...")
         seeds = stream(self.seed, 0, Purpose.COMPARISON).integers(0, 2**31, self.episodes).tolist()
         played = self._play(pool, players, seeds, lambda: self.stop() or time.monotonic() > deadline)
         seeds = seeds[: len(played["random"])]

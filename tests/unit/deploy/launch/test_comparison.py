@@ -83,7 +83,7 @@ def test_a_constant_reward_makes_no_difference_at_any_length(
     assert references["cut_at"] == cut_at
     assert said.startswith("Learned does not beat random: +0.0 [0.0, 0.0] (95%, n=5 paired seeds)")
     assert ("Episodes were cut after 64 steps and count up to there." in said) == (cut_at > 0)
-    assert notes[0].startswith("training is complete; playing learned, random for 1:00 at most")
+    assert notes[0].startswith("training is complete; comparing learned, random for 1:00 at most")
 
 
 def test_a_simulator_that_allows_one_instance_is_compared(tmp_path: Path) -> None:
