@@ -109,11 +109,8 @@ def test_processes_of_teachers_and_evaluations_see_no_gpu() -> None:
 def test_the_endpoint_sees_no_gpu(tmp_path: Path) -> None:
     pool = EndpointPool(tmp_path, "redis://localhost", print)
     process = psutil.Process(pool._process.pid)
-    wait_for(lambda: process.environ() != psutil.Process().environ())  # it has a copy of ours at first
-    environment = process.environ()
+    wait_for(lambda: process.environ().get(VISIBLE) == "")  # it has a copy of ours at first
     pool.stop()
-    assert environment[VISIBLE] == ""
-    assert environment["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.long

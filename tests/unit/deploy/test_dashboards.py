@@ -94,14 +94,6 @@ def test_every_panel_has_a_title_and_the_registered_units_and_descriptions() -> 
         assert unit == (units.get(first.unit + rate) or f"suffix: {first.unit}{rate}"), panel["title"]
 
 
-def test_series_with_another_unit_use_the_right_axis() -> None:
-    (panel,) = [p for p in panels() if p["title"] == "Accuracy and parameters"]
-    assert panel["fieldConfig"]["defaults"]["unit"] == "suffix: points"
-    (override,) = panel["fieldConfig"]["overrides"]
-    assert override["matcher"] == {"id": "byFrameRefID", "options": panel["targets"][1]["refId"]}
-    assert {"id": "unit", "value": "percentunit"} in override["properties"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_panels_do_not_overlap(name: str) -> None:
     board = committed(name)
