@@ -114,7 +114,7 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["number"] = number
-    sentences = _headline(run)
+    sentences = headline(run)
     page = environment.get_template("report.html.j2").render(
         run=run,
         headline=sentences,
@@ -128,7 +128,7 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
     return " ".join(sentences), path
 
 
-def _headline(run: RunFolder) -> list[str]:
+def headline(run: RunFolder) -> list[str]:
     """Summarize the comparison with the baselines in one or two sentences."""
     comparisons = _comparisons(run)
     if not comparisons:

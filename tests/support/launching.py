@@ -104,6 +104,7 @@ class Command:
 
     def clean(self) -> None:
         """Kill all of its processes."""
+        self.process.kill()  # a server may have overwritten its environment, and with it the mark
         for process in self.relatives():
             process.kill()
         self.process.wait(10)

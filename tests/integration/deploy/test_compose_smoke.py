@@ -241,15 +241,6 @@ def trains_and_answers(places: Stack, services: dict[str, Service]) -> None:
     assert metric(served, "tamiyo_serve_steps_total") >= STEPS
 
 
-@pytest.mark.slow
-def test_the_learner_starts_beside_its_store_and_stops_on_request(places: Stack) -> None:
-    """With the secrets that `init` makes, and before any actor is there."""
-    with up(places, "init", "redis", "learner") as services:
-        assert metric(places.places["learner:9100"], "tamiyo_update") == 0
-        assert services["learner"].end(10.0) in (0, 130), services["learner"].said
-
-
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_services_train_answer_and_stop_on_request(places: Stack) -> None:

@@ -127,21 +127,21 @@ def test_the_endpoint_ends_with_a_killed_run(tmp_path: Path) -> None:
         endpoint.wait(30)
 
 
-def test_a_stopped_endpoint_exits_with_0(tmp_path: Path) -> None:
-    """As `tamiyo train` stops it, and when the process that started it ends."""
+def test_the_endpoint_stops_when_its_parent_ends(tmp_path: Path) -> None:
     spaces = tmp_path / "spaces.json"
     spaces.write_text('{"observation_size": 4, "actions": [2]}')
     listen = f"unix:{tmp_path / 'e'}"
     (tmp_path / "config.yaml").write_text(f"run: {{name: x}}\nexternal: {{spaces: {spaces}, listen: '{listen}'}}\n")
-    with EmbeddedRedis() as server:
-        for stop in (subprocess.Popen.terminate, lambda process: process.stdin.close()):
-            command = [sys.executable, "-m", "deploy.launch.endpoint", str(tmp_path)]
-            with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write(f"{server.url}\n".encode())
-                process.stdin.flush()
-                assert b"environments play at" in process.stdout.readline()
-                stop(process)
-                assert process.wait(30) == 0
-                assert process.stdout.read() == b"endpoint: stopped; 0 episodes unsent\n"
+    command = [sys.executable, "-m", "deploy.launch.endpoint", str(tmp_path)]
+    with (
+        EmbeddedRedis() as server,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{server.url}\n".encode())
+        process.stdin.flush()
+        assert b"environments play at" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(30) == 0
+        assert process.stdout.read() == b"endpoint: stopped; 0 episodes unsent\n"

@@ -75,7 +75,7 @@ def test_a_failing_script_and_a_script_without_decisions_are_reported(
     assert "made no decision" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_continues_while_the_policy_server_is_down(tmp_path: Path, free_port: int) -> None:
     port, log = free_port, tmp_path / "log.jsonl"
     environment = {**ENVIRONMENT, "TAMIYO_POLICY": f"127.0.0.1:{port}", "TAMIYO_GROWTH_LOG": str(log)}

@@ -84,7 +84,7 @@ def run_onnx(path: Path) -> tuple[Callable[..., list[torch.Tensor]], dict[str, A
 @pytest.mark.parametrize(
     ("core", "options"),
     [
-        ("lstm", {}),
+        pytest.param("lstm", {}, marks=pytest.mark.long),
         pytest.param("lstm+memory", {"critic": "q_op"}, marks=pytest.mark.long),
         pytest.param("feedforward", {"encoder": "flat"}, marks=pytest.mark.long),
         pytest.param("lstm", {"heads": "independent"}, marks=pytest.mark.long),
