@@ -42,13 +42,14 @@ def draw_episode(episode: Timeline, never_grow: Sequence[float] = ()) -> Figure:
     above.set_ylim(0, 100)
     above.set_ylabel("accuracy (%)")
     learned, alone = POLICIES["learned"], POLICIES["never grow"]
-    drawn = above.plot(range(len(never_grow)), never_grow, color=alone, ls=(0, (5, 3)), lw=1.5, label="never growing")
-    drawn += above.plot(range(len(episode.accuracy)), episode.accuracy, color=learned, lw=2.2, label="growing")
+    drawn = above.plot(range(len(episode.accuracy)), episode.accuracy, color=learned, lw=2.2, clip_on=False)
+    if len(never_grow):
+        drawn += above.plot(range(len(never_grow)), never_grow, color=alone, ls=(0, (5, 3)), lw=1.5)
+        labels = [f"growing {episode.accuracy[-1]:.0f}%", f"never growing {never_grow[-1]:.0f}%"]
+        above.legend(drawn, labels, loc="lower right")
     drawn += above.plot(played, episode.accuracy[-1], "o", color=learned, ms=5, clip_on=False)
     for line in drawn:
         line.set_in_layout(False)
-    if len(never_grow):
-        above.legend(loc="lower right")
     title = [f"{episode.task}, seed {episode.seed}", episode.host, f"epoch {played} of {episode.horizon}"]
     title += [f"accuracy {episode.accuracy[-1]:.1f}%", f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212")]
     above.set_title("  \u00b7  ".join(title), fontsize=10, pad=8)

@@ -176,6 +176,8 @@ class Supervisor:
 
         A learner that lost its machine has priority: if it finds no other place in time, an actor is removed for it.
         """
+        if isinstance(self._pool, EndpointPool):  # it reserves nothing
+            return
         now = time.monotonic()
         if self._learner.up:
             self._up_s, self._made_room = now, False
