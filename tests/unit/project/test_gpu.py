@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.gpu import packages, report
+from benchmarks.gpu import report
 from benchmarks.gpu.packages import missing, normalized, required
 from benchmarks.gpu.runner import Outcome, run_step
 from benchmarks.gpu.steps import STEPS, TOTAL_S, Step
@@ -110,25 +109,6 @@ def test_steps_fit_their_limit_and_missing_or_old_packages_are_found() -> None:
     assert sum(step.limit_s for step in STEPS) <= TOTAL_S
     wanted = {"Some_Thing": "1.2", "other": "2.10", "third": "3"}
     assert missing(wanted, {"some-thing": "1.10.0rc1", "other": "2.9.5"}) == ["other", "third"]
-
-
-def test_packages_are_installed_from_a_folder_without_what_they_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels, target, info = tmp_path / "wheels", tmp_path / "target", "some_thing-1.5.dist-info"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheels / "some_thing-1.5-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("some_thing.py", "")
-        wheel.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: some_thing\nVersion: 1.5\nRequires-Dist: torch\n"
-        )
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
-    monkeypatch.setattr(packages, "packages_dir", lambda: target)
-    assert packages.install(["Some-Thing"], {"Some-Thing": "1.2"}, wheels) == ""
-    assert packages.installed()["some-thing"] == "1.5"
-    assert not (target / "torch").exists()
-    assert "absent>=1" in packages.install(["absent"], {"absent": "1"}, wheels)
 
 
 def test_the_requirements_are_complete_and_agree_with_the_package() -> None:

@@ -113,11 +113,6 @@ def test_sections_that_python_leaves_out_follow_the_environment() -> None:
         dataclasses.replace(BASE, gym=gym)
 
 
-def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
-        from_yaml(tmp_path / "nowhere.yaml", BASE)
-
-
 def test_passwords_are_neither_written_nor_printed() -> None:
     for url in ("redis://:s3cret@host:6379/0", "redis://me:s3cret@host:6379/0"):
         config = overlay(Config(), {"run": {"redis": url}})
