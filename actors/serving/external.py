@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.config import require
+from actors.config import require_least, require_positive
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,5 @@ class ExternalConfig:
     segment. Raise it for long dependencies."""
 
     def __post_init__(self) -> None:
-        require(self.max_sessions >= 1, f"external.max_sessions is {self.max_sessions}: it must be at least 1")
-        require(
-            self.session_timeout_s > 0,
-            f"external.session_timeout_s is {self.session_timeout_s}: it must be positive",
-        )
-        require(
-            self.max_segment_steps >= 1,
-            f"external.max_segment_steps is {self.max_segment_steps}: it must be at least 1",
-        )
+        require_least(self, "external", 1, "max_sessions", "max_segment_steps")
+        require_positive(self, "external", "session_timeout_s")

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from actors.config import REDIS_SCHEMES, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
+from actors.config import (
+    REDIS_SCHEMES,
+    ActorsConfig,
+    EnvConfig,
+    GymConfig,
+    PolicyConfig,
+    QueueConfig,
+    require,
+    require_least,
+)
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
@@ -59,7 +68,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: use {NAME_RULE}")
         require(self.wandb != "", "run.wandb is empty: give a project name, or leave it out")
-        require(self.seed >= 0, f"run.seed is {self.seed}: it must not be negative")
+        require_least(self, "run", 0, "seed")
         require(
             not self.address.startswith("ray://") or Path(self.root).is_absolute(),
             f"run.root is {self.root!r}: with a ray:// address it must be the absolute path of a folder that all "
@@ -104,10 +113,7 @@ class ImitationConfig:
         return self.episodes > 0 or bool(self.files)
 
     def __post_init__(self) -> None:
-        require(
-            self.episodes >= 0,
-            f"imitation.episodes is {self.episodes}: it must not be negative; 0 disables the teacher",
-        )
+        require_least(self, "imitation", 0, "episodes")
         require(self.hosts >= 2, f"imitation.hosts is {self.hosts}: a regression needs at least 2")
 
 

@@ -65,7 +65,7 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
         ("learner: {updates: null}", "learner.updates is null: give an integer"),
         ("actors: {count: many}", "actors.count is 'many': give an integer or auto"),
         ("actors: {count: 1.5}", "actors.count is 1.5: give an integer or auto"),
-        ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: at least one actor is needed"),
+        ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: it must be at least 1"),
         ("learner: {device: tpu}", "learner.device is 'tpu': give one of auto, cpu, cuda"),
         ("env: {tasks: wine}", "env.tasks is 'wine': give a list"),
         ("env: {tasks: [1]}", "env.tasks[0] is 1: give a string"),
