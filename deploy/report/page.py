@@ -16,7 +16,7 @@ from actors.errors import UserError
 from deploy.report import charts
 from deploy.report.numbers import number
 from deploy.report.progress import clock
-from deploy.report.run_folder import Row, RunFolder, read_run
+from deploy.report.run_folder import RunFolder, read_run
 from deploy.report.statistics import Interval, paired_interval
 
 
@@ -177,18 +177,6 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
         known = [row[name] for row in run.metrics if row.get(name) is not None]
         if known and run.per_step == (name == "reward_mean"):
             facts.append((title, number(known[-1])))
-    return facts + _in_force(run, last)
-
-
-def _in_force(run: RunFolder, last: Row) -> list[tuple[str, str]]:
-    """The values in force that say most about the update."""
-    learner = run.section("learner")
-    facts = [("learning rate", f"{last['lr']:g}")] if "lr" in last else []
-    if learner.get("update_epochs"):
-        facts.append(("passes over a batch", str(learner["update_epochs"])))
-    if "chunk_length" in learner:
-        whole = "whole segments" if run.gym_id or run.section("external").get("spaces") else "whole episodes"
-        facts.append(("chunks", f"{n} steps" if (n := learner["chunk_length"]) else whole))
     return facts
 
 

@@ -127,16 +127,14 @@ def test_the_report_of_a_gymnasium_run_does_not_mention_seed_hosts(tmp_path: Pat
 
 
 @pytest.mark.parametrize("stops", [0, 2])
-def test_the_report_shows_what_ran_and_how_often_the_kl_stopped_it(tmp_path: Path, stops: int) -> None:
+def test_the_report_shows_how_often_the_kl_stopped_an_update(tmp_path: Path, stops: int) -> None:
     run = write_run(tmp_path / "run", updates=12)
-    own = {"lr": 1e-3, "kl_limit": 0.09}
+    own = {"kl_limit": 0.09}
     rows = [json.loads(line) | own for line in (run / "metrics.jsonl").read_text().splitlines()]
     for n, row in enumerate(rows):
         row |= {"kl_stop": float(n < stops), "update_epochs_done": 1.5 if n < stops else 4.0}
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = page(run)
-    for title, value in (("learning rate", "0.001"), ("passes over a batch", "4"), ("chunks", "whole episodes")):
-        assert f"<dt>{title}</dt><dd>{value}</dd>" in text
     said = (
         "The KL stop ended 2 of 12 updates early, because the KL was above 0.09; they made 1.5 of 4 passes on average."
     )
