@@ -26,8 +26,6 @@ class ExternalConfig:
     """TLS certificate chain of the endpoint (PEM). For addresses beyond loopback."""
     tls_key: str = ""
     """Private key of the certificate (PEM). Beside `tls_cert`."""
-    max_sessions: int = 1000
-    """Maximum number of open sessions. For more programs, or less memory."""
     session_timeout_s: float = 60.0
     """Seconds without a step after which a session counts as disappeared. Raise it for slow programs."""
     disconnected: Literal["bootstrap", "drop"] = "bootstrap"
@@ -42,5 +40,5 @@ class ExternalConfig:
     segment. Raise it for long dependencies."""
 
     def __post_init__(self) -> None:
-        require_least(self, "external", 1, "max_sessions", "max_segment_steps")
+        require_least(self, "external", 1, "max_segment_steps")
         require_positive(self, "external", "session_timeout_s")
