@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from learner.run.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint
-from tests.support.launching import Command, rows, small, tamiyo
+from tests.support.launching import Command, rows, running, small, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,7 +35,14 @@ class Finished(NamedTuple):
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("runs")
     folder = root / "whole"
-    with tamiyo(root, "train", *small(root, "whole", learner__updates=1000)) as stopped:
+    # Ray quotes the path of the interpreter, and its sockets need short paths.
+    venv, temporary = root / "My Friend's files" / "venv", root / ("long" * 20)
+    venv.parent.mkdir()
+    venv.symlink_to(sys.prefix)
+    temporary.mkdir()
+    words = [str(venv / "bin" / "python"), "-m", "deploy.cli", "train"]
+    flags = small(root, "whole", learner__updates=1000)
+    with running(root, [*words, *flags], {"TMPDIR": str(temporary)}) as stopped:
         stopped.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
         reachable = beyond_loopback(stopped)
         asked = time.monotonic()
