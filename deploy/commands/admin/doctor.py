@@ -7,13 +7,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
+from actors.errors import UserError, described
 from deploy.config.schema import PRESETS
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
 from deploy.launch.prepare import cores
@@ -58,10 +60,18 @@ def doctor(console: Console | None = None) -> int:
             except Lacking as lacking:
                 status, detail = "[yellow]warn[/]", str(lacking)
             except Exception as error:  # so that the other checks still run
-                status, detail, failed = "[bold red]fail[/]", f"{type(error).__name__}: {error}", True
+                detail = str(error) if isinstance(error, UserError) else described(error)
+                status, failed = "[bold red]fail[/]", True
             table.add_row(name, status, detail)
     console.print(table)
     return int(failed)
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError as error:
+        raise UserError("not installed: run `make install`, or pip install tamiyo") from error
 
 
 def _cuda() -> str:
@@ -140,7 +150,7 @@ def _plan() -> str:
 
 CHECKS: dict[str, Callable[[], str]] = {
     "python": lambda: f"{sys.version.split()[0]}  {sys.executable}",
-    **{name: lambda name=name: version(name) for name in ("torch", "ray", "grpcio", "protobuf", "redis")},  # type: ignore[misc]
+    **{name: partial(_installed, name) for name in ("torch", "ray", "grpcio", "protobuf", "redis")},
     "cuda": _cuda,
     "redis server": _server,
     "ray runs": _ray,
