@@ -43,7 +43,12 @@ SETTINGS = {
 }
 
 
-@pytest.mark.skipif(not shutil.which("docker"), reason="docker is not installed here, so that it cannot read the file")
+def has_compose() -> bool:
+    docker = shutil.which("docker")
+    return bool(docker) and subprocess.run([str(docker), "compose", "version"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed here, so that it cannot read the file")
 @pytest.mark.parametrize(
     ("profile", "added"), [("cpu", {"learner"}), ("gpu", {"learner-gpu"}), ("gpu-actors", {"actors-gpu"})]
 )

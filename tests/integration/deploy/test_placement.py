@@ -87,6 +87,7 @@ def test_actors_share_a_gpu_and_the_learner_has_another(redis: str, tmp_path: Pa
     assert actors[0] == actors[1] != learner
 
 
+@pytest.mark.long
 def test_processes_without_a_share_see_no_gpu(redis: str, tmp_path: Path) -> None:
     own = config(tmp_path, actors__count=1, actors__spares=1, learner__device="cpu", run__redis=redis)
     pool = WorkerPool(acting(own), "run", 0, redis, "run")

@@ -80,7 +80,7 @@ def run_folder(root: Path, config: Config) -> Path:
         (["--resume", "runs/mine", "--env.tasks", "nope"], "'nope', which is not a task: choose from breast_cancer"),
         (["--resume", "runs/mine", "--learner.device", "cuda"], "PyTorch finds no CUDA device: use auto or cpu"),
         (
-            ["--resume", "runs/mine", "--env", "CartPole-v1"],
+            ["--resume", "runs/mine", "--env", "CartPole-v1", "--gym.max_segment_steps", "2"],
             "has trained in the seed-training environment, not in Cart",
         ),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from functools import cache
 from pathlib import Path
 from typing import get_type_hints
 
@@ -32,10 +33,15 @@ def reads(source: str) -> set[tuple[str, str]]:
     return found
 
 
+@cache
+def reads_of_consumers() -> set[tuple[str, str]]:
+    sources = {p for room in ("actors", "learner", "deploy") for p in (ROOT / room).rglob("*.py")} - CONFIG_MODULES
+    return {read for p in sources for read in reads(p.read_text())}
+
+
 def unread(section: str, kind: type) -> list[str]:
     """Return the fields of a section that no code reads from something that is called like a section."""
-    sources = {p for room in ("actors", "learner", "deploy") for p in (ROOT / room).rglob("*.py")} - CONFIG_MODULES
-    seen = {name for p in sources for owner, name in reads(p.read_text()) if owner in SECTIONS | {section}}
+    seen = {name for owner, name in reads_of_consumers() if owner in SECTIONS | {section}}
     return [f.name for f in dataclasses.fields(kind) if RESOLVED.get(f.name, f.name) not in seen]
 
 
