@@ -46,15 +46,16 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     address, short = f"unix:{tmp_path / 'e'}", {"external__max_segment_steps": 16}
     command = flags(tmp_path, run__name="cart", learner__updates=3, learner__batch_steps=256, **short)
     script = ["node", str(node / "cartpole.js"), str(ROOT / "proto"), address, "100000"]
-    with (
-        tamiyo(tmp_path, "train", *command) as run,
-        running(tmp_path, [sys.executable, "-c", CLIENT, address], {}),
-        running(tmp_path, script, {}) as in_node,
-    ):
-        assert run.wait(200) == 0, run.out + run.err
+    with tamiyo(tmp_path, "train", *command) as run:
+        run.wait_for((tmp_path / "e").exists, 120)
+        with (
+            running(tmp_path, script, {}) as in_node,
+            running(tmp_path, [sys.executable, "-c", CLIENT, address], {}),
+        ):
+            assert run.wait(200) == 0, run.out + run.err
+            played = [json.loads(line) for line in in_node.out.splitlines()]
         assert run.err == ""
         assert run.left() == []
-        played = [json.loads(line) for line in in_node.out.splitlines()]
     folder = tmp_path / "cart"
     episodes, metrics = rows(folder / "episodes.jsonl"), rows(folder / "metrics.jsonl")
     assert [m["update"] for m in metrics] == [1, 2, 3]

@@ -6,6 +6,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -46,8 +47,11 @@ def lists_of_processes(command: Command) -> dict[str, str]:
 
 def written(command: Command, *folders: Path) -> dict[str, bytes]:
     """Every file below: the run's own, Ray's logs and session among them."""
-    files = [p for folder in (command.temporary, *folders) for p in folder.rglob("*") if p.is_file()]
-    return {str(p): p.read_bytes() for p in files}
+    found = {}
+    for path in (p for folder in (command.temporary, *folders) for p in folder.rglob("*") if p.is_file()):
+        with suppress(FileNotFoundError):  # a checkpoint that has just got its final name
+            found[str(path)] = path.read_bytes()
+    return found
 
 
 def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> None:
