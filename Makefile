@@ -6,7 +6,7 @@ STAMP := $(VENV)/.install-stamp
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-long chaos gpu docs lint format lock pin clean
+.PHONY: help install train test test-long chaos gpu docs lint format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,9 +43,6 @@ format: $(STAMP) ## Rewrite the sources in the house style
 
 lock: $(STAMP) ## Write the versions and hashes of the image's packages; PIP_OPTIONS go to pip
 	@$(BIN)/python deploy/image/lock.py $(PIP_OPTIONS)
-
-pin: $(STAMP) ## Write the digests of the images that docker-compose.yml names into .env; needs docker and its registry
-	@$(BIN)/python deploy/image/pin.py docker-compose.yml .env
 
 clean: ## Remove .venv and caches; runs/ stays
 	@rm -rf $(VENV) .gpu dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

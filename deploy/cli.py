@@ -30,7 +30,7 @@ train:
   learner --redis URL   run only the learner
   actors --redis URL    run only the actors
   status --redis URL    show where a run's episodes are and what limits its throughput
-  dead-letters          list, show or requeue rejected episodes
+  dead-letters          list or requeue rejected episodes
   episodes              write a run's episodes to files, or import files
 
 evaluate:
@@ -48,7 +48,6 @@ operate:
   doctor                check this machine: packages, GPU, Redis, Ray, memory
   secrets DIR           create passwords, tokens and a TLS certificate
   health ADDRESS ...    check service health over HTTP or gRPC
-  dashboards DIR        write Grafana dashboards and alert rules
 
 first steps:
   tamiyo doctor
@@ -114,7 +113,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    config, resume, attach, in_process = parse("train", args, resumable=True)
+    config, resume, in_process = parse("train", args, resumable=True)
     _print(summary(config))
     if in_process:
         from deploy.launch.in_process import train_in_process
@@ -122,7 +121,7 @@ def _train(args: list[str]) -> int:
         return train_in_process(config, resume)
     from deploy.launch.local import train
 
-    return train(config, resume, attach)
+    return train(config, resume)
 
 
 def _stop(args: list[str]) -> int:
@@ -136,9 +135,7 @@ def _stop(args: list[str]) -> int:
 
 
 def _learner(args: list[str]) -> int:
-    config, resume, _, in_process = parse("learner", args, resumable=True)
-    if in_process:
-        raise UserError("--in-process runs the learner with its actor: use `tamiyo train --in-process`")
+    config, resume, _ = parse("learner", args, resumable=True)
     _need_server("learner", config.run.redis)
     _print(summary(config))
     from deploy.launch.processes import run_learner
@@ -158,51 +155,64 @@ def _actors(args: list[str]) -> int:
 def _status(args: list[str]) -> int:
     parser = CommandParser("status", "Show where the episodes of a run are, and what limits its throughput.")
     parser.add_store()
-    parser.add_argument("--watch", action="store_true", help="refresh every second until interrupted")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(args)
     _need_server("status", options.redis)
     from deploy.commands.admin.status import show_status
 
-    return show_status(options.redis, options.run, options.watch, options.json)
+    return show_status(options.redis, options.run, options.json)
 
 
 def _dead_letters(args: list[str]) -> int:
-    parser = CommandParser("dead-letters", "List, show or requeue episodes that the learner rejected.")
-    parser.add_argument("action", choices=("list", "show", "requeue"), nargs="?", default="list")
-    parser.add_argument("ids", nargs="*", metavar="ID", help="ids from `list`, or `all`")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="with `show`: write the payload to this file")
+    parser = CommandParser("dead-letters", "List or requeue episodes that the learner rejected.")
+    parser.add_argument("action", choices=("list", "requeue"), nargs="?", default="list")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="with requeue: ids from `list`, or `all`")
     parser.add_store()
     options = parser.parse_args(args)
     _need_server("dead-letters", options.redis)
     from deploy.commands.admin.dead_letters import dead_letters
 
-    return dead_letters(options.action, options.redis, options.run, options.ids, options.save)
+    return dead_letters(options.action, options.redis, options.run, options.ids)
 
 
 def _episodes(args: list[str]) -> int:
-    from deploy.commands.episode_flags import episode_flags
-
-    flags = episode_flags(args)
-    _need_server("episodes", flags.redis)
+    parser = CommandParser(
+        "episodes", "Write the episodes that wait in a run's queue to files, or put files into it, each once."
+    )
+    parser.add_argument("action", choices=("export", "import"), help="an exported episode stays in the queue")
+    files_help = "export: name of the run, if the server holds several; import: .episode files, or folders of them"
+    parser.add_argument("names", nargs="*", metavar="RUN | FILE", help=files_help)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="export: folder for the files, one per episode")
+    most_help = "export: most episodes, oldest first (default: 100)"
+    parser.add_argument("--max", type=int, default=100, metavar="N", help=most_help)
+    dead_help = "export: instead, episodes that the learner rejected"
+    parser.add_argument("--dead-letters", action="store_true", help=dead_help)
+    wait_help = "import: time to wait for a full queue, in all (default: 60)"
+    parser.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help=wait_help)
+    parser.add_store()
+    options = parser.parse_args(args)
+    exports = options.action == "export"
+    if exports and (options.out is None or len(options.names) > 1 or options.max < 1):
+        raise UserError("write `tamiyo episodes export [RUN] --out DIR`, with --max N of at least 1")
+    if not exports and not options.names:
+        raise UserError("give the files: `tamiyo episodes import FILE ... --run RUN`")
+    _need_server("episodes", options.redis)
     from deploy.commands.admin.episodes import export_episodes, import_episodes
 
-    if flags.out is not None:
-        return export_episodes(flags.redis, flags.run, flags.out, flags.most, flags.dead_letters)
-    return import_episodes(flags.redis, flags.run, flags.files, flags.wait_s)
+    if exports:
+        run = next(iter(options.names), options.run)
+        return export_episodes(options.redis, run, options.out, options.max, options.dead_letters)
+    return import_episodes(options.redis, options.run, [Path(name) for name in options.names], options.wait)
 
 
 def _report(args: list[str]) -> int:
-    if args in (["-h"], ["--help"]):
-        print("usage: tamiyo report RUN_DIR\n\nWrite RUN_DIR/report.html, and its figures as PNG into RUN_DIR/report/.")
-        return 0
-    if len(args) != 1 or args[0].startswith("-"):
-        raise UserError("give one run folder: tamiyo report runs/NAME")
-    from deploy.report.page import headline, write_report
+    parser = CommandParser("report", "Write RUN_DIR/report.html, and its figures as PNG into RUN_DIR/report/.")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="run folder, such as runs/NAME")
+    options = parser.parse_args(args)
+    from deploy.report.page import write_report
 
-    page = write_report(Path(args[0]))
-    print(headline(Path(args[0])))
-    print(page)
+    headline, page = write_report(options.run_dir)
+    print(f"{headline}\n{page}")
     return 0
 
 
@@ -211,12 +221,11 @@ def _tasks(args: list[str]) -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a task family, or mypkg:factory (default: all families)"
     )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--data_dir", "--data-dir", help="folder with data sets that are not bundled, such as CIFAR-10")
     options = parser.parse_args(args)
     from deploy.commands.tasks import show_tasks
 
-    return show_tasks(options.names, options.data_dir, options.json)
+    return show_tasks(options.names, options.data_dir)
 
 
 def _rollout(args: list[str]) -> int:
@@ -265,13 +274,12 @@ def _evaluate(args: list[str]) -> int:
 def _export(args: list[str]) -> int:
     parser = CommandParser("export", "Export a policy as a torch.export program or an ONNX model.")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint file or run folder")
-    parser.add_argument("out", type=Path, metavar="OUT", help="file to write: policy.pt2 or policy.onnx")
-    parser.add_argument("--format", choices=("pt2", "onnx"), help="default: as OUT ends; onnx needs the extra onnx")
+    parser.add_argument("out", type=Path, metavar="OUT", help="policy.pt2, or policy.onnx (needs the extra onnx)")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
     options = parser.parse_args(args)
     from deploy.commands.export import export_policy
 
-    return export_policy(options.checkpoint, options.out, options.slots, options.format)
+    return export_policy(options.checkpoint, options.out, options.slots)
 
 
 def _serve(args: list[str]) -> int:
@@ -328,26 +336,9 @@ def _health(args: list[str]) -> int:
     return health(args)
 
 
-def _dashboards(args: list[str]) -> int:
-    parser = CommandParser(
-        "dashboards", "Write Grafana dashboards for all metrics: training, service, policy server, environment."
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder from which Grafana loads dashboards")
-    parser.add_argument("--alerts", type=Path, metavar="DIR", help="also write alert rules to this folder")
-    options = parser.parse_args(args)
-    from deploy.commands.admin.dashboards import write_dashboards
-
-    return write_dashboards(options.folder, options.alerts)
-
-
 def _doctor(args: list[str]) -> int:
-    if args in (["-h"], ["--help"]):
-        print(
-            "usage: tamiyo doctor\n\nCheck this machine and show what a run would use. Exits with 1 if a check fails."
-        )
-        return 0
-    if args:
-        raise UserError(f"tamiyo doctor takes no arguments, got {args[0]!r}")
+    description = "Check this machine and show what a run would use. Exits with 1 if a check fails."
+    CommandParser("doctor", description).parse_args(args)
     from deploy.commands.admin.doctor import doctor
 
     return doctor()
@@ -370,7 +361,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "tasks": _tasks,
     "secrets": _secrets,
     "health": _health,
-    "dashboards": _dashboards,
     "doctor": _doctor,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from actors.config import require
+from actors.config import require, require_least, require_positive
 
 RATIO_ERROR, LOW_PRECISION_RATIO_ERROR = 1e-3, 2e-2
 
@@ -107,57 +107,24 @@ class LearnerConfig:
     it for large policies."""
 
     def __post_init__(self) -> None:
-        positive = (
-            "updates",
-            "batch_episodes",
-            "minibatches",
-            "state_stride",
-            "checkpoint_every",
-            "checkpoints_kept",
-        )
-        for name in positive:
-            require(getattr(self, name) >= 1, f"learner.{name} is {getattr(self, name)}: it must be at least 1")
-        require(
-            self.max_seconds is None or self.max_seconds > 0,
-            "learner.max_seconds must be positive, or null for no limit",
-        )
+        require_least(self, "learner", 1, "updates", "batch_episodes", "minibatches", "state_stride", "update_epochs")
+        require_least(self, "learner", 1, "checkpoint_every", "checkpoints_kept", "chunk_length")
+        require_least(self, "learner", 0, "batch_steps", "value_coef", "entropy_start", "entropy_end", "max_policy_lag")
+        require_least(self, "learner", 0, "continuous_entropy_coef", "entropy_coef_min", "entropy_anneal_updates")
+        require_least(self, "learner", 0, "prior_coef", "burn_in")
+        require_positive(self, "learner", "max_seconds", "lr", "grad_clip", "value_clip", "target_kl", "hang_s")
         require(
             self.minibatches <= max(self.batch_episodes, self.batch_steps // (self.chunk_length or 2**31)),
             f"learner.minibatches is {self.minibatches} with {self.batch_episodes} episodes per batch: a minibatch "
             "holds whole episodes, or whole chunks of learner.chunk_length",
         )
-        require(
-            self.update_epochs is None or self.update_epochs >= 1,
-            f"learner.update_epochs is {self.update_epochs}: it must be at least 1",
-        )
-        require(self.lr is None or self.lr > 0, f"learner.lr is {self.lr}: it must be positive")
-        require(self.batch_steps >= 0, f"learner.batch_steps is {self.batch_steps}: it cannot be negative")
-        require(self.grad_clip > 0, "learner.grad_clip must be positive")
         require(0 < self.gamma <= 1, f"learner.gamma is {self.gamma}: give a discount in (0, 1]")
         require(0 <= self.gae_lambda <= 1, f"learner.gae_lambda is {self.gae_lambda}: give a value in [0, 1]")
         require(0 < self.clip < 1, f"learner.clip is {self.clip}: give a value in (0, 1)")
         require(
-            self.value_clip is None or self.value_clip > 0,
-            "learner.value_clip must be positive, or null to turn it off",
-        )
-        require(self.value_coef >= 0, "learner.value_coef cannot be negative")
-        require(
-            min(self.entropy_start, self.entropy_end, self.continuous_entropy_coef) >= 0,
-            "entropy coefficients cannot be negative",
-        )
-        require(self.entropy_coef_min >= 0, "learner.entropy_coef_min cannot be negative")
-        require(
             self.entropy_anneal_share is None or 0 < self.entropy_anneal_share <= 1,
             f"learner.entropy_anneal_share is {self.entropy_anneal_share}: give a share above 0 and at most 1, or null",
         )
-        require(self.entropy_anneal_updates >= 0, "learner.entropy_anneal_updates cannot be negative")
-        require(self.prior_coef >= 0, "learner.prior_coef cannot be negative")
-        require(
-            self.target_kl is None or self.target_kl > 0,
-            "learner.target_kl must be positive, or null to turn the KL stop off",
-        )
-        require(self.hang_s > 0, f"learner.hang_s is {self.hang_s}: it must be positive")
-        require(self.max_policy_lag >= 0, "learner.max_policy_lag cannot be negative")
         require(
             self.ratio == "per_head" or self.policy_denominator == "steps",
             "learner.policy_denominator is head_steps, but learner.ratio is joint: one ratio has no heads to average",
@@ -169,8 +136,6 @@ class LearnerConfig:
         if self.chunk_length is None:
             require(self.burn_in == 0, "learner.burn_in needs learner.chunk_length: nothing precedes a whole episode")
             return
-        require(self.chunk_length >= 1, f"learner.chunk_length is {self.chunk_length}: it must be at least 1")
-        require(self.burn_in >= 0, f"learner.burn_in is {self.burn_in}: it cannot be negative")
         for name in ("chunk_length", "burn_in"):
             steps = getattr(self, name)
             require(

@@ -42,7 +42,6 @@ LONGEST = (
     "integration/deploy/test_grow_example.py",
     "integration/policy/test_device_programs.py",
     "property/env/test_cnn_fleet.py",
-    "integration/deploy/test_status_watch.py",
     "property/env/test_fleet.py",
     "unit/growth/test_ddp.py",
 )

@@ -1,6 +1,6 @@
 """Configuration of the acting side: frozen dataclasses, validated on construction."""
 
-from actors.config.checks import ConfigError, require, span
+from actors.config.checks import ConfigError, require, require_least, require_positive, span
 from actors.config.env import FEATURE_GROUPS, MAX_SLOTS, PRICE, EnvConfig
 from actors.config.gym import GymConfig
 from actors.config.policy import MAX_FLOOR_MASS, MAX_LAYERS, MAX_WIDTH, PolicyConfig
@@ -31,5 +31,7 @@ __all__ = [
     "PolicyConfig",
     "QueueConfig",
     "require",
+    "require_least",
+    "require_positive",
     "span",
 ]

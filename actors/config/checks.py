@@ -19,6 +19,21 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def require_least(config: object, section: str, least: int, *names: str) -> None:
+    """Raise `ConfigError` unless these settings of a section are null, or `least` or more."""
+    why = f"it must be at least {least}" if least else "it cannot be negative"
+    for name in names:
+        value = getattr(config, name)
+        require(value is None or value >= least, f"{section}.{name} is {value}: {why}")
+
+
+def require_positive(config: object, section: str, *names: str) -> None:
+    """Raise `ConfigError` unless these settings of a section are null, or positive."""
+    for name in names:
+        value = getattr(config, name)
+        require(value is None or value > 0, f"{section}.{name} is {value}: it must be positive")
+
+
 def span(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
     """Return the range that a setting names; a single number is a range of one."""
     return value if isinstance(value, tuple) else (value, value)

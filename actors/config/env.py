@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from actors.config.checks import require, require_range, span
+from actors.config.checks import require, require_least, require_positive, require_range, span
 
 MAX_SLOTS = 8
 """Most slots of one host, in its stream and for columns together."""
@@ -105,7 +105,10 @@ class EnvConfig:
             not self.download or self.data_dir is not None, "env.download needs env.data_dir: the folder to download to"
         )
         require(self.slots >= 1, f"env.slots is {self.slots}: a host has at least one slot in its stream")
-        require(self.column_slots >= 0, f"env.column_slots is {self.column_slots}: it cannot be negative")
+        require_least(self, "env", 0, "column_slots", "rent_warmup_updates")
+        require_least(self, "env", 2, "batch_size")
+        require_least(self, "env", 1, "contribution_every")
+        require_positive(self, "env", "host_lr", "budget_ratio")
         require(
             self.slots + self.column_slots <= MAX_SLOTS,
             f"env.slots is {self.slots} and env.column_slots is {self.column_slots}: a host has at most {MAX_SLOTS} "
@@ -115,15 +118,8 @@ class EnvConfig:
         require_range("env.inner_steps", self.inner_steps, 1, "an epoch has at least one minibatch")
         if self.host_width is not None:
             require_range("env.host_width", self.host_width, 1, "a host has at least one unit")
-        require(self.batch_size >= 2, f"env.batch_size is {self.batch_size}: a minibatch has at least two samples")
-        require(self.host_lr > 0, f"env.host_lr is {self.host_lr}: it must be positive")
         least = 0.0 if isinstance(self.rent_weight, (int, float)) else 1e-6  # a log-uniform range excludes 0
         require_range("env.rent_weight", self.rent_weight, least, "a price cannot be negative, nor a range start at 0")
-        require(self.rent_warmup_updates >= 0, "env.rent_warmup_updates cannot be negative; 0 disables the warm-up")
-        require(self.budget_ratio > 0, f"env.budget_ratio is {self.budget_ratio}: it must be positive")
-        require(
-            self.contribution_every >= 1, f"env.contribution_every is {self.contribution_every}: it must be at least 1"
-        )
         require(
             0 <= self.drop_features < 1,
             f"env.drop_features is {self.drop_features}: give a probability of at least 0 and below 1",

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from actors.config.checks import require
+from actors.config.checks import require, require_least
 
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _WORDS = ("true", "false", "none", "null", "yes", "no", "on", "off")
@@ -50,9 +50,7 @@ class GymConfig:
             not self.wrappers or self.vectorization != "own",
             "gym.wrappers apply to single environments, which gym.vectorization own does not have: use sync or async",
         )
-        require(
-            self.max_segment_steps >= 1, f"gym.max_segment_steps is {self.max_segment_steps}: it must be at least 1"
-        )
+        require_least(self, "gym", 1, "max_segment_steps")
 
 
 def make_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from actors.config.checks import require
+from actors.config.checks import require, require_least, require_positive
 from actors.config.env import EnvConfig
 from actors.config.gym import GymConfig
 from actors.config.policy import PolicyConfig
@@ -43,9 +43,8 @@ class ActorsConfig:
     short. Not used on a cluster or with `gpus_per_actor`, because a spare reserves no resources."""
 
     def __post_init__(self) -> None:
-        require(self.at_least >= 1, f"actors.count is {self.count}: at least one actor is needed")
-        require(self.max_count >= 1, f"actors.max_count is {self.max_count}: at least one actor is needed")
-        require(self.envs_per_actor >= 1, f"actors.envs_per_actor is {self.envs_per_actor}: it must be at least 1")
+        require(self.at_least >= 1, f"actors.count is {self.count}: it must be at least 1")
+        require_least(self, "actors", 1, "max_count", "envs_per_actor")
         require(
             self.episodes_per_seed >= 1 and self.envs_per_actor % self.episodes_per_seed == 0,
             f"actors.episodes_per_seed is {self.episodes_per_seed}: it must divide actors.envs_per_actor, "
@@ -56,8 +55,8 @@ class ActorsConfig:
             f"actors.envs_per_actor is {self.envs_per_actor}: the buffer of an actor holds 64 steps of each of at most "
             f"{BUFFER_STEPS // 64} environments; use more actors",
         )
-        require(self.hang_s > 0, f"actors.hang_s is {self.hang_s}: it must be positive")
-        require(self.spares >= 0, f"actors.spares is {self.spares}: it must not be negative")
+        require_positive(self, "actors", "hang_s")
+        require_least(self, "actors", 0, "spares")
         require(
             0 <= self.gpus_per_actor < 1 or (self.gpus_per_actor > 0 and float(self.gpus_per_actor).is_integer()),
             f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to 1, or a whole number",
@@ -90,8 +89,7 @@ class QueueConfig:
     """Size limit of an episode; larger ones become dead letters. For large observations."""
 
     def __post_init__(self) -> None:
-        for name in ("max_episodes", "max_bytes", "max_episode_bytes"):
-            require(getattr(self, name) >= 1, f"queue.{name} is {getattr(self, name)}: it must be at least 1")
+        require_least(self, "queue", 1, "max_episodes", "max_bytes", "max_episode_bytes")
         require(
             self.max_episode_bytes <= MAX_REDIS_VALUE_BYTES,
             f"queue.max_episode_bytes is {self.max_episode_bytes}: Redis stores at most {MAX_REDIS_VALUE_BYTES} bytes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.config import require
+from actors.config import require_least, require_positive
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,6 @@ class ExternalConfig:
     """TLS certificate chain of the endpoint (PEM). For addresses beyond loopback."""
     tls_key: str = ""
     """Private key of the certificate (PEM). Beside `tls_cert`."""
-    max_sessions: int = 1000
-    """Maximum number of open sessions. For more programs, or less memory."""
     session_timeout_s: float = 60.0
     """Seconds without a step after which a session counts as disappeared. Raise it for slow programs."""
     disconnected: Literal["bootstrap", "drop"] = "bootstrap"
@@ -39,12 +37,5 @@ class ExternalConfig:
     segment, with the newest weights. Raise it for long dependencies."""
 
     def __post_init__(self) -> None:
-        require(self.max_sessions >= 1, f"external.max_sessions is {self.max_sessions}: it must be at least 1")
-        require(
-            self.session_timeout_s > 0,
-            f"external.session_timeout_s is {self.session_timeout_s}: it must be positive",
-        )
-        require(
-            self.max_segment_steps >= 1,
-            f"external.max_segment_steps is {self.max_segment_steps}: it must be at least 1",
-        )
+        require_least(self, "external", 1, "max_segment_steps")
+        require_positive(self, "external", "session_timeout_s")

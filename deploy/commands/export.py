@@ -16,10 +16,8 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash
 from learner.run.checkpoint import load_policy
 
-FORMATS = ("pt2", "onnx")
 
-
-def export_policy(checkpoint: Path, out: Path, slots: int | None, fmt: str | None = None) -> int:
+def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:
     """Write the policy to `out`, as a `torch.export` program (.pt2) or an ONNX model (.onnx).
 
     The file describes its tensors: `tamiyo.json` among the extra files of a program, `tamiyo` in a model's metadata.
@@ -27,10 +25,8 @@ def export_policy(checkpoint: Path, out: Path, slots: int | None, fmt: str | Non
     """
     if slots is not None and not 1 <= slots <= 8:
         raise UserError(f"--slots is {slots}: a host has 1 to 8 slots")
-    allowed = FORMATS if fmt is None else (fmt,)
-    if out.suffix.removeprefix(".") not in allowed:
-        names = [f"policy.{name}" for name in allowed]
-        raise UserError(f"{out} does not end in .{' or .'.join(allowed)}: give a name such as {' or '.join(names)}")
+    if out.suffix not in (".pt2", ".onnx"):
+        raise UserError(f"{out} does not end in .pt2 or .onnx: give a name such as policy.pt2 or policy.onnx")
     if not out.parent.is_dir():
         raise UserError(f"folder {out.parent} does not exist: create it, or write to another folder")
     network = load_policy(checkpoint, slots)

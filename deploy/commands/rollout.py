@@ -14,7 +14,7 @@ from rich.text import Text
 
 from actors.config import EnvConfig
 from actors.env.episode.timeline import Timeline
-from actors.env.rendering.palette import OPS, STAGES
+from actors.env.rendering.palette import OPS, STAGES, STYLE
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.policy.baselines import NeverGrow
@@ -90,11 +90,15 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     return 0
 
 
-def _draw(episode: Timeline, never_grow_accuracy: list[float], path: Path) -> None:
-    from deploy.report.episode_chart import write_picture  # loads Matplotlib, which printing does not need
+def _draw(episode: Timeline, never_grow: list[float], path: Path) -> None:
+    import matplotlib  # takes a while to load, which printing does not need
+
+    from actors.env.rendering.timeline_chart import draw_episode
 
     try:
-        write_picture(episode, never_grow_accuracy, path)
+        with matplotlib.rc_context({**STYLE, "svg.hashsalt": "tamiyo"}):  # the file is the same each time
+            metadata = {"Date": None} if path.suffix == ".svg" else None
+            draw_episode(episode, never_grow).savefig(path, facecolor="white", metadata=metadata)
     except OSError as error:
         raise UserError(f"cannot write the picture {path}: {error.strerror}") from error
 

@@ -1,8 +1,12 @@
-"""Conversion of values to the types of configuration fields, with messages that say what to give."""
+"""The types and docstrings of configuration fields: conversion of values, with messages that say what to give."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import difflib
+import inspect
+import textwrap
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,3 +94,20 @@ def suggest(name: str, known: list[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; choose one of {', '.join(known)}" if len(known) <= 20 else ""
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass, joined to one line."""
+    docs = {}
+    for owner in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(body, ast.ClassDef)
+        for line, after in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+            ):
+                assert isinstance(line.target, ast.Name)
+                docs[line.target.id] = " ".join(str(after.value.value).split())
+    return docs

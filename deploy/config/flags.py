@@ -10,7 +10,6 @@ from typing import NamedTuple, get_type_hints
 
 from actors.errors import UserError
 from deploy.config.parser import FieldParser
-from deploy.config.resume import resumed_folder
 from deploy.config.schema import PRESETS, Config, default_preset
 from deploy.config.yaml import brief, from_yaml, overlay
 
@@ -46,7 +45,6 @@ class ParsedFlags(NamedTuple):
 
     config: Config
     resume: Path | None
-    attach: bool = False
     in_process: bool = False
 
 
@@ -68,7 +66,7 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
         raise UserError("--env external needs --spaces FILE.json: the spaces of your environment")
     if resume is not None and "run.init_from" in values:
         raise UserError("--init-from and --resume are mutually exclusive: a resumed run already has weights")
-    return ParsedFlags(config, resume, resumable and flags.attach, resumable and flags.in_process)
+    return ParsedFlags(config, resume, command == "train" and flags.in_process)
 
 
 class SettingsParser(FieldParser):
@@ -80,7 +78,7 @@ class SettingsParser(FieldParser):
         self.add_argument("--config", type=Path, help="YAML file with settings that override the preset.")
         if resumable:
             self.add_argument("--resume", type=Path, help="Run folder to continue, or a checkpoint to roll back to.")
-            self.add_argument("--attach", action="store_true", help="Only follow the run --run.name at --address.")
+        if command == "train":
             one_process = "Actor and learner take turns in this process, for a debugger: no Ray."
             self.add_argument("--in_process", action="store_true", help=one_process)
         for section, cls in get_type_hints(Config).items():
@@ -136,3 +134,18 @@ def _resumed(resume: Path) -> Config:
     if not (run_dir / "config.yaml").is_file():
         raise UserError(f"cannot resume: {run_dir} is not a run folder (it has no config.yaml)")
     return from_yaml(run_dir / "config.yaml")
+
+
+def resumed_folder(resume: Path) -> Path:
+    """Return the run folder that the argument of `--resume` refers to, itself or one of its checkpoints to roll back
+    to. Raises `UserError` if it does not exist."""
+    if resume.is_file():
+        if resume.absolute().parent.name != "checkpoints":
+            raise UserError(
+                f"cannot resume: {resume} is not in the checkpoints folder of a run; give a run folder or one of its "
+                "checkpoints, or start a new run from these weights with --init-from"
+            )
+        return resume.absolute().parent.parent
+    if not resume.is_dir():
+        raise UserError(f"cannot resume: run folder {resume} does not exist")
+    return resume

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, get_type_hints
 
 from actors.errors import UserError
-from deploy.config.convert import accepts_several, parse_words
-from deploy.config.docstrings import field_docs
+from deploy.config.convert import accepts_several, field_docs, parse_words
 
 
 class CommandParser(argparse.ArgumentParser):

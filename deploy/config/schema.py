@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from actors.config import REDIS_SCHEMES, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require
+from actors.config import (
+    REDIS_SCHEMES,
+    ActorsConfig,
+    EnvConfig,
+    GymConfig,
+    PolicyConfig,
+    QueueConfig,
+    require,
+    require_least,
+)
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
@@ -35,16 +44,15 @@ class RunConfig:
     less privileged user; empty uses run.redis. TAMIYO_ACTORS_REDIS_PASSWORD sets the password."""
     address: str = ""
     """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001. Empty starts Ray on this machine."""
-    ship: Literal["image", "code", "pins"] = "image"
+    ship: Literal["image", "code"] = "image"
     """What a run uploads to a cluster. `image` nothing, because its machines have everything installed; `code` Tamiyo
-    and the modules of your own tasks; `pins` also the versions of all packages, which each machine installs once."""
+    and the modules of your own tasks."""
     service: bool = False
     """Run `tamiyo learner` as a service. Resume the run of this name if it exists, and stay up after the last update,
     so that metrics remain readable; for Compose and Kubernetes."""
     reference_episodes: int = 48
-    """Episodes of the comparison at the end, 0 for none. On seed hosts, the random policy and never-grow replay some of
-    the last fifth of the run; elsewhere, the learned and the random policy play new ones. More for narrower
-    intervals."""
+    """Episodes of the comparison at the end, 0 for none. The learned policy, the random one and, on seed hosts,
+    never-grow play new ones. More for narrower intervals."""
     append_only: bool = False
     """Make the embedded server write an append-only file. No episode is lost when it restarts; for long runs."""
     metrics_port: int = 0
@@ -60,7 +68,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: use {NAME_RULE}")
         require(self.wandb != "", "run.wandb is empty: give a project name, or leave it out")
-        require(self.seed >= 0, f"run.seed is {self.seed}: it must not be negative")
+        require_least(self, "run", 0, "seed")
         require(
             not self.address.startswith("ray://") or Path(self.root).is_absolute(),
             f"run.root is {self.root!r}: with a ray:// address it must be the absolute path of a folder that all "
@@ -105,10 +113,7 @@ class ImitationConfig:
         return self.episodes > 0 or bool(self.files)
 
     def __post_init__(self) -> None:
-        require(
-            self.episodes >= 0,
-            f"imitation.episodes is {self.episodes}: it must not be negative; 0 disables the teacher",
-        )
+        require_least(self, "imitation", 0, "episodes")
         require(self.hosts >= 2, f"imitation.hosts is {self.hosts}: a regression needs at least 2")
 
 

@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
-from rich.table import Table
 from rich.text import Text
 
 from actors.config import ConfigError
@@ -67,24 +66,15 @@ def _overlay_section(base: Any, section: str, values: object) -> Any:
     return dataclasses.replace(base, **{k: convert(v, hints[k], f"{section}.{k}") for k, v in values.items()})
 
 
-def summary(config: Config) -> Table:
-    """A table of all settings in force, one row per section. Values that differ from preset `tamiyo` are bold with a
-    star."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    reference, nulls = PRESETS["tamiyo"].in_force, _nulls(config)
+def summary(config: Config) -> Text:
+    """The settings in force that differ from preset `tamiyo`, in a few lines."""
+    text = Text("settings that differ from preset tamiyo (config.yaml in the run folder holds all):\n", style="dim")
+    reference = PRESETS["tamiyo"].in_force
     for section, fields in _sections(config):
-        row = Text()
         for name, value in fields:
-            differs = value != getattr(getattr(reference, section), name)
-            row.append(f"{name}=", style="dim")
-            text = nulls.get(name, "none") if value is None else brief(name, value)
-            row.append(text, style="bold yellow" if differs else "")
-            row.append("*  " if differs else "  ", style="bold yellow")
-        table.add_row(section, row)
-    table.add_row("", Text("* differs from preset tamiyo", style="dim italic"))
-    return table
+            if value != getattr(getattr(reference, section), name):
+                text.append(f"{section}.{name}=", style="dim").append(f"{brief(name, value)}  ", style="bold")
+    return text
 
 
 def _sections(config: Config) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
@@ -115,6 +105,8 @@ def brief(name: str, value: object) -> str:
         return f"{value / 2**20:g}MiB"
     if isinstance(value, float):
         return f"{value:g}"
+    if value is None:
+        return "null"
     return (without_password(value, "***") or "auto") if isinstance(value, str) else str(value)
 
 

@@ -9,76 +9,69 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
 import psutil
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from rich.console import Console
 
 from actors.errors import UserError
-from actors.transport.backoff import Backoff
-from actors.transport.redis import PASSWORD_VARIABLE, require_store
+from actors.process_environment import process_environment
+from actors.transport.redis import require_store
 from actors.workers.faults.actor_reports import last_line
-from deploy.config.resume import resumed_folder
+from deploy.config.flags import resumed_folder
 from deploy.config.schema import Config
-from deploy.launch.following import (
-    ACTORS_PASSWORD_VARIABLE,
-    follow,
-    make_run_plan,
-    print_outcome,
-    with_password,
-    write_run_report,
-)
+from deploy.launch.following import follow, print_outcome, write_run_report
 from deploy.launch.prepare import open_run, pretrain, with_run_name
-from deploy.launch.process_settings import namespace
+from deploy.launch.process_settings import namespace, with_passwords
 from deploy.launch.ray.runtime_env import runtime_env
 from deploy.launch.signals import own_signals, stop_on_signal
-from deploy.launch.supervision.remote_run import RemoteRun, is_running, run_on_cluster, start_supervisor
-from deploy.launch.supervision.supervisor import FINISHED, RunPlan
+from deploy.launch.supervision.supervisor import FINISHED, RunStatus, Supervisor
 
+P = ParamSpec("P")
+R = TypeVar("R")
 RAY_NAMESPACE = "tamiyo"
 CONNECT_S = 5.0
-RETRY_S = 30.0  # how long connections that fail for a transient reason are retried
+RETRY_S, RETRY_EVERY_S = 30.0, 2.0
+TRANSIENT = (psutil.Error, grpc.RpcError, ConnectionAbortedError, ConnectionResetError)
+"""Errors of `ray.init` after which another attempt may succeed: Ray's client server may fail while it starts on a busy
+machine, and a process may end while Ray scans all processes for an address."""
+RESTART_TIMEOUT_S = 120.0  # how long to wait for Ray to restart a supervisor
+HEAD_NODE = {"node:__internal_head__": 0.001}
+"""Ray's resource that only the head node has. A supervisor there is lost only if the whole cluster is lost."""
 
 
-def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
+def train_on_cluster(config: Config, resume: Path | None) -> int:
     """Start a run on the cluster at `run.address`, or follow the run of that name if it is already running.
 
     The run does not depend on this process: an interrupt only stops following it. Returns 0, or 130 if the run was
     stopped or is no longer followed.
     """
-    if not config.run.redis:
-        raise UserError(
-            "run.address needs run.redis, a Redis server that all machines of the cluster can reach, such as "
-            "--redis redis://HOST:6379/0"
-        )
     config, resume = _with_absolute_paths(config), resume and resume.absolute()
-    console = Console(highlight=False)
-    with stop_on_signal() as stop, cluster(config.run.address, runtime_env(config), line_printer(console)):
+    console, address = Console(highlight=False), config.run.address
+    with stop_on_signal() as stop, cluster(address, runtime_env(config)):
         name = config.run.name or (resumed_folder(resume).name if resume else "")
-        if name and is_running(name):
+        if name and _is_running(name):
             console.print(f"run {name!r} is already running: following it")
-        elif attach:
+        elif not config.run.redis:
             raise UserError(
-                f"no run {name or '(give --run.name)'!r} is running at {config.run.address}: "
-                "leave out --attach to start it"
+                f"no run {name or '(give --run.name)'!r} is running at {address}, and a new one needs a Redis server "
+                "that all machines of the cluster can reach: add --redis redis://HOST:6379/0"
             )
         else:
-            plan = run_on_cluster(prepare)(with_passwords(config), resume)
-            start_supervisor(plan)
-            name = plan.name
+            prepared, run_dir = run_on_cluster(prepare)(with_passwords(config), resume)
+            name = run_dir.name
+            _start_supervisor(name, prepared, run_dir)
         run = RemoteRun(name)
         status = follow(run, stop, console, name)
         if status.phase not in FINISHED:
             console.print(
-                f"stopped following; run {name!r} continues. Follow it again with: tamiyo train --attach --run.name "
-                f"{name} --address {config.run.address}. Stop it with: tamiyo stop {name} --address "
-                f"{config.run.address}",
+                f"stopped following; run {name!r} continues. Follow it again with: tamiyo train --run.name {name} "
+                f"--address {address}. Stop it with: tamiyo stop {name} --address {address}",
                 soft_wrap=True,
             )
             return 130
@@ -89,8 +82,8 @@ def train_on_cluster(config: Config, resume: Path | None, attach: bool) -> int:
 def stop_run(name: str, address: str) -> int:
     """Stop a run on the cluster after a last checkpoint. Returns 0, or 1 if that failed."""
     console = Console(highlight=False)
-    with cluster(address, log=line_printer(console)):
-        if not is_running(name):
+    with cluster(address):
+        if not _is_running(name):
             raise UserError(f"no run {name!r} is running at {address}")
         run = RemoteRun(name)
         run.stop()
@@ -99,33 +92,24 @@ def stop_run(name: str, address: str) -> int:
         return 0 if print_outcome(status, console, run_on_cluster(write_run_report)) in (0, 130) else 1
 
 
-def prepare(config: Config, resume: Path | None) -> RunPlan:
-    """Create the run folder, check the Redis server and pretrain, on a machine of the cluster. Raises `UserError`."""
+def prepare(config: Config, resume: Path | None) -> tuple[Config, Path]:
+    """Create the run folder, check the Redis server and pretrain, on a machine of the cluster. Returns the named run's
+    settings and its folder. Raises `UserError`."""
     run_dir = open_run(config, resume)
     config = with_run_name(config, run_dir)
     require_store(config.run.redis, config.queue, namespace(config))
-    config = pretrain(config, run_dir, Console(highlight=False))
-    return make_run_plan(config, run_dir, config.run.redis)
-
-
-def line_printer(console: Console) -> Callable[[str], None]:
-    """Return a function that prints lines verbatim, without interpreting Rich markup."""
-    return partial(console.print, markup=False, soft_wrap=True)
+    return pretrain(config, run_dir, Console(highlight=False)), run_dir
 
 
 @contextmanager
-def cluster(
-    address: str,
-    environment: Mapping[str, Any] | None = None,
-    log: Callable[[str], None] = lambda line: None,
-) -> Iterator[None]:
+def cluster(address: str, environment: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Connect to an existing Ray cluster while the context is open, as a driver or with ray:// as a client.
 
-    `environment` is Ray's `runtime_env`. Connections that fail for a transient reason are retried, which is reported
-    once through `log`. Raises `UserError` if no cluster answers.
+    `environment` is Ray's `runtime_env`. Raises `UserError` if no cluster answers, after `RETRY_S` if the reason may
+    pass.
     """
     try:
-        _connect(address, environment, log)
+        _connect(address, environment)
     except (OSError, RuntimeError, ValueError, psutil.Error, grpc.RpcError, RayError) as error:
         raise UserError(
             f"no Ray cluster answers at {address} ({last_line(error)}): give auto, "
@@ -137,10 +121,9 @@ def cluster(
         ray.shutdown()
 
 
-def _connect(address: str, environment: Mapping[str, Any] | None, log: Callable[[str], None]) -> None:
-    """Connect to Ray. Retry transient failures with exponential backoff until `RETRY_S` after the first one."""
+def _connect(address: str, environment: Mapping[str, Any] | None) -> None:
     target = urlsplit(address if "//" in address else f"//{address}")
-    backoff, deadline_s = Backoff(0.5, 5.0), None
+    deadline_s = time.monotonic() + RETRY_S
     while True:
         if target.hostname and target.port:  # fail fast: Ray itself would retry for minutes
             socket.create_connection((target.hostname, target.port), timeout=CONNECT_S).close()
@@ -154,29 +137,11 @@ def _connect(address: str, environment: Mapping[str, Any] | None, log: Callable[
                     log_to_driver=False,
                 )
             return
-        except (OSError, psutil.Error, grpc.RpcError) as error:
+        except TRANSIENT:
             ray.shutdown()
-            now = time.monotonic()
-            deadline_s = deadline_s or now + RETRY_S
-            if not is_transient(error) or now > deadline_s:
+            if time.monotonic() > deadline_s:
                 raise
-            if not backoff.failures:
-                log(f"connecting to the Ray cluster at {address} failed ({last_line(error)}); retrying")
-            time.sleep(backoff.fail())
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether another attempt to connect may succeed.
-
-    Ray's client server may fail while it starts on a busy machine, and a process may end while Ray scans all processes
-    for an address.
-    """
-    if isinstance(error, grpc.RpcError):
-        code = getattr(error, "code", None)
-        return callable(code) and code() is grpc.StatusCode.UNAVAILABLE
-    if type(error) is ConnectionError:  # Ray raises others only after retrying for half a minute
-        return "already been disconnected" in str(error)
-    return isinstance(error, psutil.Error | ConnectionAbortedError | ConnectionResetError)
+            time.sleep(RETRY_EVERY_S)
 
 
 def _with_absolute_paths(config: Config) -> Config:
@@ -186,11 +151,95 @@ def _with_absolute_paths(config: Config) -> Config:
     return replace(config, run=replace(config.run, root=str(root.absolute()), init_from=init_from))
 
 
-def with_passwords(config: Config) -> Config:
-    """Insert passwords from environment variables into the URLs, for machines without these variables.
+class RemoteRun:
+    """The supervisor of a run as a Ray actor. Calls wait while Ray restarts it."""
 
-    The result must not be printed or written to the run folder.
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._handle: Any = ray.get_actor(_actor_name(name))
+
+    def poll(self, notes_seen: int = 0) -> RunStatus:
+        """Return the status of the run, with the notes after the first `notes_seen`."""
+        status: RunStatus = self._call(lambda: self._handle.poll.remote(notes_seen))
+        return status
+
+    def stop(self) -> None:
+        """Ask the run to write a checkpoint and stop."""
+        self._call(lambda: self._handle.stop.remote())
+
+    def end(self) -> None:
+        """Release the resources of the run and end the supervisor."""
+        self._call(lambda: self._handle.close.remote())
+        ray.kill(self._handle)
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + RESTART_TIMEOUT_S
+        while True:
+            try:
+                return ray.get(call())
+            except ActorUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise self._lost(error) from error
+                time.sleep(0.5)
+            except RayTaskError as error:
+                raise _user_error(error, f"the supervisor of run {self.name!r} failed") from error
+            except RayActorError as error:
+                raise self._lost(error) from error
+
+    def _lost(self, error: RayActorError) -> UserError:
+        return UserError(
+            f"the supervisor of run {self.name!r} is lost ({last_line(error)}): run the same command with --resume to "
+            "continue the run"
+        )
+
+
+def _start_supervisor(name: str, config: Config, run_dir: Path) -> None:
+    """Start a detached supervisor and wait until it answers. Raises `UserError` if it fails."""
+    remote: Any = ray.remote(
+        num_cpus=0,
+        resources=HEAD_NODE,
+        max_restarts=-1,
+        max_task_retries=0,
+        runtime_env={"env_vars": process_environment(False)},
+    )(Supervisor)
+    options = {"name": _actor_name(name), "lifetime": "detached", "max_concurrency": 4}
+    handle = remote.options(**options).remote(config, run_dir)
+    try:
+        ray.get(handle.poll.remote())
+    except RayError as error:
+        raise _user_error(error, "the run's supervisor cannot be started") from error
+
+
+def _is_running(name: str) -> bool:
+    """Whether the cluster has a supervisor of this run."""
+    try:
+        ray.get_actor(_actor_name(name))
+    except ValueError:
+        return False
+    return True
+
+
+def run_on_cluster(call: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function so that it runs on a machine of the cluster, which has access to the run folder and to Redis.
+
+    A `UserError` of the function is raised here again.
     """
-    redis = with_password(config.run.redis, PASSWORD_VARIABLE)
-    actors = with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE)
-    return replace(config, run=replace(config.run, redis=redis, actors_redis=actors))
+
+    def call_remotely(*args: P.args, **kwargs: P.kwargs) -> R:
+        remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": process_environment(False)})(call)
+        try:
+            answer: R = ray.get(remote.remote(*args, **kwargs))
+        except RayError as error:
+            raise _user_error(error, "a task on the cluster failed") from error
+        return answer
+
+    return call_remotely
+
+
+def _user_error(error: RayError, what: str) -> UserError:
+    cause = error.cause if isinstance(error, RayTaskError) else None
+    return UserError(str(cause) if isinstance(cause, UserError) else f"{what}: {last_line(error)}")
+
+
+def _actor_name(name: str) -> str:
+    return f"supervisor of {name}"

@@ -1,13 +1,12 @@
-"""Compare a trained policy with baselines on the same seeds. Training is complete by then: nothing here fails a run.
+"""Compare a trained policy with baselines on the same new seeds. Training is complete by then: nothing fails a run.
 
-On seed hosts, the baselines replay hosts of the last fifth of the run. Episodes of a Gymnasium environment may be too
-long to be played to their end, so there the newest policy plays too, on new seeds and up to the same step.
+All of them play in the actors' environments, and up to the same step, because episodes of a Gymnasium environment may
+be too long to be played to their end.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any, Protocol
 from actors.config import ActingConfig
 from actors.errors import UserError, described
 from actors.rng import Purpose, stream
-from actors.types.episode import REPORTED_TASK, EndReason
 from actors.workers.rollout_worker import PolicyName
 from deploy.report.progress import clock
 from learner.run.checkpoint import write_durably
@@ -69,32 +67,26 @@ class Comparison:
 
     def _compare(self, pool: Players) -> str:
         """Return why there is no comparison; empty if there is one."""
-        hosts, limit_s = not self.acting.gym.id, max(LEAST_S, SHARE * self.elapsed_s)
-        deadline = math.inf if hosts else time.monotonic() + limit_s
-        players: tuple[PolicyName, ...] = ("random", "never_grow") if hosts else ("learned", "random")
-        named = "the random policy and never-grow" if hosts else f"both policies for {clock(limit_s)} at most,"
-        self.note(f"training is complete; playing {named} on the same seeds for comparison ...")
-        chosen = self._last_rows() if hosts else self._drawn_rows()
-        if not chosen:
-            return "no whole episode was trained on"
-        seeds = [int(row["seed"]) for row in chosen]
+        env_id, limit_s = self.acting.gym.id, max(LEAST_S, SHARE * self.elapsed_s)
+        deadline = time.monotonic() + limit_s
+        players: tuple[PolicyName, ...] = ("learned", "random") if env_id else ("learned", "random", "never_grow")
+        self.note(f"training is complete; comparing {', '.join(players)} for {clock(limit_s)} at most ...")
+        seeds = stream(self.seed, 0, Purpose.COMPARISON).integers(0, 2**31, self.episodes).tolist()
         played = self._play(pool, players, seeds, lambda: self.stop() or time.monotonic() > deadline)
-        chosen = chosen[: len(played["random"])]
-        if len(chosen) < 2:
+        seeds = seeds[: len(played["random"])]
+        if len(seeds) < 2:
             return "it was interrupted" if self.stop() else f"too few episodes were complete after {clock(limit_s)}"
         cut = [t["steps"] for timelines in played.values() for t in timelines if not t.get("ended", True)]
-        returns = {name: [t["return"] for t in timelines] for name, timelines in played.items()}
         references = {
-            "seeds": seeds[: len(chosen)],
-            "tasks": [row["task_id"] for row in chosen],
+            "seeds": seeds,
+            "tasks": [env_id or t["task"] for t in played["random"]],
             "cut_at": max(cut, default=0),
-            **({"learned": [row["return"] for row in chosen]} if hosts else {}),
-            **returns,
+            **{name: [t["return"] for t in timelines] for name, timelines in played.items()},
         }
         self._write("references.json", references)
-        if hosts:
+        if not env_id:
             try:
-                self._draw_episode(pool, chosen)
+                self._draw_episode(pool, played["learned"])
             except Exception as error:
                 self.note(f"no example episode: {_line(error)}")
         return ""
@@ -114,25 +106,9 @@ class Comparison:
                 played[name] += timelines
         return played
 
-    def _drawn_rows(self) -> list[dict[str, Any]]:
-        drawn = stream(self.seed, 0, Purpose.COMPARISON).integers(0, 2**31, self.episodes)
-        return [{"seed": seed, "task_id": self.acting.gym.id} for seed in drawn.tolist()]
-
-    def _last_rows(self) -> list[dict[str, Any]]:
-        """Return some of the last fifth of the episodes, without segments and the runs of users' own models."""
-        rows = [json.loads(line) for line in (self.run_dir / "episodes.jsonl").read_text().splitlines()]
-        rows = [row for row in rows if row["end_reason"] != EndReason.CUT and row["task_id"] != REPORTED_TASK]
-        fifth = rows[-max(1, len(rows) // 5) :]
-        step = max(1, len(fifth) // self.episodes)
-        return fifth[::-1][::step][: self.episodes][::-1]
-
-    def _draw_episode(self, pool: Players, chosen: list[dict[str, Any]]) -> None:
-        """Write the example episode of the report, from the task on which the policy grows most."""
-        growth: dict[str, list[float]] = {}
-        for row in chosen:
-            growth.setdefault(row["task_id"], []).append(row["growth_ratio"])
-        task = max(growth, key=lambda t: sum(growth[t]) / len(growth[t]))
-        seed = next(int(row["seed"]) for row in reversed(chosen) if row["task_id"] == task)
+    def _draw_episode(self, pool: Players, played: list[dict[str, Any]]) -> None:
+        """Write the example episode of the report: the one in which the policy grew most, played greedily."""
+        seed = int(max(played, key=lambda timeline: timeline["growth_ratio"][-1])["seed"])
         timeline = pool.play("learned", [seed], True, stop=self.stop)[0]
         never = pool.play("never_grow", [seed], stop=self.stop)[0]
         self._write("timeline.json", timeline | {"never_grow_accuracy": never["accuracy"]})

@@ -29,6 +29,7 @@ from deploy.launch.server_log import configure_log
 
 SHIP_S = 10.0  # for the last episodes, after the endpoint has stopped
 WATCH_S = 0.5
+MAX_SESSIONS = 1000
 
 
 def serve_endpoint(config: Config, parent: BinaryIO | None = None) -> int:
@@ -82,7 +83,7 @@ def serve_options(config: Config) -> ServeOptions:
 
     return ServeOptions(
         listen=external.listen,
-        max_sessions=external.max_sessions,
+        max_sessions=MAX_SESSIONS,
         session_ttl_s=external.session_timeout_s,
         poll_s=0.2,
         max_versions=16,

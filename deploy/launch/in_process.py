@@ -19,8 +19,7 @@ from deploy.config.schema import Config
 from deploy.launch.comparison import Comparison
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
 from deploy.launch.following import write_run_report
-from deploy.launch.machine import check_machine
-from deploy.launch.prepare import prepare_here
+from deploy.launch.prepare import check_machine, prepare_here
 from deploy.launch.process_settings import acting, learner_settings, namespace
 from deploy.launch.processes import update_line
 from deploy.launch.signals import stop_on_signal
@@ -41,7 +40,8 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
         config, run_dir = prepare_here(config, resume, stack, console)
         stop = stack.enter_context(stop_on_signal())
         server = stack.enter_context(EmbeddedRedis(config.run.append_only, run_dir / DUMP))
-        learner, worker = one_of_each(config, run_dir, server.url, console)
+        config = replace(config, run=replace(config.run, redis=server.url))
+        learner, worker = one_of_each(config, run_dir, console)
         stack.enter_context(closing(worker))
         progress = learner.run(lambda: in_turns(worker, stop.is_set))
         if stop.is_set():
@@ -61,9 +61,9 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
     return 0
 
 
-def one_of_each(config: Config, run_dir: Path, redis: str, console: Console) -> tuple[Learner, RolloutWorker]:
+def one_of_each(config: Config, run_dir: Path, console: Console) -> tuple[Learner, RolloutWorker]:
     """Return the learner of a run and its only actor; `console` shows updates and notes."""
-    shown = 0
+    shown, redis = 0, config.run.redis
 
     def report(metrics: dict[str, float]) -> None:
         nonlocal shown
@@ -71,7 +71,7 @@ def one_of_each(config: Config, run_dir: Path, redis: str, console: Console) -> 
             console.print(line, soft_wrap=True, markup=False)
         shown = len(learner.notes)
 
-    s = learner_settings(config, run_dir, redis)
+    s = learner_settings(config, run_dir)
     learner = open_learner(s, lambda: connect(redis, s.queue, s.namespace), report)
     settings = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, redis, namespace(config))
     # A full queue must not make it wait: only this process empties it.

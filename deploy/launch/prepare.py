@@ -1,30 +1,29 @@
-"""Steps that precede every launch: open the run folder, compile kernels, pretrain, start the metrics port."""
+"""Steps that precede every launch: check the machine, open the run folder, compile kernels, pretrain."""
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
+import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from actors.errors import UserError
-from actors.metrics.prometheus import ProcessMetrics
 from actors.policy.publish import from_weights
 from actors.types.names import NAME_RULE, is_name
 from actors.types.spaces import Spaces
-from deploy.config.resume import resumed_folder
+from deploy.config.flags import resumed_folder
 from deploy.config.schema import Config
 from deploy.config.yaml import from_yaml, to_yaml
 from deploy.launch import kernels
-from deploy.launch.machine import cores
-from deploy.launch.process_settings import checked_spaces, namespace
-from deploy.launch.run_lock import run_lock
+from deploy.launch.ownership import run_lock
+from deploy.launch.process_settings import checked_spaces
 from learner.network import pick_device, resumed_network
 from learner.run.checkpoint import list_checkpoints, load_checkpoint
 from learner.run.lineage import forget_untrained, has_trained, start_from
@@ -167,12 +166,22 @@ def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
     return replace(config, run=replace(config.run, init_from=str(path.absolute())))
 
 
-@contextmanager
-def process_metrics(config: Config) -> Iterator[ProcessMetrics]:
-    """Metrics of a process outside Ray, served on `run.metrics_port` if it is set."""
-    metrics = ProcessMetrics(namespace(config))
-    close = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
-    try:
-        yield metrics
-    finally:
-        close()
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_machine(config: Config) -> None:
+    """Raise `UserError` if the metrics port is in use or the learner device is missing."""
+    require_free_port(config.run.metrics_port, "run.metrics_port")
+    pick_device(config.learner.device)
+
+
+def require_free_port(port: int, setting: str) -> None:
+    """Raise `UserError` if this loopback port is in use; 0 is always free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"{setting} is {port}, but that port is in use: give a free port, or 0 for any") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 from actors.codec import MAX_DIMENSION, largest_episode_bytes
 from actors.config import MAX_REDIS_VALUE_BYTES, ActingConfig, require
@@ -14,11 +15,15 @@ from actors.gym.make import gym_spaces
 from actors.metrics.ray import RayMetrics
 from actors.policy.state import StateSizes
 from actors.slots.spaces import seed_spaces
+from actors.transport.redis import PASSWORD_VARIABLE
+from actors.transport.redis_server import password_from
 from actors.types.spaces import Spaces
 from deploy.config.advice import advice
 from deploy.config.schema import Config
 from deploy.config.spaces_file import read_spaces
 from learner.service import LearnerSettings
+
+ACTORS_PASSWORD_VARIABLE = "TAMIYO_ACTORS_REDIS_PASSWORD"
 
 
 def namespace(config: Config) -> str:
@@ -82,22 +87,44 @@ def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> Non
     )
 
 
-def learner_settings(config: Config, run_dir: Path, redis: str) -> LearnerSettings:
+def learner_settings(config: Config, run_dir: Path) -> LearnerSettings:
     """Return the settings of the learner process."""
-    spaces = checked_spaces(config)
     return LearnerSettings(
         config.learner,
         config.policy,
         config.queue,
-        spaces,
+        checked_spaces(config),
         str(run_dir),
         config.run.seed,
-        redis,
+        config.run.redis,
         namespace(config),
         config.run.wandb,
         config.run.init_from,
         tuple(advice(config)),
     )
+
+
+def with_passwords(config: Config) -> Config:
+    """Insert passwords from environment variables into the URLs, for machines without these variables.
+
+    The result must not be printed or written to the run folder.
+    """
+    redis = _with_password(config.run.redis, PASSWORD_VARIABLE)
+    run = replace(config.run, redis=redis, actors_redis=actors_redis(config) if config.run.actors_redis else "")
+    return replace(config, run=run)
+
+
+def actors_redis(config: Config) -> str:
+    """Return the URL by which actors reach the server of a run, for processes without the variable of its password."""
+    return _with_password(config.run.actors_redis, ACTORS_PASSWORD_VARIABLE) or config.run.redis
+
+
+def _with_password(url: str, variable: str) -> str:
+    parts, password = urlsplit(url), password_from(variable)
+    if not url or parts.password or not password:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
 
 
 def learner_report(run: str) -> Callable[[dict[str, float]], None]:

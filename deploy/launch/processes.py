@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import ray
@@ -14,15 +14,14 @@ from actors.errors import UserError
 from actors.heartbeat import StallTimer
 from actors.metrics.prometheus import ProcessMetrics
 from actors.transport.base import Fenced
-from actors.transport.redis import connect, require_store
+from actors.transport.redis import connect
 from actors.workers.placement import node_gpus, require_gpus
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
-from deploy.launch.cluster import cluster, line_printer, with_passwords
-from deploy.launch.live_learner import refuse_second_learner
-from deploy.launch.machine import check_machine, require_free_port
-from deploy.launch.prepare import compile_kernels, open_run, pretrain, process_metrics
-from deploy.launch.process_settings import acting, checked_spaces, learner_settings, namespace
+from deploy.launch.cluster import cluster
+from deploy.launch.ownership import require_free_store
+from deploy.launch.prepare import check_machine, compile_kernels, open_run, pretrain, require_free_port
+from deploy.launch.process_settings import acting, checked_spaces, learner_settings, namespace, with_passwords
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervision.monitor import RunMonitor
@@ -38,9 +37,7 @@ def run_learner(config: Config, resume: Path | None = None) -> int:
 
     Raises `UserError` if the run has another learner, or if another one takes over.
     """
-    require_store(config.run.redis, config.queue, namespace(config))
-    with closing(connect(config.run.redis, config.queue, namespace(config))) as transport:
-        refuse_second_learner(transport, namespace(config))
+    require_free_store(config, namespace(config))
     try:
         return _learn(config, resume)
     except Fenced as error:
@@ -61,7 +58,7 @@ def _learn(config: Config, resume: Path | None) -> int:
         metrics = stack.enter_context(process_metrics(config))
         stack.enter_context(_run_monitor(config, metrics))
         report = metrics.reporter("learner")
-        service = LearnerService(learner_settings(config, run_dir, config.run.redis), lambda: report)
+        service = LearnerService(learner_settings(config, run_dir), lambda: report)
         service.start()
         console.print(f"learner: waiting for episodes of run {namespace(config)!r}, run folder {run_dir}")
         stall_timer, beats = StallTimer(), -1
@@ -115,7 +112,7 @@ def run_actors(config: Config) -> int:
     console = Console(highlight=False)
     compile_kernels(config, console, learner=False)
     ray_context: AbstractContextManager[str | None] = (
-        cluster(config.run.address, log=line_printer(console)) if config.run.address else local_ray(config)
+        cluster(config.run.address) if config.run.address else local_ray(config)
     )
     with stop_on_signal() as stop, process_metrics(config) as metrics, ray_context as dashboard_note:
         if dashboard_note:
@@ -142,6 +139,17 @@ def run_actors(config: Config) -> int:
         finally:
             pool.stop()
     return 0
+
+
+@contextmanager
+def process_metrics(config: Config) -> Iterator[ProcessMetrics]:
+    """Metrics of a process outside Ray, served on `run.metrics_port` if it is set."""
+    metrics = ProcessMetrics(namespace(config))
+    close = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
+    try:
+        yield metrics
+    finally:
+        close()
 
 
 @contextmanager

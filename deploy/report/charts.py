@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from actors.env.rendering.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, color
-from actors.env.rendering.timeline_chart import WIDTH_IN
+from actors.env.rendering.timeline_chart import WIDTH_IN, draw_episode
 from deploy.report.run_folder import References, RunFolder
 from deploy.report.statistics import Interval, mean_interval, stratified_mean
 
@@ -22,35 +22,29 @@ MOST_LINES, OTHERS = 12, "others"  # in one figure
 def learning_curve(run: RunFolder) -> Figure | None:
     """Mean return of recent episodes, tasks weighted equally, with a 95% band; baselines as horizontal lines. If no
     episode of the run ended, mean reward of a step."""
-    if not run.metrics:
+    if len(run.metrics) < 2:
         return None
     x, window = run.series("update"), max(3, len(run.metrics) // 6)
     figure, ax = _figure(3.6)
     mean, low, high = _rolling_rewards(run, window) if run.per_step else run.episodes.rolling_returns(x, window)
     if not np.isfinite(mean).any():
         return None
-    labels: list[tuple[float, str, str]] = []
     if run.references is not None and not (run.per_step or run.references.cut_at):
         for name, values in run.references.baselines.items():
-            interval = stratified_mean(values, run.references.tasks)
-            ax.axhline(interval.mean, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)))
-            labels.append((interval.mean, name, POLICIES[name]))
+            level = stratified_mean(values, run.references.tasks).mean
+            ax.axhline(level, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)), label=name)
     ax.fill_between(x, low, high, color=POLICIES["learned"], alpha=0.18, lw=0)
-    ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, marker="o" if len(x) == 1 else "")
-    labels += [(float(y), "learned", POLICIES["learned"]) for y in mean[np.isfinite(mean)][-1:]]
+    ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, label="learned")
     _updates_axis(ax, x)
-    label_right(ax, labels)
+    _legend(ax)
     ax.set_ylabel("mean reward of a step" if run.per_step else _return_label(run))
-    if run.unit and len(x) >= 5:
-        ax.axvspan(x[0] + 0.8 * (x[-1] - x[0]), x[-1], color="#f2f5f8", zorder=0, lw=0)
-        ax.text(0.9, 1.015, "last fifth", transform=ax.transAxes, ha="center", color=MUTED, fontsize=8)
     return figure
 
 
 def op_shares(run: RunFolder) -> Figure | None:
     """Fraction of steps that chose each op, stacked, over updates."""
     shares = run.families("op")
-    if not shares:
+    if not shares or len(run.metrics) < 2:
         return None
     names = [n for n in OPS if n in shares] + [n for n in shares if n not in OPS]
     names = names[1:] + names[:1]
@@ -59,57 +53,52 @@ def op_shares(run: RunFolder) -> Figure | None:
         names, rest = sorted(commonest[: MOST_LINES - 1], key=names.index), commonest[MOST_LINES - 1 :]
         shares |= {OTHERS: np.nansum([shares[n] for n in rest], axis=0)}
         names.append(OTHERS)
-    x, stack = _widened(run.series("update"), np.nan_to_num(np.stack([shares[n] for n in names])))
+    x, stack = run.series("update"), np.nan_to_num(np.stack([shares[n] for n in names]))
     figure, ax = _figure(3.0)
-    ax.stackplot(x, stack, colors=[color(n, OPS) for n in names], lw=0.4, edgecolor="white")
+    labels = [name.lower().replace("_", " ") for name in names]
+    ax.stackplot(x, stack, labels=labels, colors=[color(n, OPS) for n in names], lw=0.4, edgecolor="white")
     _updates_axis(ax, x)
+    _legend(ax, reverse=True)
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_ylabel("fraction of steps")
-    middles: Floats = np.cumsum(stack[:, -1]) - stack[:, -1] / 2
-    label_right(ax, [(float(m), _title(n), color(n, OPS)) for m, n in zip(middles, names, strict=True)])
     return figure
 
 
 def head_entropies(run: RunFolder) -> Figure | None:
     """Normalized entropy of each head over updates."""
     heads = run.families("entropy")
-    if not heads:
+    if not heads or len(run.metrics) < 2:
         return None
     x = run.series("update")
     figure, ax = _figure(3.0)
-    labels = []
     if len(heads) > MOST_LINES:
         names = list(heads)[: MOST_LINES - 1]
         heads = {n: heads[n] for n in names} | {
             OTHERS: np.mean([v for n, v in heads.items() if n not in names], axis=0)
         }
     for name, values in heads.items():
-        ax.plot(x, values, color=color(name, HEADS), lw=2.0 if name == "op" else 1.5, marker="o" if len(x) == 1 else "")
-        known = values[np.isfinite(values)]
-        if known.size:
-            labels.append((float(known[-1]), name.replace("_", " "), color(name, HEADS)))
+        ax.plot(x, values, color=color(name, HEADS), lw=2.0 if name == "op" else 1.5, label=name.replace("_", " "))
     _updates_axis(ax, x)
+    _legend(ax)
     ax.set_ylim(0, 1.03)
     ax.set_ylabel("entropy (1 = uniform)")
-    label_right(ax, labels)
     return figure
 
 
 def flow(run: RunFolder) -> Figure | None:
     """Throughput, policy lag and queue depth over updates, in three panels."""
-    if not run.metrics:
+    if len(run.metrics) < 2:
         return None
     x = run.series("update")
     figure = Figure(figsize=(WIDTH_IN, 2.5), layout="constrained")
     rate, lag, queue = figure.subplots(1, 3)
-    marker = "o" if len(x) == 1 else ""
     for ax, title, name in (
         (rate, "episodes per second", "episodes_per_s"),
         (lag, "policy lag: mean, shaded up to the maximum", "policy_lag_mean"),
         (queue, "episodes waiting in the queue", "queue_depth"),
     ):
-        ax.plot(x, run.series(name), color=POLICIES["learned"], lw=1.5, marker=marker)
+        ax.plot(x, run.series(name), color=POLICIES["learned"], lw=1.5)
         ax.set_title(title)
         _updates_axis(ax, x)
     lag.fill_between(
@@ -148,6 +137,13 @@ def task_returns(run: RunFolder) -> Figure | None:
     return figure
 
 
+def slot_timeline(run: RunFolder) -> Figure | None:
+    """The recorded episode of a run, epoch by epoch; None if there is none."""
+    if run.episode is None or not run.episode.timeline.ops:
+        return None
+    return draw_episode(run.episode.timeline, run.episode.never_grow_accuracy)
+
+
 def _by_policy(references: References, task: str) -> dict[str, list[float]]:
     rows = [i for i, t in enumerate(references.tasks) if t == task]
     by_name = {"learned": references.learned} | references.baselines
@@ -174,41 +170,10 @@ def _figure(height_in: float) -> tuple[Figure, Axes]:
 
 
 def _updates_axis(ax: Axes, x: Floats) -> None:
-    if len(x) == 1:
-        ax.set_xlim(x[0] - 0.5, x[0] + 0.5)
-        ax.set_xticks([x[0]])
-    else:
-        ax.set_xlim(x[0], x[-1])
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+    ax.set_xlim(x[0], x[-1])
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
     ax.set_xlabel("update")
 
 
-def _widened(x: Floats, stack: Floats) -> tuple[Floats, Floats]:
-    """Widen a single update to a bar, because an area needs two points."""
-    if len(x) > 1:
-        return x, stack
-    return np.array([x[0] - 0.5, x[0] + 0.5]), np.repeat(stack, 2, axis=1)
-
-
-def label_right(ax: Axes, labels: list[tuple[float, str, str]], height_in: float = 3.0) -> None:
-    """Write labels (value, text, color) at the right edge, spaced to avoid overlap; `height_in` is the axes height."""
-    low, high = ax.get_ylim()
-    gap = 0.16 * (high - low) / height_in
-    y = -np.inf
-    placed = []
-    for value, name, ink in sorted(label for label in labels if np.isfinite(label[0])):
-        y = max(value, y + gap)
-        placed.append((y, name, ink))
-    overflow = max(0.0, y - high)
-    for i, (at, name, ink) in enumerate(placed):
-        ceiling = high - gap * (len(placed) - 1 - i)
-        at = min(at, ceiling) if overflow else at
-        ink = MUTED if name == "wait" else ink
-        ax.annotate(
-            name, (1, at), xycoords=("axes fraction", "data"), xytext=(7, 0), textcoords="offset points",
-            va="center", color=ink, fontsize=8.5, fontweight="bold", annotation_clip=False,
-        )  # fmt: skip
-
-
-def _title(op: str) -> str:
-    return op.lower().replace("_", " ")
+def _legend(ax: Axes, reverse: bool = False) -> None:
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=reverse)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +14,11 @@ from deploy.report.statistics import stratified_moments
 
 Floats = NDArray[np.float64]
 BINS = 600  # of updates, for the learning curve
-LAST, MOST = 5, 10_000  # the last fifth of the episodes is kept, at most so many
-
-
-class EndedEpisode(NamedTuple):
-    """An episode of a seed host."""
-
-    host_width: float
-    price: float
-    growth_ratio: float
-    objective: float  # J
 
 
 @dataclass
 class EpisodeStatistics:
-    """Counts of all episodes, moments of the returns of whole ones, and the last ones of seed hosts."""
+    """Counts of all episodes, and moments of the returns of whole ones."""
 
     updates_per_bin: int
     count: int = 0
@@ -37,13 +26,6 @@ class EpisodeStatistics:
     whole: int = 0  # that are not segments; a segment has the return up to its end
     moments: dict[str, Floats] = field(default_factory=dict)
     """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
-    hosts: int = 0  # episodes of seed hosts
-    newest: deque[EndedEpisode] = field(default_factory=lambda: deque(maxlen=MOST))
-
-    @property
-    def last_fifth(self) -> list[EndedEpisode]:
-        """The last fifth of the episodes of seed hosts."""
-        return list(self.newest)[max(0, len(self.newest) - self.hosts // LAST) :]
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Count an episode."""
@@ -54,9 +36,6 @@ class EpisodeStatistics:
             self.whole += 1
             at = min(int(row["update"]) // self.updates_per_bin, BINS - 1)
             self.moments.setdefault(row["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
-        if "host_width" in row and "rent_weight" in row:
-            self.hosts += 1
-            self.newest.append(EndedEpisode(row["host_width"], row["rent_weight"], row["growth_ratio"], value))
 
     def rolling_returns(self, updates: Floats, window: int) -> Floats:
         """Return the stratified mean and its band over the whole episodes of the last `window` updates,

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import re
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
 from actors.errors import UserError
-from deploy.report import charts, episode_chart
-from deploy.report.findings import findings
+from deploy.report import charts
 from deploy.report.numbers import number
 from deploy.report.progress import clock
-from deploy.report.run_folder import Row, RunFolder, read_run
+from deploy.report.run_folder import RunFolder, read_run
 from deploy.report.statistics import Interval, paired_interval
 
 
@@ -31,55 +27,47 @@ class ReportFigure(NamedTuple):
     title: str
     caption: str
     draw: Callable[[RunFolder], Figure | None]
-    gym_caption: str | None = None  # caption for Gymnasium environments; None omits the figure for them
 
 
 FIGURES = (
     ReportFigure(
         "learning_curve",
         "Learning curve",
-        "Undiscounted return in points of validation accuracy minus rent: the mean over the episodes of recent "
-        "updates, with all tasks weighted equally, and its 95% band. Dashed lines show the random policy and never "
-        "growing on task seeds of the last fifth (shaded). The paired comparison is more precise than this figure.",
+        "Undiscounted return of the episodes that ended in recent updates: their mean, with all tasks weighted "
+        "equally, and its 95% band. In the first updates of a run these are the shorter ones. If no episode ended: "
+        "mean reward of a step. Dashed lines show the baselines; the paired comparison is more precise.",
         charts.learning_curve,
-        "Undiscounted return of the episodes that ended in recent updates: their mean and its 95% band. In the first "
-        "updates of a run these are the shorter ones. If no episode ended: mean reward of a step. The dashed line "
-        "shows the random policy.",
     ),
     ReportFigure(
         "task_returns",
         "Return by task",
-        "All policies on the same task seeds; bars are 95% intervals of the mean.",
-        charts.task_returns,
         "All policies on the same seeds; bars are 95% intervals of the mean.",
+        charts.task_returns,
     ),
     ReportFigure(
         "slot_timeline",
         "One episode, epoch by epoch",
         "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot: the color is "
         "the stage, the filled height is alpha, the text is the blueprint. Marks above a lane are the policy's ops.",
-        episode_chart.slot_timeline,
+        charts.slot_timeline,
     ),
     ReportFigure(
         "op_shares",
         "Actions",
-        "Fraction of steps that chose each op.",
-        charts.op_shares,
         "Fraction of steps for each choice, or range of choices, of the first head; of many, the commonest.",
+        charts.op_shares,
     ),
     ReportFigure(
         "head_entropies",
         "Policy entropy",
         "Normalized entropy of each head, over the steps where it was relevant and had several legal choices.",
         charts.head_entropies,
-        "Normalized entropy of each head, over the steps with more than one legal choice.",
     ),
     ReportFigure(
         "flow",
         "Data flow",
-        "Policy lag is the number of weight versions published since the oldest step of an episode.",
-        charts.flow,
         "Policy lag is the number of weight versions published since the oldest step of an episode or segment.",
+        charts.flow,
     ),
 )
 
@@ -99,8 +87,9 @@ class BaselineDifference(NamedTuple):
         return "worse" if self.interval.high < 0 else "not distinguishable"
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `report.html` and `report/*.png` into a run folder, and return the path of the page. Raises `UserError`."""
+def write_report(run_dir: Path) -> tuple[str, Path]:
+    """Write `report.html` and `report/*.png` into a run folder. Returns its headline and the path of the page. Raises
+    `UserError`."""
     run = read_run(run_dir)
     try:
         (run_dir / "report").mkdir(exist_ok=True)
@@ -111,47 +100,36 @@ def write_report(run_dir: Path) -> Path:
         raise UserError(f"a file of the run folder {run_dir} is damaged ({type(error).__name__}: {error})") from error
 
 
-def _write(run: RunFolder, run_dir: Path) -> Path:
-    drawn, missing = [], []
+def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
+    drawn = []
     with matplotlib.rc_context(STYLE):
-        for picture in _figures(run):
+        for picture in FIGURES:
             figure = picture.draw(run)
             if figure is None:
-                missing.append(picture.title)
                 continue
-            figure.savefig(run_dir / "report" / f"{picture.name}.png", facecolor="white")
-            drawn.append({"picture": picture, "svg": Markup(as_svg(figure, picture.name))})
+            path = run_dir / "report" / f"{picture.name}.png"
+            figure.savefig(path, facecolor="white")
+            drawn.append({"picture": picture, "png": b64encode(path.read_bytes()).decode()})
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["number"] = number
+    sentences = headline(run)
     page = environment.get_template("report.html.j2").render(
         run=run,
-        headline=_headline(run),
+        headline=sentences,
         comparisons=_comparisons(run),
-        findings=findings(run),
         facts=_facts(run),
         stops=_stops(run),
         drawn=drawn,
-        missing=missing,
     )
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8")
-    return path
+    return " ".join(sentences), path
 
 
-def _figures(run: RunFolder) -> list[ReportFigure]:
-    if not run.gym_id:
-        return list(FIGURES)
-    return [p._replace(caption=p.gym_caption) for p in FIGURES if p.gym_caption is not None]
-
-
-def headline(run_dir: Path) -> str:
+def headline(run: RunFolder) -> list[str]:
     """Summarize the comparison with the baselines in one or two sentences."""
-    return " ".join(_headline(read_run(run_dir)))
-
-
-def _headline(run: RunFolder) -> list[str]:
     comparisons = _comparisons(run)
     if not comparisons:
         return [f"No comparison: {run.why_no_references}."]
@@ -199,18 +177,6 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
         known = [row[name] for row in run.metrics if row.get(name) is not None]
         if known and run.per_step == (name == "reward_mean"):
             facts.append((title, number(known[-1])))
-    return facts + _in_force(run, last)
-
-
-def _in_force(run: RunFolder, last: Row) -> list[tuple[str, str]]:
-    """The values in force that say most about the update."""
-    learner = run.section("learner")
-    facts = [("learning rate", f"{last['lr']:g}")] if "lr" in last else []
-    if learner.get("update_epochs"):
-        facts.append(("passes over a batch", str(learner["update_epochs"])))
-    if "chunk_length" in learner:
-        whole = "whole segments" if run.gym_id or run.section("external").get("spaces") else "whole episodes"
-        facts.append(("chunks", f"{n} steps" if (n := learner["chunk_length"]) else whole))
     return facts
 
 
@@ -225,17 +191,3 @@ def _stops(run: RunFolder) -> str:
         f"The KL stop ended {stopped.sum():,} of {len(run.metrics):,} updates early, because the KL was above "
         f"{limit:.3g}; they made {done:.1f} {f'of {passes} ' if passes else ''}passes on average."
     )
-
-
-def as_svg(figure: Figure, name: str) -> str:
-    """Render a figure as inline SVG, without prolog, metadata or URLs, and with ids that are unique on the page."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": hashlib.sha256(name.encode()).hexdigest()}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r'\1 aria-hidden="true"', text, count=1)
-    return re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", text)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
 from deploy.report.episodes import EpisodeStatistics, summarize
 
@@ -34,27 +35,15 @@ class References:
         return {"random": self.random} | ({} if self.never_grow is None else {"never grow": self.never_grow})
 
 
-@dataclass(frozen=True)
-class RecordedEpisode:
-    """A recorded episode of T epochs in a host with S slots."""
+class RecordedEpisode(NamedTuple):
+    """The example episode of a run."""
 
-    task: str
-    seed: int
+    timeline: Timeline
+    never_grow_accuracy: list[float]  # [T + 1] points, of the same host without growth
     policy_version: int
-    episode_return: float
-    accuracy: list[float]  # [T + 1] points
-    never_grow_accuracy: list[float]  # [T + 1] points
-    ops: list[str]  # [T]
-    op_slots: list[int]  # [T], -1 for ops without a slot
-    stages: list[list[str]]  # [S][T]
-    alphas: list[list[float]]  # [S][T]
-    blueprints: list[list[str]]  # [S][T], "" for empty slots
-    growth_ratio: list[float]  # [T]
-    lanes: list[str]  # [S] names of the slots
-    host: str  # its size, and the price of growing it
 
 
-Built = TypeVar("Built", References, RecordedEpisode)
+Built = TypeVar("Built", References, Timeline)
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,7 @@ class RunFolder:
     episodes: EpisodeStatistics  # that were trained on
     references: References | None
     why_no_references: str
-    timeline: RecordedEpisode | None
+    episode: RecordedEpisode | None
 
     @property
     def name(self) -> str:
@@ -127,15 +116,23 @@ def read_run(path: Path) -> RunFolder:
             episodes=summarize(_lines(path / "episodes.jsonl"), last_update),
             references=_build(References, references) if references and references.get("learned") else None,
             why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
-            timeline=_build(RecordedEpisode, {**timeline, "episode_return": timeline["return"]}) if timeline else None,
+            episode=_recorded(timeline) if timeline else None,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the run folder {path} is damaged ({error!r})") from error
+
+
+def _recorded(data: Row) -> RecordedEpisode:
+    return RecordedEpisode(_build(Timeline, data), data["never_grow_accuracy"], data["policy_version"])
 
 
 def _build(kind: type[Built], data: Row) -> Built:
     """Create a dataclass from `data`; unknown keys are ignored."""
-    return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data or f.default is MISSING})
+    return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data or _required(f)})
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _object(path: Path) -> Row | None:

@@ -24,34 +24,30 @@ class Interval(NamedTuple):
         return max(map(abs, self))
 
 
-def paired_interval(
-    a: Sequence[float], b: Sequence[float], seed: int = 0, resamples: int = 10_000, level: float = 0.95
-) -> Interval:
-    """Mean of `a[i] - b[i]` with a percentile-bootstrap interval over pairs (Efron, 1979).
+def paired_interval(a: Sequence[float], b: Sequence[float], seed: int = 0, resamples: int = 10_000) -> Interval:
+    """Mean of `a[i] - b[i]` with a 95% percentile-bootstrap interval over pairs (Efron, 1979).
 
     Raises `ValueError` if the lengths differ, there are fewer than two pairs, or a value is not finite.
     """
     if len(a) != len(b):
         raise ValueError(f"{len(a)} values cannot be paired with {len(b)}")
-    return mean_interval((np.asarray(a, np.float64) - np.asarray(b, np.float64)).tolist(), seed, resamples, level)
+    return mean_interval((np.asarray(a, np.float64) - np.asarray(b, np.float64)).tolist(), seed, resamples)
 
 
-def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = 10_000, level: float = 0.95) -> Interval:
-    """Mean of `values` with a percentile-bootstrap interval. Raises `ValueError` like `paired_interval`."""
+def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = 10_000) -> Interval:
+    """Mean of `values` with a 95% percentile-bootstrap interval. Raises `ValueError` like `paired_interval`."""
     x = np.asarray(values, dtype=np.float64)  # [n]
     if x.size < 2:
         raise ValueError(f"an interval needs at least two values, got {x.size}")
     if not np.isfinite(x).all():
         raise ValueError("an interval needs finite values")
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}: give a value between 0 and 1")
     rng = np.random.default_rng(seed)
     means = np.empty(resamples)
     chunk = max(1, 1_000_000 // x.size)
     for start in range(0, resamples, chunk):
         rows = min(chunk, resamples - start)
         means[start : start + rows] = x[rng.integers(0, x.size, size=(rows, x.size))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(x.mean()), float(low), float(high))
 
 

@@ -1,4 +1,4 @@
-"""Run `tamiyo` commands as processes in tests, and find every process they leave behind."""
+"""Run commands as processes in tests, `tamiyo` in particular, and find every process they leave behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,16 @@ def restore_sigint() -> None:
 
 
 class Command:
-    """A running `tamiyo` command with its own session and temporary folder."""
+    """A running command with its own session and temporary folder."""
 
-    def __init__(self, folder: Path, command: str, *flags: str, within: Sequence[str] = (), **environment: str) -> None:
-        """`within` is a prefix command, such as `ip netns exec NAME`."""
+    def __init__(self, folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.mark = uuid.uuid4().hex
         self.temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short: Ray puts unix sockets there
         self._out, self._err = folder / f"{self.mark}.out", folder / f"{self.mark}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [*within, sys.executable, "-m", "deploy.cli", command, *flags],
+                words,
+                stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), **environment},
@@ -59,11 +59,11 @@ class Command:
 
     @property
     def out(self) -> str:
-        return self._out.read_text()
+        return self._out.read_text(errors="replace")
 
     @property
     def err(self) -> str:
-        return self._err.read_text()
+        return self._err.read_text(errors="replace")
 
     def wait(self, timeout_s: float = 90.0) -> int:
         return self.process.wait(timeout_s)
@@ -74,6 +74,11 @@ class Command:
             assert self.process.poll() is None, f"ended too early: {self.out}\n{self.err}"
             assert time.monotonic() < deadline, f"timed out: {self.out}\n{self.err}"
             time.sleep(0.1)
+
+    def end(self, timeout_s: float = 20.0, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, and return the exit status."""
+        self.process.send_signal(number)
+        return self.wait(timeout_s)
 
     def relatives(self) -> list[psutil.Process]:
         """All living processes that inherited the mark of this command."""
@@ -98,6 +103,8 @@ class Command:
             time.sleep(0.1)
 
     def clean(self) -> None:
+        """Kill all of its processes."""
+        self.process.kill()  # a server may have overwritten its environment, and with it the mark
         for process in self.relatives():
             process.kill()
         self.process.wait(10)
@@ -113,13 +120,21 @@ def command_line(process: psutil.Process) -> str:
 
 
 @contextmanager
-def tamiyo(folder: Path, command: str, *flags: str, within: Sequence[str] = (), **settings: str) -> Iterator[Command]:
-    """Run a command while the context is open, then kill all its processes. `settings` are environment variables."""
-    running = Command(folder, command, *flags, within=within, **settings)
+def running(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Command]:
+    """Run a command while the context is open, then kill all its processes."""
+    command = Command(folder, words, environment)
     try:
-        yield running
+        yield command
     finally:
-        running.clean()
+        command.clean()
+
+
+@contextmanager
+def tamiyo(folder: Path, command: str, *flags: str, within: Sequence[str] = (), **settings: str) -> Iterator[Command]:
+    """Run `tamiyo COMMAND` while the context is open. `within` is a prefix, such as `ip netns exec NAME`;
+    `settings` are environment variables."""
+    with running(folder, [*within, sys.executable, "-m", "deploy.cli", command, *flags], settings) as found:
+        yield found
 
 
 def small(root: Path, name: str, **changes: Any) -> list[str]:

@@ -1,12 +1,13 @@
-"""Draws an episode: accuracy, then a lane per slot with its stage, alpha, blueprint and ops, then growth."""
+"""The picture of an episode: accuracy, then a lane per slot with its stage, alpha, blueprint and ops, then growth."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -21,84 +22,54 @@ from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES
 
 MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
 STRIP = 1.22  # y position of op markers in a lane, where alpha runs from 0 to 1
-LANE, THIN_LANE = 1.15, 0.45  # relative heights
 WIDTH_IN = 9.0
 PICTURE_DPI = 100  # for screens
 LETTER_IN, LANE_IN = 0.078, 8.2  # widths of a letter of a blueprint's name, and of a lane
 
 
-class Drawn(Protocol):
-    """The fields of `Timeline` that a picture needs."""
+def draw_episode(episode: Timeline, never_grow: Sequence[float] = ()) -> Figure:
+    """Draw an episode so far, and beside it the accuracies of the same host without growth, if they are given.
 
-    @property
-    def accuracy(self) -> list[float]: ...
-    @property
-    def ops(self) -> list[str]: ...
-    @property
-    def op_slots(self) -> list[int]: ...
-    @property
-    def stages(self) -> list[list[str]]: ...
-    @property
-    def alphas(self) -> list[list[float]]: ...
-    @property
-    def blueprints(self) -> list[list[str]]: ...
-    @property
-    def growth_ratio(self) -> list[float]: ...
-    @property
-    def lanes(self) -> list[str]: ...
-    @property
-    def host(self) -> str: ...
-
-
-def slot_figure(episode: Drawn, last_epoch: int, whole_legend: bool = False) -> tuple[Figure, Axes]:
-    """Draw lanes and growth; return the figure and the empty axes for accuracy.
-
-    The legend names the stages and ops that occur, and lanes that stay empty are thin. With `whole_legend`, every
-    episode with so many slots has the same layout.
+    Every picture of an episode with so many slots and epochs has the same layout.
     """
-    slots = len(episode.stages)
-    lanes = [LANE if whole_legend or any(names) else THIN_LANE for names in episode.blueprints]
-    figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.63 * sum(lanes)), layout="constrained")
-    axes = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *lanes, 0.8])
-    last = max(len(episode.ops), last_epoch)
-    for slot in range(slots):
-        _lane(axes[1 + slot], episode, slot, last)
-    _growth(axes[-1], episode)
-    axes[0].set_xlim(0, last)
-    axes[0].set_ylabel("accuracy (%)")
-    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-    axes[-1].set_xlabel("host epoch")
-    if episode.ops or whole_legend:
-        _legend(figure, episode, whole_legend)
-    return figure, axes[0]
-
-
-def frame(episode: Timeline) -> Figure:
-    """Draw the episode so far, with the same layout in every frame."""
-    figure, above = slot_figure(episode, episode.horizon, whole_legend=True)
-    learned = POLICIES["learned"]
+    slots, last, played = len(episode.kinds), max(episode.horizon, len(episode.ops)), len(episode.ops)
+    figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.72 * slots), layout="constrained")
+    above, *lanes, below = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *[1.15] * slots, 0.8])
+    for slot, lane in enumerate(lanes):
+        _lane(lane, episode, slot, last)
+    _growth(below, episode)
+    above.set_xlim(0, last)
+    above.set_ylim(0, 100)
+    above.set_ylabel("accuracy (%)")
+    learned, alone = POLICIES["learned"], POLICIES["never grow"]
     drawn = above.plot(range(len(episode.accuracy)), episode.accuracy, color=learned, lw=2.2, clip_on=False)
-    drawn += above.plot(len(episode.ops), episode.accuracy[-1], "o", color=learned, ms=5, clip_on=False)
+    if len(never_grow):
+        drawn += above.plot(range(len(never_grow)), never_grow, color=alone, ls=(0, (5, 3)), lw=1.5)
+        labels = [f"growing {episode.accuracy[-1]:.0f}%", f"never growing {never_grow[-1]:.0f}%"]
+        above.legend(drawn, labels, loc="lower right")
+    drawn += above.plot(played, episode.accuracy[-1], "o", color=learned, ms=5, clip_on=False)
     for line in drawn:
         line.set_in_layout(False)
-    above.set_ylim(0, 100)
-    title = [f"{episode.task}, seed {episode.seed}", episode.host, f"epoch {len(episode.ops)} of {episode.horizon}"]
+    title = [f"{episode.task}, seed {episode.seed}", episode.host, f"epoch {played} of {episode.horizon}"]
     title += [f"accuracy {episode.accuracy[-1]:.1f}%", f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212")]
     above.set_title("  \u00b7  ".join(title), fontsize=10, pad=8)
+    below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    below.set_xlabel("host epoch")
+    _legend(figure)
     return figure
 
 
 def picture(episode: Timeline) -> NDArray[np.uint8]:
     """Draw the episode so far; return RGB `[height, width, 3]`."""
     with matplotlib.rc_context(STYLE):
-        figure = frame(episode)
+        figure = draw_episode(episode)
         figure.set_dpi(PICTURE_DPI)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()  # type: ignore[no-untyped-call]
         return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
-def _lane(ax: Axes, episode: Drawn, slot: int, last: int) -> None:
+def _lane(ax: Axes, episode: Timeline, slot: int, last: int) -> None:
     start, top = 0, 1 / (STRIP + 0.12)
     for stage, run in groupby(episode.stages[slot]):
         stop = start + len(list(run))
@@ -135,7 +106,7 @@ def _blueprints(ax: Axes, names: list[str], last: int) -> None:
         text.set_path_effects([withStroke(linewidth=2.4, foreground="white", alpha=0.85)])
 
 
-def _growth(ax: Axes, episode: Drawn) -> None:
+def _growth(ax: Axes, episode: Timeline) -> None:
     edges = range(len(episode.growth_ratio) + 1)
     ax.stairs(episode.growth_ratio, edges, fill=True, color=MUTED, alpha=0.3)
     ax.stairs(episode.growth_ratio, edges, color=MUTED, lw=1.2)
@@ -145,19 +116,14 @@ def _growth(ax: Axes, episode: Drawn) -> None:
     ax.set_ylabel("added /\nhost", rotation=0, ha="right", va="center", color=INK)
 
 
-def _legend(figure: Figure, episode: Drawn, whole: bool) -> None:
-    seen = {stage for lane in episode.stages for stage in lane}
-    stages = [
-        Patch(facecolor=STAGES[s], alpha=1.0 if s == "DORMANT" else 0.6, label=s.lower(), ec="#c8cfd7", lw=0.6)
-        for s in STAGES
-        if whole or s in seen
+def _legend(figure: Figure) -> None:
+    handles: list[Artist] = [
+        Patch(facecolor=hue, alpha=1.0 if stage == "DORMANT" else 0.6, label=stage.lower(), ec="#c8cfd7", lw=0.6)
+        for stage, hue in STAGES.items()
     ]
-    ops = [
-        Line2D([], [], ls="", marker=MARKERS[op], color=OPS[op], ms=6, label=op.lower().replace("_", " "))
-        for op in MARKERS
-        if whole or op in episode.ops
+    handles += [
+        Line2D([], [], ls="", marker=marker, color=OPS[op], ms=6, label=op.lower().replace("_", " "))
+        for op, marker in MARKERS.items()
     ]
     style = {"handlelength": 1.1, "handletextpad": 0.5, "columnspacing": 1.3}
-    figure.legend(
-        handles=stages + ops, loc="outside upper left", ncols=max(4, (len(stages) + len(ops) + 1) // 2), **style
-    )
+    figure.legend(handles=handles, loc="outside upper left", ncols=(len(handles) + 1) // 2, **style)

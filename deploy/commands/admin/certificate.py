@@ -6,6 +6,8 @@ import datetime
 import ipaddress
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
@@ -64,24 +66,17 @@ def self_signed(hosts: Sequence[str]) -> CertificateAndKey:
     )
 
 
-def is_good_for(certificate: bytes, hosts: Sequence[str]) -> bool:
-    """Whether a PEM certificate covers all `hosts` and is valid for more than `RENEW_DAYS`."""
+def is_good_for(certificate: Path, key: Path, hosts: Sequence[str]) -> bool:
+    """Whether a certificate covers all `hosts`, is valid for more than `RENEW_DAYS`, and belongs to the private key. A
+    crash may have replaced only one of the two."""
     try:
-        loaded = x509.load_pem_x509_certificate(certificate)
+        loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
         covered = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound):
+        is_pair = serialization.load_pem_private_key(key.read_bytes(), None).public_key() == loaded.public_key()
+    except (ValueError, TypeError, x509.ExtensionNotFound):
         return False
     left = loaded.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return left > datetime.timedelta(days=RENEW_DAYS) and set(general_names(hosts)) <= set(covered)
-
-
-def is_pair(certificate: bytes, key: bytes) -> bool:
-    """Whether a PEM certificate belongs to a PEM private key. A crash may have replaced only one of the two."""
-    try:
-        own = serialization.load_pem_private_key(key, None).public_key()
-        return x509.load_pem_x509_certificate(certificate).public_key() == own
-    except (ValueError, TypeError):
-        return False
+    return is_pair and left > datetime.timedelta(days=RENEW_DAYS) and set(general_names(hosts)) <= set(covered)
 
 
 def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
@@ -90,10 +85,8 @@ def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     if not _HOST.fullmatch(host) or len(host) > 253:
         raise UserError(
             f"{host!r} is not the name or address of a host: give it without scheme, port and path, such as --host "

@@ -18,7 +18,7 @@ from deploy.config.parser import CommandParser
 
 
 def main(args: Sequence[str]) -> int:
-    """Parse the flags and run `health`. Raises `UserError`."""
+    """Print a line for each address. Returns 0 if all are healthy, else 1. Raises `UserError`."""
     parser = CommandParser("health", "Check service health. Exits with 1 if a service is not healthy.")
     kinds = (
         "http://HOST:PORT/PATH must return status 200; grpc://HOST:PORT or grpcs://HOST:PORT must report SERVING "
@@ -34,12 +34,7 @@ def main(args: Sequence[str]) -> int:
     options = parser.parse_args(args)
     if not options.addresses:
         raise UserError("no address given: pass one or set TAMIYO_HEALTH; see `tamiyo health --help`")
-    return health(options.addresses, options.ca, options.timeout)
-
-
-def health(addresses: Sequence[str], ca: Path | None, timeout_s: float) -> int:
-    """Print a line for each address. Returns 0 if all are healthy, else 1."""
-    failures = {address: failure_reason(address, ca, timeout_s) for address in addresses}
+    failures = {address: failure_reason(address, options.ca, options.timeout) for address in options.addresses}
     for address, reason in failures.items():
         print(f"{address}: {reason or 'healthy'}")
     return int(any(failures.values()))
@@ -68,25 +63,13 @@ def _http(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
 
 
 def _grpc(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
-    trusted = _read_certificate(ca)
-    while True:
-        reason = _grpc_once(url, trusted, timeout_s)
-        previous, trusted = trusted, _read_certificate(ca)
-        if not reason or trusted == previous:  # else the certificate was replaced during the check: check again
-            return reason
-
-
-def _read_certificate(ca: Path | None) -> bytes | None:
-    try:
-        return ca.read_bytes() if ca is not None else None
-    except OSError as error:
-        raise UserError(f"cannot read the certificate ({error}): give --ca a readable file") from error
-
-
-def _grpc_once(url: SplitResult, trusted: bytes | None, timeout_s: float) -> str:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+    try:
+        trusted = ca.read_bytes() if ca is not None else None
+    except OSError as error:
+        raise UserError(f"cannot read the certificate ({error}): give --ca a readable file") from error
     target, direct = f"{url.hostname}:{url.port}", [("grpc.enable_http_proxy", 0)]  # as for http://
     if url.scheme == "grpcs":
         channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted), direct)

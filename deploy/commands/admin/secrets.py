@@ -19,14 +19,13 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from actors.errors import UserError
 from actors.types.names import NAME_RULE, is_name
-from deploy.commands.admin.certificate import general_names, is_good_for, is_pair, self_signed
+from deploy.commands.admin.certificate import general_names, is_good_for, self_signed
 
 ROLES = ("learner", "actor", "reader", "monitor")
 ANY_RUN = "*"  # a pattern of Redis
@@ -70,23 +69,16 @@ def write_secrets(folder: Path, hosts: Sequence[str], run: str = ANY_RUN) -> lis
         folder.mkdir(parents=True, exist_ok=True)
         for name, mode in TOKEN_FILES.items():
             if not (folder / name).exists():
-                _write(folder / name, secrets.token_hex(32).encode() + b"\n", mode)
+                _write({folder / name: (secrets.token_hex(32).encode() + b"\n", mode)})
                 made.append(name)
         users = _users(folder, run).encode()
         if not (folder / "users.acl").exists() or (folder / "users.acl").read_bytes() != users:
-            _write(folder / "users.acl", users, PUBLIC)
+            _write({folder / "users.acl": (users, PUBLIC)})
             made.append("users.acl")
         certificate, key = folder / "serve.crt", folder / "serve.key"
-        if not (
-            certificate.exists()
-            and key.exists()
-            and is_good_for(certificate.read_bytes(), hosts)
-            and is_pair(certificate.read_bytes(), key.read_bytes())
-        ):
+        if not (certificate.exists() and key.exists() and is_good_for(certificate, key, hosts)):
             pair = self_signed(hosts)
-            with _staged(key, pair.key, PRIVATE) as new_key, _staged(certificate, pair.certificate, PUBLIC) as new:
-                new_key.replace(key)
-                new.replace(certificate)
+            _write({key: (pair.key, PRIVATE), certificate: (pair.certificate, PUBLIC)})
             made += ["serve.key", "serve.crt"]
     except OSError as error:
         raise UserError(
@@ -114,7 +106,7 @@ def share_secrets(folder: Path, services: Path) -> list[str]:
                     continue
                 data = (folder / name).read_bytes()
                 if not copy.exists() or copy.read_bytes() != data:
-                    _write(copy, data, mode)
+                    _write({copy: (data, mode)})
                     changed.append(f"{service}/{name}")
     except OSError as error:
         raise UserError(f"cannot write secrets to {error.filename} ({error.strerror})") from error
@@ -131,24 +123,21 @@ def _users(folder: Path, run: str) -> str:
     return text
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a file atomically; it is never more readable than `mode`."""
-    with _staged(path, data, mode) as partial:
-        partial.replace(path)
-
-
-@contextmanager
-def _staged(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """Write the content of `path` to a temporary file next to it. Removes that file at the end if it is still there."""
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
+def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Write files with their permissions, all or none of them. None is ever more readable than its permissions."""
+    partials = {path.with_name(path.name + ".partial"): path for path in contents}
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.chmod(mode)
-        yield partial
+        for partial, path in partials.items():
+            data, mode = contents[path]
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.chmod(mode)
+        for partial, path in partials.items():
+            partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        for partial in partials:
+            partial.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from ray._common.utils import get_default_ray_temp_dir
 from ray._private import ray_constants, worker
 
 from deploy.config.schema import Config
-from deploy.launch.machine import cores
+from deploy.launch.prepare import cores
 from deploy.launch.signals import own_signals
 
 FOLDER_LIMIT = 39  # its sockets have names of up to 64 characters below it, and sun_path holds 103 on macOS

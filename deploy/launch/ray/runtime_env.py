@@ -1,23 +1,17 @@
-"""Build Ray's `runtime_env`: the code and packages that a run uploads to a cluster."""
+"""Build Ray's `runtime_env`: the code that a run uploads to a cluster."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Any
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from actors.errors import UserError
 from deploy.config.schema import Config
 
 OURS = ("actors", "learner", "deploy", "tamiyo")
-NOT_SHIPPED = ("ray",)  # the cluster has it, in the same version
 
 
 def runtime_env(config: Config) -> dict[str, Any]:
@@ -25,31 +19,7 @@ def runtime_env(config: Config) -> dict[str, Any]:
     if config.run.ship == "image":
         return {}
     modules = [_module_path(name) for name in (*OURS, *sorted(set(_user_modules(config)) - set(OURS)))]
-    environment: dict[str, Any] = {"py_modules": modules, "excludes": ["__pycache__"]}
-    if config.run.ship == "pins":
-        environment["pip"] = {"packages": pins(), "pip_check": False}
-    return environment
-
-
-def pins() -> list[str]:
-    """Return all direct and indirect dependencies in their installed versions: `name==version`, sorted."""
-    found: dict[str, str] = {}
-    seen: set[tuple[str, str]] = set()
-    pending = [("tamiyo", "")]  # (package, extra)
-    while pending:
-        name, extra = pending.pop()
-        if (name, extra) in seen or name in NOT_SHIPPED:
-            continue
-        seen.add((name, extra))
-        try:
-            package = distribution(name)
-        except PackageNotFoundError:  # not needed on this platform
-            continue
-        found[name] = Version(package.version).public  # without a local version such as +cu130, which no index has
-        for needed in map(Requirement, package.requires or []):
-            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                pending += [(canonicalize_name(needed.name), e) for e in ("", *needed.extras)]
-    return [f"{name}=={version}" for name, version in sorted(found.items()) if name != "tamiyo"]
+    return {"py_modules": modules, "excludes": ["__pycache__"]}
 
 
 def _user_modules(config: Config) -> Iterator[str]:

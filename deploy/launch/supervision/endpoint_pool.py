@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,12 +52,6 @@ class EndpointPool:
         self.restarts += 1
         self._note(f"the endpoint ended with status {status} and is restarted; its log is endpoint.log")
         self._process = self._start()
-
-    def autoscale(self, free_resources: Callable[[], Mapping[str, float]]) -> None:
-        """Do nothing; there is one endpoint."""
-
-    def release_one(self) -> None:
-        """Do nothing; the endpoint reserves no resources."""
 
     def stop(self, at_once: bool = False) -> None:
         """Stop the endpoint, which ships its last episodes."""

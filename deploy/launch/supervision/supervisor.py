@@ -14,23 +14,24 @@ from pathlib import Path
 
 import ray
 
-from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
 from actors.workers.placement import learner_gpus, node_gpus
 from actors.workers.worker_pool import UNPLACED_S, WorkerPool
+from deploy.config.schema import Config
 from deploy.launch.comparison import Comparison
+from deploy.launch.process_settings import acting, actors_redis, learner_settings
 from deploy.launch.ray.local_ray import ray_has_ended
 from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
 from deploy.launch.supervision.monitor import RunMonitor
-from deploy.report.progress import ProgressSnapshot
+from deploy.report.numbers import number
+from deploy.report.progress import clock
 from learner.run.checkpoint import LearnerProgress
-from learner.service import LearnerSettings, LearnerStatus
+from learner.service import LearnerStatus
 
 TICK_S = 0.1
-HISTORY_POINTS = 400  # approximate length of the return history in a snapshot
 
 
 class Phase(StrEnum):
@@ -47,35 +48,12 @@ FINISHED = (Phase.DONE, Phase.STOPPED, Phase.FAILED)
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """Everything that a supervisor needs to run a training."""
-
-    name: str
-    acting: ActingConfig
-    learner: LearnerSettings
-    reference_episodes: int
-    actors_redis: str = field(repr=False)  # may hold a password
-    external: bool = False  # environments play at an endpoint, instead of actors
-    on_cluster: bool = False  # which may grow
-
-    @property
-    def run_dir(self) -> Path:
-        """The run folder."""
-        return Path(self.learner.run_dir)
-
-    @property
-    def hosts(self) -> bool:
-        """Whether the run trains on seed hosts rather than a Gymnasium environment."""
-        return not (self.acting.gym.id or self.external)
-
-
-@dataclass(frozen=True)
 class RunStatus:
     """The status of a run at one moment."""
 
     phase: Phase
     run_dir: str
-    snapshot: ProgressSnapshot
+    progress: str  # one line
     notes: list[str] = field(default_factory=list)  # log lines that the caller has not seen
     notes_total: int = 0  # number of all log lines so far
     error: str = ""  # one line; only in Phase.FAILED
@@ -85,34 +63,34 @@ class RunStatus:
 class Supervisor:
     """Supervises a run from the moment it is created: `poll` its status, `stop` it, and `close` it at the end."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
+    def __init__(self, config: Config, run_dir: Path) -> None:
+        """Start a run with these settings, which have its name, in its folder."""
+        self._run_dir, self._acting = run_dir.absolute(), acting(config)
+        self._settings = s = learner_settings(config, run_dir.resolve())
+        self._reference_episodes = config.run.reference_episodes
         self._notes: list[str] = []
         self._stop, self._at_once = threading.Event(), threading.Event()
         self._saved = True
         self._phase = Phase.TRAINING
         self._error = ""
-        self._curves: dict[str, list[float]] = {"return_mean": [], "reward_mean": []}
-        self._metrics: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}  # the newest of each
+        self._updates = 0  # since the supervisor has started
         self._progress = LearnerProgress()
-        self._began_s = time.monotonic()
-        self._warned_about_cpus = False
-        self._up_s, self._made_room = self._began_s, False
-        s = plan.learner
+        self._began_s = self._up_s = time.monotonic()
+        self._warned_about_cpus = self._made_room = False
         # The learner is created first, so that actors cannot take its resources.
         nodes = node_gpus()
-        gpus = learner_gpus(s.config.device, plan.acting.actors, nodes, plan.on_cluster)
-        if s.config.device == "auto" and not gpus and any(nodes):
+        gpus = learner_gpus(config.learner.device, self._acting.actors, nodes, grows=bool(config.run.address))
+        if config.learner.device == "auto" and not gpus and any(nodes):
             self._notes.append("the actors reserve all GPUs: the learner runs on the CPU")
         self._learner = LearnerActor(s, gpus, self._notes.append)
+        name, redis = self._run_dir.name, actors_redis(config)
         self._pool: WorkerPool | EndpointPool
-        if plan.external:
-            self._pool = EndpointPool(plan.run_dir, plan.actors_redis, self._notes.append)
+        if config.external.spaces:
+            self._pool = EndpointPool(run_dir, redis, self._notes.append)
         else:
-            self._pool = WorkerPool(
-                plan.acting, plan.name, s.seed, plan.actors_redis, s.namespace, self._notes.append, gpus, s.run_dir
-            )
-        self._reporter = RayMetrics("supervisor", plan.name)
+            self._pool = WorkerPool(self._acting, name, s.seed, redis, s.namespace, self._notes.append, gpus, s.run_dir)
+        self._reporter = RayMetrics("supervisor", name)
         self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
@@ -124,9 +102,7 @@ class Supervisor:
         """
         total = len(self._notes)
         notes = self._notes[notes_seen if notes_seen <= total else 0 : total]
-        return RunStatus(
-            self._phase, self.plan.learner.run_dir, self._snapshot(), notes, total, self._error, self._saved
-        )
+        return RunStatus(self._phase, str(self._run_dir), self._progress_line(), notes, total, self._error, self._saved)
 
     def stop(self) -> None:
         """Ask the run to write a checkpoint and stop; the phase then becomes STOPPED."""
@@ -159,7 +135,7 @@ class Supervisor:
 
     def _keep_traceback(self) -> str:
         """Write the traceback to the run folder. Returns where it is."""
-        trace = self.plan.run_dir / "error.txt"
+        trace = self._run_dir / "error.txt"
         try:
             trace.write_text(traceback.format_exc())
         except OSError as error:
@@ -185,12 +161,11 @@ class Supervisor:
         return not stopped
 
     def _compare(self) -> None:
-        plan, s = self.plan, self.plan.learner
         Comparison(
-            run_dir=plan.run_dir,
-            acting=plan.acting,
-            seed=s.seed,
-            episodes=plan.reference_episodes,
+            run_dir=self._run_dir,
+            acting=self._acting,
+            seed=self._settings.seed,
+            episodes=self._reference_episodes,
             elapsed_s=self._progress.elapsed_s,
             note=self._notes.append,
             stop=self._stop.is_set,
@@ -201,6 +176,8 @@ class Supervisor:
 
         A learner that lost its machine has priority: if it finds no other place in time, an actor is removed for it.
         """
+        if isinstance(self._pool, EndpointPool):  # it reserves nothing
+            return
         now = time.monotonic()
         if self._learner.up:
             self._up_s, self._made_room = now, False
@@ -213,17 +190,16 @@ class Supervisor:
         if status.progress is not None:
             self._progress = status.progress
         self._notes += status.new_notes
+        self._updates += len(status.new_metrics)
         for metrics in status.new_metrics:
-            self._metrics = metrics
-            for name, curve in self._curves.items():
-                curve += [metrics[name]] if name in metrics else []
+            self._metrics |= metrics
 
     def _warn_about_cpus(self) -> None:
         """Warn once if the cluster stays too small, since it may still be growing while the run starts."""
         if self._warned_about_cpus or time.monotonic() - self._began_s < UNPLACED_S:
             return
         self._warned_about_cpus = True
-        actors = self.plan.acting.actors.at_least
+        actors = self._acting.actors.at_least
         have, needed = ray.cluster_resources().get("CPU", 0.0), actors + 1
         if have < needed:
             self._notes.append(
@@ -234,30 +210,22 @@ class Supervisor:
     def _counts(self) -> dict[str, float]:
         return self._pool.counts() | {"learner_restarts": self._learner.restarts}
 
-    def _snapshot(self) -> ProgressSnapshot:
-        c, p = self.plan.learner.config, self._progress
+    def _progress_line(self) -> str:
+        c, p, m, pool = self._settings.config, self._progress, self._metrics, self._pool
         now = time.monotonic()
         elapsed_s = now - (self._learner.began_s or now)
-        remaining = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
-        returns, rewards = self._curves.values()
-        if rewards:
-            remaining.append((c.updates - p.update) * elapsed_s / len(rewards))
-        shown = returns or rewards
-        return ProgressSnapshot(
-            update=p.update,
-            updates_total=c.updates,
-            elapsed_s=elapsed_s,
-            max_seconds=c.max_seconds,
-            episodes=p.episodes_trained,
-            episodes_per_s=self._metrics.get("episodes_per_s", 0.0),
-            return_mean=shown[-1] if shown else None,
-            return_history=shown[:: -1 - len(shown) // HISTORY_POINTS][::-1],
-            per_step=not returns,
-            policy_lag=self._metrics.get("policy_lag_mean", 0.0),
-            queue_depth=int(self._metrics.get("queue_depth", 0)),
-            actors_alive=self._pool.alive,
-            actors_total=self._pool.size,
-            restarts=self._pool.restarts + self._learner.restarts,
-            eta_s=min(remaining) if remaining else None,
-            unit="points" if self.plan.hosts else "",
+        left = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
+        if self._updates:
+            left.append((c.updates - p.update) * elapsed_s / self._updates)
+        gained = "return      -"
+        if self._updates:  # until the first episode ends, there is no return
+            name = "return" if "return_mean" in m else "reward/step"
+            gained = f"{name} {number(m.get('return_mean', m['reward_mean'])):>6}"
+        restarts = pool.restarts + self._learner.restarts
+        return (
+            f"{clock(elapsed_s)}  update {p.update}/{c.updates}  {gained}  episodes {p.episodes_trained} "
+            f"({m.get('episodes_per_s', 0.0):.1f}/s)  lag {m.get('policy_lag_mean', 0.0):.1f}  "
+            f"queue {m.get('queue_depth', 0):.0f}  actors {pool.alive}/{pool.size}"
+            + (f" ({restarts} restarted)" if restarts else "")
+            + (f"  eta {clock(min(left))}" if left else "")
         )

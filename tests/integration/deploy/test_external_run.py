@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,11 @@ import pytest
 
 from actors.config import QueueConfig
 from actors.transport.redis import connect
+from deploy.config.flags import parse
+from deploy.config.yaml import to_yaml
 from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.run.checkpoint import load_checkpoint
-from tests.support.launching import rows, tamiyo
+from tests.support.launching import rows, running, tamiyo
 from tests.support.serving.node import ROOT, install
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -25,31 +26,34 @@ tamiyo.serve_env(gymnasium.make("CartPole-v1"), sys.argv[1])
 """
 
 
+def flags(folder: Path, **changes: object) -> list[str]:
+    """Settings of a run with the spaces of CartPole, whose endpoint is the socket `e` in the folder."""
+    spaces = folder / "spaces.json"
+    spaces.write_text('{"observation_size": 4, "actions": [2]}')
+    settings: dict[str, object] = {
+        "env": "external", "spaces": spaces, "external.listen": f"unix:{folder / 'e'}", "run.root": folder,
+        "learner.batch_episodes": 4,
+    }  # fmt: skip
+    settings |= {name.replace("__", "."): value for name, value in changes.items()}
+    return [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     node = install(tmp_path, "@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
-    spaces, address = tmp_path / "spaces.json", f"unix:{tmp_path / 'e'}"  # a free TCP port could be taken meanwhile
-    spaces.write_text('{"observation_size": 4, "actions": [2]}')
-    flags = {
-        "--spaces": spaces, "--external.listen": address, "--run.root": tmp_path, "--run.name": "cart",
-        "--learner.updates": 3, "--learner.batch_episodes": 4, "--learner.batch_steps": 256,
-        "--external.max_segment_steps": 16,
-    }  # fmt: skip
-    command = ["--env", "external", *(str(part) for pair in flags.items() for part in pair)]
     shutil.copy(ROOT / "examples/external/cartpole.js", node)
+    address, short = f"unix:{tmp_path / 'e'}", {"external__max_segment_steps": 16}
+    command = flags(tmp_path, run__name="cart", learner__updates=3, learner__batch_steps=256, **short)
+    script = ["node", str(node / "cartpole.js"), str(ROOT / "proto"), address, "100000"]
     with tamiyo(tmp_path, "train", *command) as run:
-        clients = [
-            subprocess.Popen([sys.executable, "-c", CLIENT, address], cwd=ROOT, stderr=subprocess.DEVNULL),
-            subprocess.Popen(["node", "cartpole.js", str(ROOT / "proto"), address, "100000"], cwd=node,
-                             stdout=(tmp_path / "node.out").open("wb"), stderr=subprocess.DEVNULL),
-        ]  # fmt: skip
-        try:
+        run.wait_for((tmp_path / "e").exists, 120)
+        with (
+            running(tmp_path, script, {}) as in_node,
+            running(tmp_path, [sys.executable, "-c", CLIENT, address], {}),
+        ):
             assert run.wait(200) == 0, run.out + run.err
-        finally:
-            for client in clients:
-                client.kill()
-                client.wait()
+            played = [json.loads(line) for line in in_node.out.splitlines()]
         assert run.err == ""
         assert run.left() == []
     folder = tmp_path / "cart"
@@ -60,7 +64,6 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
         assert m["dead_lettered"] == 0
     assert {e["end_reason"] for e in episodes} == {"environment", "cut"}
     assert {e["episode_id"].split("/")[1] for e in episodes} == {"external"}
-    played = [json.loads(line) for line in (tmp_path / "node.out").read_text().splitlines()]
     assert len(played) > 1
     assert all(p["return"] == p["steps"] >= 8 for p in played)
     assert json.loads(load_checkpoint(folder).weights.architecture)["spaces"]["base_size"] == 4
@@ -76,34 +79,24 @@ def second_trained(folder: Path) -> bool:
 @pytest.mark.timeout(240)
 def test_the_endpoint_of_tamiyo_actors_serves_a_separate_learner(tmp_path: Path) -> None:
     """The learner and the endpoint are processes of their own; either is started again without losing the count."""
-    spaces, address = tmp_path / "spaces.json", f"unix:{tmp_path / 'e'}"
-    spaces.write_text('{"observation_size": 4, "actions": [2]}')
-    flags = {
-        "--env": "external", "--spaces": spaces, "--external.listen": address, "--run.root": tmp_path,
-        "--run.name": "apart", "--learner.updates": 10_000, "--learner.batch_episodes": 4, "--learner.batch_steps": 64,
-    }  # fmt: skip
-    common = [str(part) for pair in flags.items() for part in pair]
-    folder = tmp_path / "apart"
-    with EmbeddedRedis() as server, tamiyo(tmp_path, "learner", *common, "--redis", server.url) as learner:
-        errors = (tmp_path / "client.err").open("wb")
-        client = subprocess.Popen([sys.executable, "-c", CLIENT, address], cwd=ROOT, stderr=errors)
-        try:
-            with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as first:
-                learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
-                first.process.send_signal(signal.SIGTERM)
-                assert first.wait(30) == 0, first.out + first.err
-                assert "endpoint: stopped; 0 episodes unsent" in first.out
-                assert first.left() == []
-            with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as second:
-                learner.wait_for(lambda: second_trained(folder), 90)
-                assert second.process.poll() is None
-                assert second.err == ""
-                learner.process.send_signal(signal.SIGTERM)
-                assert learner.wait(30) == 130, learner.out + learner.err
-        finally:
-            client.kill()
-            client.wait()
-        assert not (tmp_path / "client.err").read_text()  # it went on through the restart
+    common = flags(tmp_path, run__name="apart", learner__updates=10_000, learner__batch_steps=64)
+    folder, client = tmp_path / "apart", [sys.executable, "-c", CLIENT, f"unix:{tmp_path / 'e'}"]
+    with (
+        EmbeddedRedis() as server,
+        tamiyo(tmp_path, "learner", *common, "--redis", server.url) as learner,
+        running(tmp_path, client, {}) as playing,
+    ):
+        with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as first:
+            learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
+            assert first.end(30) == 0, first.out + first.err
+            assert "endpoint: stopped; 0 episodes unsent" in first.out
+            assert first.left() == []
+        with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as second:
+            learner.wait_for(lambda: second_trained(folder), 90)
+            assert second.process.poll() is None
+            assert second.err == ""
+            assert learner.end(30) == 130, learner.out + learner.err
+        assert not playing.err  # it went on through the restart
         transport = connect(server.url, QueueConfig(), "apart")
         ledger = transport.ledger()
         transport.close()
@@ -116,61 +109,19 @@ def test_the_endpoint_of_tamiyo_actors_serves_a_separate_learner(tmp_path: Path)
         assert m.get("ratio_error", 0.0) < 1e-4
 
 
-@pytest.mark.long
-@pytest.mark.timeout(200)
-def test_the_endpoint_ends_with_a_killed_run(tmp_path: Path) -> None:
-    spaces, socket_path = tmp_path / "spaces.json", tmp_path / "e"
-    spaces.write_text('{"observation_size": 4, "actions": [2]}')
-    flags = ["--spaces", str(spaces), "--external.listen", f"unix:{socket_path}", "--run.root", str(tmp_path)]
-    with tamiyo(tmp_path, "train", "--env", "external", *flags) as run:
-        run.wait_for(socket_path.exists, 120.0)
-        (endpoint,) = [p for p in run.relatives() if "deploy.launch.endpoint" in p.cmdline()]
-        assert not any("redis" in part for part in endpoint.cmdline())  # the URL of the store has a password
-        run.process.kill()
-        endpoint.wait(30)
-
-
-def test_a_stopped_endpoint_exits_with_0(tmp_path: Path) -> None:
-    """As `tamiyo train` stops it, and when the process that started it ends."""
-    spaces = tmp_path / "spaces.json"
-    spaces.write_text('{"observation_size": 4, "actions": [2]}')
-    listen = f"unix:{tmp_path / 'e'}"
-    (tmp_path / "config.yaml").write_text(f"run: {{name: x}}\nexternal: {{spaces: {spaces}, listen: '{listen}'}}\n")
-    with EmbeddedRedis() as server:
-        for stop in (subprocess.Popen.terminate, lambda process: process.stdin.close()):
-            command = [sys.executable, "-m", "deploy.launch.endpoint", str(tmp_path)]
-            with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write(f"{server.url}\n".encode())
-                process.stdin.flush()
-                assert b"environments play at" in process.stdout.readline()
-                stop(process)
-                assert process.wait(30) == 0
-                assert process.stdout.read() == b"endpoint: stopped; 0 episodes unsent\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "is not valid JSON"),
-        ("{}", "does not describe spaces"),
-        ('{"observation_size": 0, "actions": [2]}', "sizes must be positive integers"),
-        ('{"observation_size": 2, "actions": []}', "sizes must be positive integers"),
-        (None, "No such file or directory"),
-    ],
-)
-def test_bad_spaces_give_one_line(tmp_path: Path, text: str | None, words: str) -> None:
-    path = tmp_path / "spaces.json"
-    if text is not None:
-        path.write_text(text)
-    with tamiyo(tmp_path, "train", "--env", "external", "--spaces", str(path), "--run.root", str(tmp_path)) as run:
-        assert run.wait() == 2
-        assert len(run.err.splitlines()) == 1
-        assert words in run.err
-
-
-def test_external_needs_spaces(tmp_path: Path) -> None:
-    with tamiyo(tmp_path, "train", "--env", "external") as run:
-        assert run.wait() == 2
-        assert run.err == "tamiyo: error: --env external needs --spaces FILE.json: the spaces of your environment\n"
+def test_the_endpoint_stops_when_its_parent_ends(tmp_path: Path) -> None:
+    config = parse("train", flags(tmp_path, run__name="x"), resumable=True).config
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    command = [sys.executable, "-m", "deploy.launch.endpoint", str(tmp_path)]
+    with (
+        EmbeddedRedis() as server,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{server.url}\n".encode())
+        process.stdin.flush()
+        assert b"environments play at" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(30) == 0
+        assert process.stdout.read() == b"endpoint: stopped; 0 episodes unsent\n"

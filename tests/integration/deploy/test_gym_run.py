@@ -105,7 +105,6 @@ def test_an_interrupted_run_closes_its_environments(tmp_path: Path) -> None:
     flags = run_of(tmp_path, "Simulated", gym__kwargs=f"folder={folder}", learner__updates="1000")
     with tamiyo(tmp_path, "train", *flags) as run:
         run.wait_for(lambda: len(list(folder.glob("open-*"))) > 8, 90.0)
-        run.process.send_signal(signal.SIGINT)
-        assert run.wait(60) == 130
+        assert run.end(60, signal.SIGINT) == 130
     opened, closed = ({p.name.split("-", 1)[1] for p in folder.glob(f"{word}-*")} for word in ("open", "closed"))
     assert opened == closed

@@ -39,8 +39,8 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
 def in_lock_step(run_dir: Path, server: EmbeddedRedis, namespace: str) -> None:
     """A learner in a thread; an actor that samples a batch whenever there are new weights."""
     run_dir.mkdir()
-    config = parse("train", [*FLAGS, "--run.name", namespace], resumable=True).config
-    service = LearnerService(learner_settings(config, run_dir, server.url))
+    config = parse("train", [*FLAGS, "--run.name", namespace, "--redis", server.url], resumable=True).config
+    service = LearnerService(learner_settings(config, run_dir))
     service.start()
     worker = RolloutWorker(WorkerSettings(acting(config), 0, namespace, config.run.seed, server.url, namespace))
     for _ in range(UPDATES):
@@ -70,15 +70,3 @@ def test_it_has_the_numbers_of_an_actor_and_a_learner_in_lock_step(
     assert own == apart
     ours, theirs = (load_checkpoint(tmp_path / name).weights.tensors for name in ("own", "apart"))
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours | theirs)
-
-
-def test_what_needs_other_processes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (["--redis", "redis://127.0.0.1:1"], ["--address", "auto"]):
-        assert main(["train", "--in-process", *flags, "--run.root", str(tmp_path)]) == 2
-        assert "leave out --redis, --address and --spaces" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_other_commands_have_no_such_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["learner", "--in-process", "--redis", "redis://127.0.0.1:1"]) == 2
-    assert "--in-process" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -33,19 +32,15 @@ def test_actors_can_join_and_leave_during_training(tmp_path: Path) -> None:
                 learner.wait_for(lambda: len(trained()) == 2, 120.0)
                 before = {who: len(seeds) for who, seeds in trained().items()}
                 learner.wait_for(lambda: all(len(trained()[who]) > n + 4 for who, n in before.items()))
-                first.process.send_signal(signal.SIGTERM)
-                assert first.wait(15) in (0, 130)
+                assert first.end(15) in (0, 130)
                 (staying,) = [who for who in trained() if who != min(before)]
                 left = len(trained()[staying])
                 learner.wait_for(lambda: len(trained()[staying]) > left + 8)
-                second.process.send_signal(signal.SIGTERM)
-                assert second.wait(15) in (0, 130)
+                assert second.end(15) in (0, 130)
             with tamiyo(tmp_path, "actors", *flags) as third:
                 learner.wait_for(lambda: len(trained()) == 3, 120.0)
-                third.process.send_signal(signal.SIGTERM)
-                third.wait(15)
-            learner.process.send_signal(signal.SIGTERM)
-            assert learner.wait(15) == 130
+                third.end(15)
+            assert learner.end(15) == 130
             assert learner.err == first.err == second.err == third.err == ""
         transport = connect(server.url, None, "joined")
         ledger = transport.ledger()

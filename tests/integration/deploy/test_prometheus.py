@@ -6,10 +6,9 @@ import json
 import re
 import secrets
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -21,7 +20,7 @@ import yaml
 from actors.serving.client.blocking import PolicyClient, PolicyError
 from actors.slots.spaces import seed_spaces
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.support.launching import Command, rows, small, tamiyo
+from tests.support.launching import Command, rows, running, small, tamiyo
 from tests.support.serving.servers import step_inputs
 
 PROMETHEUS = shutil.which("prometheus")
@@ -55,11 +54,9 @@ class Prometheus:
 
     @property
     def answers(self) -> bool:
-        try:
-            self.ask("1")
-        except OSError:
-            return False
-        return True
+        with suppress(OSError):
+            return bool(self.ask("1"))
+        return False
 
 
 @contextmanager
@@ -69,47 +66,30 @@ def prometheus(folder: Path, port: int, *targets: int) -> Iterator[Prometheus]:
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
     assert PROMETHEUS is not None
     flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb")
-    with (
-        (folder / "prometheus.log").open("w") as log,
-        subprocess.Popen([PROMETHEUS, *flags, f"--web.listen-address=127.0.0.1:{port}"], stderr=log) as process,
-    ):
-        try:
-            server = Prometheus(port)
-            deadline = time.monotonic() + 30
-            while not server.answers:
-                assert process.poll() is None, (folder / "prometheus.log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            yield server
-        finally:
-            process.terminate()
+    with running(folder, [PROMETHEUS, *flags, f"--web.listen-address=127.0.0.1:{port}"], {}) as process:
+        server = Prometheus(port)
+        process.wait_for(lambda: server.answers, 30)
+        yield server
 
 
-def panel_queries() -> dict[str, list[str]]:
-    """Of each panel, as Grafana would ask for this run."""
-    found = {}
+def queries() -> dict[str, list[str]]:
+    """Of each panel, as Grafana would ask for this run, and of each alert rule."""
+    found: dict[str, list[str]] = {}
     for path in FOLDER.glob("*.json"):
         for panel in json.loads(path.read_text())["panels"]:
-            for target in panel.get("targets", ()):
-                expr = target["expr"].replace("$run", RUN).replace("$__rate_interval", "15s")
-                assert "$" not in expr
-                found.setdefault(f"{path.stem}: {panel['title']}", []).append(expr)
-    return found
-
-
-def alert_queries() -> dict[str, list[str]]:
-    """Of each alert rule: they are about all runs."""
-    found = {}
+            asked = [
+                t["expr"].replace("$run", RUN).replace("$__rate_interval", "15s") for t in panel.get("targets", ())
+            ]
+            assert not any("$" in expr for expr in asked)
+            found.setdefault(f"{path.stem}: {panel['title']}", []).extend(asked)
     for path in ALERTS.glob("*.json"):
-        for group in json.loads(path.read_text())["groups"]:
-            for rule in group["rules"]:
-                found[f"alert: {rule['title']}"] = [q["model"]["expr"] for q in rule["data"] if "expr" in q["model"]]
+        for rule in (rule for group in json.loads(path.read_text())["groups"] for rule in group["rules"]):
+            found[f"alert: {rule['title']}"] = [q["model"]["expr"] for q in rule["data"] if "expr" in q["model"]]
     return found
 
 
 def without_data(server: Prometheus) -> list[str]:
-    wanted = panel_queries() | alert_queries()
-    return [f"{title}: {expr}" for title, asked in wanted.items() for expr in asked if not server.ask(expr)]
+    return [f"{title}: {expr}" for title, asked in queries().items() for expr in asked if not server.ask(expr)]
 
 
 def use(serve: Command) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,30 +14,19 @@ from actors.config import QueueConfig
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import find_server
 from learner.run.checkpoint import load_checkpoint
-from tests.support.launching import rows, small, tamiyo
+from tests.support.launching import rows, running, small, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 PASSWORD = "a-word-for-tests"
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[int]:
+def server(tmp_path: Path, free_port: int) -> Iterator[int]:
     """The port of a Redis server on loopback with a password."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    settings = ["--port", str(port), "--bind", "127.0.0.1", "--requirepass", PASSWORD, "--save", "", "--dir"]
-    with subprocess.Popen([str(find_server()), *settings, str(tmp_path)], stdout=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 10
-            while time.monotonic() < deadline:
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.05)
-            yield port
-        finally:
-            process.kill()
+    settings = ["--port", str(free_port), "--bind", "127.0.0.1", "--requirepass", PASSWORD, "--save", "", "--dir"]
+    with running(tmp_path, [str(find_server()), *settings, str(tmp_path)], {}) as process:
+        process.wait_for(lambda: "Ready to accept connections" in process.out, 10)
+        yield free_port
 
 
 @pytest.mark.long
@@ -58,10 +45,7 @@ def test_learner_and_actors_train_together_and_stop_on_request(tmp_path: Path, s
             assert second.err.splitlines() == [second.err.strip()]
             assert "a learner is training run 'apart' already" in second.err
         for command, codes in ((learner, {130}), (fleet, {0, 130})):
-            asked = time.monotonic()
-            command.process.send_signal(signal.SIGTERM)
-            assert command.wait(10) in codes, command.out + command.err
-            assert time.monotonic() - asked < 10
+            assert command.end(10) in codes, command.out + command.err
             assert command.err == ""
             assert command.left() == []
     assert "checkpoint in" in learner.out
@@ -85,8 +69,7 @@ def test_one_ctrl_c_stops_a_learner_whose_redis_server_hangs(tmp_path: Path, ser
         learner.wait_for(lambda: "waiting for episodes" in learner.out)
         process.suspend()
         time.sleep(1.0)  # a request that is under way
-        learner.process.send_signal(signal.SIGINT)
-        assert learner.wait(30) == 130, learner.out + learner.err
+        assert learner.end(30, signal.SIGINT) == 130, learner.out + learner.err
         assert learner.err == ""
         assert "did not stop in time" in learner.out
         assert learner.left() == []
@@ -105,8 +88,7 @@ def test_a_learner_service_resumes_its_run_and_stays_up_when_finished(tmp_path: 
         for updates in (2, 4):
             with tamiyo(tmp_path, "learner", *flags(updates, "--run.service"), **secret) as learner:
                 learner.wait_for(lambda running=learner: "serving metrics until stopped" in running.out, 120)  # type: ignore[misc]
-                learner.process.send_signal(signal.SIGTERM)
-                assert learner.wait(10) == 0, learner.out + learner.err
+                assert learner.end(10) == 0, learner.out + learner.err
         with tamiyo(tmp_path, "learner", *flags(4), **secret) as refused:
             assert refused.wait() == 2
             assert "already holds a run" in refused.err

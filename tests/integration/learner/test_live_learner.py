@@ -10,7 +10,7 @@ import pytest
 from actors.errors import UserError
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import EmbeddedRedis
-from deploy.launch.live_learner import refuse_second_learner
+from deploy.launch.ownership import refuse_second_learner
 from tests.support.learning.toy_learner import make_learner
 
 

@@ -17,7 +17,6 @@ from grafana_foundation_sdk.models.alerting import Rule
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
-from deploy.cli import main
 from learner.metric_warnings import LAG_KL
 
 ROOT = Path(__file__).parents[3]
@@ -47,15 +46,6 @@ def asked(panel: dict[str, Any]) -> list[Metric]:
         (metric,) = [m for base, m in DECLARED.items() if base + SUFFIX[m.kind] == name]
         found.append(metric)
     return found
-
-
-def test_the_command_copies_dashboards_and_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    boards, alerts = tmp_path / "boards", tmp_path / "alerts"
-    assert main(["dashboards", str(boards), "--alerts", str(alerts)]) == 0
-    assert {p.name for p in boards.iterdir()} == {f"{name}.json" for name in NAMES}
-    assert rules(alerts) == rules()
-    assert main(["dashboards", str(boards / "training.json")]) == 2
-    assert "give another folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,14 +92,6 @@ def test_every_panel_has_a_title_and_the_registered_units_and_descriptions() -> 
             unit = panel["options"]["yAxis"]["unit"]
         rate = "/s" if "rate(" in panel["targets"][0]["expr"] and first.kind == "counter" else ""
         assert unit == (units.get(first.unit + rate) or f"suffix: {first.unit}{rate}"), panel["title"]
-
-
-def test_series_with_another_unit_use_the_right_axis() -> None:
-    (panel,) = [p for p in panels() if p["title"] == "Accuracy and parameters"]
-    assert panel["fieldConfig"]["defaults"]["unit"] == "suffix: points"
-    (override,) = panel["fieldConfig"]["overrides"]
-    assert override["matcher"] == {"id": "byFrameRefID", "options": panel["targets"][1]["refId"]}
-    assert {"id": "unit", "value": "percentunit"} in override["properties"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -94,27 +94,16 @@ def test_the_run_status_uses_declared_names_and_its_ledger_adds_up() -> None:
         lookup(name)
     terms = {name: value for name, value in status.items() if name.startswith("ledger/")}
     assert terms.pop("ledger/accepted") == sum(terms.values()) == 10
-    assert (status["actor_ledger/produced"], status["actor_ledger/accepted"], status["actor_ledger/unsent"]) == (
-        11,
-        10,
-        1,
-    )
+    assert [status[f"actor_ledger/{term}"] for term in ("produced", "accepted", "unsent")] == [11, 10, 1]
     assert (status["ledger_gap"], status["oldest_s"]) == (0, 2.5)
     assert status["wait_share/actor-bound"] == 0.5
     verdicts = {name for name, value in status.items() if name.startswith("bottleneck/") and value == 1}
     assert verdicts == {"bottleneck/actor-bound"}
     assert run_status(Ledger(), Health(now_s=0.0))[f"bottleneck/{BALANCED}"] == 1
-
-
-@pytest.mark.parametrize(
-    ("broken", "gap"),
-    [
-        (Ledger(accepted=10, trained=8, queued=1), 1),
-        (Ledger(accepted=1, trained=1, actors={("a", 1): ActorLedger(produced=1, accepted=3)}), 2),
-    ],
-)
-def test_a_ledger_that_does_not_add_up_has_a_gap(broken: Ledger, gap: int) -> None:
-    assert run_status(broken, Health(now_s=0.0))["ledger_gap"] == gap
+    wrong = ActorLedger(produced=1, accepted=3)
+    two = Ledger(accepted=1, trained=1, actors={("a", 1): wrong})
+    for broken, gap in ((Ledger(accepted=10, trained=8, queued=1), 1), (two, 2)):
+        assert run_status(broken, Health(now_s=0.0))["ledger_gap"] == gap
 
 
 def test_the_t_interval_matches_scipy() -> None:

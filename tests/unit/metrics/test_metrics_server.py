@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -44,16 +43,9 @@ def scrape(server: MetricsServer) -> str:
 
 
 def test_the_oldest_of_many_connections_give_way(server: MetricsServer) -> None:
-    threads = threading.active_count()
     connections = stuck(server, 3 * MAX_CONNECTIONS)
     assert "some_gauge 7.0" in scrape(server)
-    deadline = time.monotonic() + 5
-    while threading.active_count() > threads + MAX_CONNECTIONS:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
     assert [c.recv(1) for c in connections[:MAX_CONNECTIONS]] == [b""] * MAX_CONNECTIONS
-    for connection in connections:
-        connection.close()
 
 
 def test_a_connection_ends_in_time_also_if_it_trickles(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,5 +55,3 @@ def test_a_connection_ends_in_time_also_if_it_trickles(server: MetricsServer, mo
         trickle(connections[1])
     assert [c.recv(1) for c in (connections[0], connections[2], connections[3])] == [b""] * 3
     assert "some_gauge 7.0" in scrape(server)
-    for connection in connections:
-        connection.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 SLOW = (
+    "learner",
     "acting --endpoint",
     "env",
     "memory",
@@ -19,9 +20,7 @@ SLOW = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["learner", "transport", *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
-)
+@pytest.mark.parametrize("name", ["transport", *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)])
 def test_a_quick_run_has_the_common_output(name: str, tmp_path: Path) -> None:
     path, (module, *flags) = tmp_path / "result.json", name.split()
     command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", "--json", str(path), *flags]

@@ -7,16 +7,15 @@ import os
 import re
 import subprocess
 import sys
-import time
 import tomllib
-import zipfile
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from benchmarks.gpu import packages, report
+from benchmarks.gpu import report
 from benchmarks.gpu.packages import missing, normalized, required
 from benchmarks.gpu.runner import Outcome, run_step
 from benchmarks.gpu.steps import STEPS, TOTAL_S, Step
@@ -27,7 +26,8 @@ PROGRAM = """
 import json, pathlib, subprocess, sys, time
 print("left out: the moon")
 if sys.argv[1] == "child":
-    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(3); open({sys.argv[2]!r}, 'w').close()"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    pathlib.Path(sys.argv[2]).write_text(str(child.pid))
 if sys.argv[1] in ("hangs", "child"):
     time.sleep(60)
 if sys.argv[1] != "silent":
@@ -67,12 +67,10 @@ def test_a_step_that_fails_says_why(run: Any, what: str, why: str) -> None:
 
 
 def test_a_step_beyond_its_limit_ends_with_all_that_it_started_and_shows_where_it_was(run: Any, tmp_path: Path) -> None:
-    began, left_by_child = time.monotonic(), tmp_path / "left"
-    outcome = run("child", str(left_by_child), limit_s=1.5)
+    outcome = run("child", str(tmp_path / "child"), limit_s=1.5)
     assert outcome.status == "timed out"
     assert any("KeyboardInterrupt" in line for line in outcome.tail)
-    time.sleep(max(0.0, began + 5 - time.monotonic()))
-    assert not left_by_child.exists()
+    assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
 
 
 def test_failures_come_first_and_the_result_is_complete_only_at_the_end(run: Any, tmp_path: Path) -> None:
@@ -107,32 +105,10 @@ def test_tests_are_counted_and_the_first_failure_is_named(tmp_path: Path) -> Non
     assert "needs Ray" in outcome.left_out[0]
 
 
-def test_all_steps_fit_their_limit() -> None:
+def test_steps_fit_their_limit_and_missing_or_old_packages_are_found() -> None:
     assert sum(step.limit_s for step in STEPS) <= TOTAL_S
-
-
-def test_missing_and_old_packages_are_found() -> None:
     wanted = {"Some_Thing": "1.2", "other": "2.10", "third": "3"}
     assert missing(wanted, {"some-thing": "1.10.0rc1", "other": "2.9.5"}) == ["other", "third"]
-
-
-def test_packages_are_installed_from_a_folder_without_what_they_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels, target, info = tmp_path / "wheels", tmp_path / "target", "some_thing-1.5.dist-info"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheels / "some_thing-1.5-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("some_thing.py", "")
-        wheel.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: some_thing\nVersion: 1.5\nRequires-Dist: torch\n"
-        )
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
-    monkeypatch.setattr(packages, "packages_dir", lambda: target)
-    assert packages.install(["Some-Thing"], {"Some-Thing": "1.2"}, wheels) == ""
-    assert packages.installed()["some-thing"] == "1.5"
-    assert not (target / "torch").exists()
-    assert "absent>=1" in packages.install(["absent"], {"absent": "1"}, wheels)
 
 
 def test_the_requirements_are_complete_and_agree_with_the_package() -> None:
@@ -183,7 +159,7 @@ sys.exit(pytest.main(flags.split()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_steps_import_nothing_else_nor_do_the_cuda_tests() -> None:
     """Ray, in particular."""
     allowed = {normalized(name) for name in required()} | OF_TORCH | {"tamiyo"}
@@ -195,7 +171,7 @@ def test_the_steps_import_nothing_else_nor_do_the_cuda_tests() -> None:
     assert int(re.findall(r"(\d+)/\d+ tests collected", ended.stdout)[-1]) >= 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_gpu_every_step_says_so_and_nothing_is_installed(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     command = [sys.executable, "-c", "import sys, torch\nif torch.cuda.is_available(): sys.exit(9)"]

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from actors.env.tasks.measured import MEASURED, PRICE, Gain
 
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 def test_a_quick_run_reports_and_changes_nothing(tmp_path: Path) -> None:
     before = MEASURED.read_bytes()
     command = [sys.executable, "-m", "benchmarks.growth_pays", "--quick", "--json", str(tmp_path / "out.json")]

@@ -71,11 +71,14 @@ def test_every_public_name_can_be_imported_and_is_documented() -> None:
         assert f"::: tamiyo.{name}\n" in reference, f"docs/reference/api.md does not document {name}"
         if name not in NEEDS_AN_EXTRA:
             assert getattr(tamiyo, name) is not None
-    with pytest.raises(AttributeError, match="it exports "):
+    with pytest.raises(AttributeError, match="it exports PRESETS, Answer, AsyncClientEpisode"):
         _ = tamiyo.nothing
 
 
 def test_importing_tamiyo_loads_neither_torch_nor_ray() -> None:
-    code = "import sys, tamiyo; print([m for m in ('torch', 'ray', 'grpc') if m in sys.modules])"
+    code = (
+        "import sys, tamiyo; assert tamiyo.Config is type(tamiyo.PRESETS['quick']);"
+        "print([m for m in ('torch', 'ray', 'grpc') if m in sys.modules])"
+    )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert printed.stdout.strip() == "[]"

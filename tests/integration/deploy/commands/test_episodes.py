@@ -236,24 +236,6 @@ def test_imports_wait_for_room_in_the_learners_queue(run: Transport, ask: Any, t
     assert decode_episode(run.waiting(9)[-1].payload).task_id == "reported"
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["import", "missing"], "there is no file missing"),
-        (["import", "."], "holds no .episode files"),
-        (["export", "--out", "x", "--max", "0"], "--max is 0"),
-        (["move"], "'move' is no action"),
-    ],
-)
-def test_mistakes_give_one_line(
-    args: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["episodes", *args, "--redis", "redis://127.0.0.1:1/0"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
-
-
 def test_a_run_without_weights_is_refused(embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path) -> None:
     transport = connect(embedded_redis.url, None, namespace)
     transport.open_generation(-1, "learner")

@@ -14,7 +14,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from deploy import cli
 from deploy.commands.admin.certificate import self_signed
-from deploy.commands.admin.health import failure_reason
 from tests.support.composing import free_ports
 
 
@@ -80,32 +79,3 @@ def test_a_policy_server_is_well_while_it_serves(
     servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     (tmp_path / "serve.crt").write_bytes(self_signed(["127.0.0.1"]).certificate)
     assert cli.main(["health"]) == 1  # another's certificate
-
-
-@pytest.mark.parametrize("address", ["ftp://host:1/", "http://host/", "localhost:1"])
-def test_what_is_no_address_is_refused(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["health", address]) == 2
-    assert "is not a valid address" in capsys.readouterr().err
-
-
-def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delenv("TAMIYO_HEALTH", raising=False)
-    assert cli.main(["health"]) == 2
-    assert "TAMIYO_HEALTH" in capsys.readouterr().err
-
-
-def test_a_certificate_that_is_renewed_during_the_check_is_read_again(
-    policy: tuple[str, health.HealthServicer], tmp_path: Path
-) -> None:
-    """The server shows the new one already, and the check has read the one before it."""
-    address, _ = policy
-    renewed = (tmp_path / "serve.crt").read_bytes()
-
-    class Renewed(type(tmp_path)):  # type: ignore[misc]
-        def read_bytes(self) -> bytes:
-            return contents.pop(0) if len(contents) > 1 else contents[0]
-
-    contents = [self_signed(["localhost"]).certificate, renewed]
-    assert failure_reason(address, Renewed(tmp_path / "serve.crt"), 5.0) == ""
-    contents = [self_signed(["localhost"]).certificate]
-    assert "does not answer" in failure_reason(address, Renewed(tmp_path / "serve.crt"), 5.0)

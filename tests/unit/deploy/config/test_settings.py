@@ -65,7 +65,7 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
         ("learner: {updates: null}", "learner.updates is null: give an integer"),
         ("actors: {count: many}", "actors.count is 'many': give an integer or auto"),
         ("actors: {count: 1.5}", "actors.count is 1.5: give an integer or auto"),
-        ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: at least one actor is needed"),
+        ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: it must be at least 1"),
         ("learner: {device: tpu}", "learner.device is 'tpu': give one of auto, cpu, cuda"),
         ("env: {tasks: wine}", "env.tasks is 'wine': give a list"),
         ("env: {tasks: [1]}", "env.tasks[0] is 1: give a string"),
@@ -113,11 +113,6 @@ def test_sections_that_python_leaves_out_follow_the_environment() -> None:
         dataclasses.replace(BASE, gym=gym)
 
 
-def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
-        from_yaml(tmp_path / "nowhere.yaml", BASE)
-
-
 def test_passwords_are_neither_written_nor_printed() -> None:
     for url in ("redis://:s3cret@host:6379/0", "redis://me:s3cret@host:6379/0"):
         config = overlay(Config(), {"run": {"redis": url}})
@@ -133,23 +128,18 @@ def shown(config: Config) -> str:
     return console.file.getvalue()
 
 
-def test_summary_shows_every_field_and_marks_changed_values() -> None:
+def test_the_summary_shows_changed_values() -> None:
     text = shown(PRESETS["quick"])
-    for section in dataclasses.fields(Config):
-        for field in dataclasses.fields(getattr(BASE, section.name)):
-            assert f"{field.name}=" in text
-    assert "batch_episodes=32*" in text
-    assert "gae_lambda=0.97 " in text
+    assert "learner.batch_episodes=32 " in text
+    assert "gae_lambda" not in text
+    assert "learner.target_kl=null" in shown(overlay(BASE, {"learner": {"target_kl": None}}))
 
 
 @pytest.mark.parametrize(("core", "lr", "passes"), [("lstm", "0.00025", 1), ("feedforward", "0.0003", 10)])
-def test_what_null_stands_for_is_shown_and_recorded(core: str, lr: str, passes: int) -> None:
-    config = overlay(BASE, {"policy": {"core": core}, "learner": {"target_kl": None}})
-    text = shown(config)
-    for words in (f"lr={lr}", f"update_epochs={passes}", "chunk_length=whole episodes", "target_kl=no stop"):
-        assert words in text
-    written = to_yaml(config)
-    for line in (f"lr: {lr}", f"update_epochs: {passes}", "chunk_length: null  # whole episodes"):
+def test_what_null_stands_for_is_recorded(core: str, lr: str, passes: int) -> None:
+    written = to_yaml(overlay(BASE, {"policy": {"core": core}, "learner": {"target_kl": None}}))
+    nulls = ("chunk_length: null  # whole episodes", "target_kl: null  # no stop")
+    for line in (f"lr: {lr}", f"update_epochs: {passes}", *nulls):
         assert f"\n  {line}\n" in written
     assert "chunk_length: null  # whole segments" in to_yaml(
         overlay(PRESETS["general"], {"gym": {"id": "X"}, "learner": {"chunk_length": None, "burn_in": 0}})

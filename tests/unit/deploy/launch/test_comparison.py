@@ -24,7 +24,7 @@ from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
 from deploy.launch import comparison
 from deploy.launch.comparison import Comparison
-from deploy.report.page import headline, write_report
+from deploy.report.page import write_report
 from tests.support.env import gym_envs
 
 SOURCE = Provenance(0, 0, 1, 3)
@@ -65,8 +65,8 @@ def compare(
     (folder / "episodes.jsonl").touch()
     made = Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop)
     made.run(cast("WorkerPool | None", pool))
-    write_report(folder)
-    return json.loads((folder / "references.json").read_text()), headline(folder), notes
+    headline, _ = write_report(folder)
+    return json.loads((folder / "references.json").read_text()), headline, notes
 
 
 @pytest.mark.parametrize(("length", "cut_at"), [(7, 0), (39, 0), (130, 64), (0, 64)])
@@ -83,7 +83,7 @@ def test_a_constant_reward_makes_no_difference_at_any_length(
     assert references["cut_at"] == cut_at
     assert said.startswith("Learned does not beat random: +0.0 [0.0, 0.0] (95%, n=5 paired seeds)")
     assert ("Episodes were cut after 64 steps and count up to there." in said) == (cut_at > 0)
-    assert notes[0].startswith("training is complete; playing both policies for 1:00 at most")
+    assert notes[0].startswith("training is complete; comparing learned, random for 1:00 at most")
 
 
 def test_a_simulator_that_allows_one_instance_is_compared(tmp_path: Path) -> None:
@@ -159,23 +159,20 @@ def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: 
 
 
 def test_hosts_keep_their_comparison_if_the_example_episode_fails(tmp_path: Path) -> None:
-    rows = [{"seed": n, "task_id": "spirals", "return": 3.0 + n, "end_reason": "horizon", "growth_ratio": 1.0}
-            for n in range(20)]  # fmt: skip
-
     class Hosts(Pool):
         def __init__(self) -> None:
             pass
 
-        def play(self, player: str, seeds: Sequence[int], *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-            if player == "learned":
+        def play(self, player: str, seeds: Sequence[int], greedy: bool = False, **_: Any) -> list[dict[str, Any]]:
+            if greedy:
                 raise RuntimeError("no memory")
-            return [{"seed": seed, "return": float(seed)} for seed in seeds]
+            gained = 3.0 * (player == "learned")
+            return [{"seed": s, "task": "wine", "return": s % 7 + gained, "growth_ratio": [s]} for s in seeds]
 
     config, notes = ActingConfig(actors=ActorsConfig(envs_per_actor=2)), list[str]()
-    (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False).run(cast("WorkerPool", Hosts()))
     references = json.loads((tmp_path / "references.json").read_text())
-    assert references["seeds"] == [16, 17, 18, 19]
-    assert np.subtract(references["learned"], references["random"]).tolist() == [3.0] * 4
+    assert references["tasks"] == ["wine"] * 8
+    assert np.subtract(references["learned"], references["random"]).tolist() == [3.0] * 8
     assert references["never_grow"] == references["random"]
     assert notes[-1].startswith("no example episode: RuntimeError: no memory")

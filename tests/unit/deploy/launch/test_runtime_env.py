@@ -1,10 +1,7 @@
-"""The code and packages that a run uploads to a cluster."""
+"""The code that a run uploads to a cluster."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ import actors
 from actors.config import EnvConfig, GymConfig
 from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
-from deploy.launch.ray.runtime_env import pins, runtime_env
+from deploy.launch.ray.runtime_env import runtime_env
 
 CODE = RunConfig(ship="code")
 
@@ -37,21 +34,8 @@ def test_ship_code_uploads_tamiyo_and_user_modules(tmp_path: Path, monkeypatch: 
     assert modules[0] == str(Path(actors.__file__).parent)
     assert {Path(m).name for m in modules} == {"actors", "learner", "deploy", "tamiyo.py", "my_stripes.py", "my_games"}
     assert all(Path(m).exists() for m in modules)
-    assert "pip" not in runtime_env(config)
 
 
 def test_a_missing_user_module_is_reported() -> None:
     with pytest.raises(UserError, match="'nowhere_to_be_found'"):
         runtime_env(Config(run=CODE, env=EnvConfig(tasks=("nowhere_to_be_found:task",))))
-
-
-def test_pins_are_the_installed_versions_without_ray() -> None:
-    found = dict(line.split("==") for line in pins())
-    assert {"torch", "numpy", "redis", "hiredis", "safetensors", "hypothesis"} & set(found) == {
-        "torch", "numpy", "redis", "hiredis", "safetensors",
-    }  # fmt: skip
-    assert not {"ray", "tamiyo"} & set(found)
-    assert found["torch"] == version("torch").partition("+")[0]
-    assert all(re.fullmatch(r"[A-Za-z0-9.!]+", v) for v in found.values())
-    environment = runtime_env(Config(run=replace(CODE, ship="pins")))
-    assert environment["pip"] == {"packages": pins(), "pip_check": False}

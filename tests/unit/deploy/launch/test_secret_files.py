@@ -37,15 +37,6 @@ def test_each_secret_is_created_once_and_all_differ(tmp_path: Path, capsys: pyte
     assert not any(secret.decode().strip() in said.out + said.err for secret in first.values())
 
 
-def test_a_deleted_password_is_recreated_with_its_user(tmp_path: Path) -> None:
-    write_secrets(tmp_path, HOSTS)
-    before = contents(tmp_path)
-    (tmp_path / "actor.password").unlink()
-    assert write_secrets(tmp_path, HOSTS) == ["actor.password", "users.acl"]
-    after = contents(tmp_path)
-    assert {name for name in before if before[name] != after[name]} == {"actor.password", "users.acl"}
-
-
 @pytest.mark.parametrize("name", ["serve.key.partial", "serve.crt.partial"])
 def test_key_and_certificate_are_replaced_together_or_not_at_all(tmp_path: Path, name: str) -> None:
     write_secrets(tmp_path, HOSTS)
@@ -57,14 +48,22 @@ def test_key_and_certificate_are_replaced_together_or_not_at_all(tmp_path: Path,
     assert contents(tmp_path) == before
 
 
-def test_a_key_without_its_certificate_is_replaced(tmp_path: Path) -> None:
+def test_what_is_missing_old_or_does_not_fit_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_secrets(tmp_path, HOSTS)
+    before = contents(tmp_path)
+    (tmp_path / "actor.password").unlink()
+    assert write_secrets(tmp_path, HOSTS) == ["actor.password", "users.acl"]
+    after = contents(tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {"actor.password", "users.acl"}
     key = tmp_path / "serve.key"
     key.chmod(0o600)
     key.write_bytes(certificate.self_signed(HOSTS).key)  # as after a crash between the two
     assert write_secrets(tmp_path, HOSTS) == ["serve.key", "serve.crt"]
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "serve.crt", key)
+    assert write_secrets(tmp_path, [*HOSTS, "grow.example.org"]) == ["serve.key", "serve.crt"]
     assert write_secrets(tmp_path, HOSTS) == []
+    monkeypatch.setattr(certificate, "RENEW_DAYS", certificate.VALID_DAYS + 1)
+    assert write_secrets(tmp_path, HOSTS) == ["serve.key", "serve.crt"]
 
 
 def test_only_necessary_files_are_public(tmp_path: Path) -> None:
@@ -84,10 +83,6 @@ def test_each_service_folder_holds_only_the_secrets_of_that_service(tmp_path: Pa
         assert all(contents(folder)[name] == content for name, content in files.items())
     for place in services.iterdir():
         assert all(p.stat().st_mode == (folder / p.name).stat().st_mode for p in place.iterdir())
-    readers = {
-        name: [s for s, files in SERVICES.items() if name in files] for name in ("learner.password", "serve.key")
-    }
-    assert readers == {"learner.password": ["learner"], "serve.key": ["serve"]}
     assert set.union(*(set(files) for files in SERVICES.values())) == set(contents(folder))
     (services / "actors" / "learner.password").write_text("of an earlier layout")
     (folder / "serve.token").unlink()
@@ -97,19 +92,16 @@ def test_each_service_folder_holds_only_the_secrets_of_that_service(tmp_path: Pa
     assert (services / "serve" / "serve.token").read_bytes() == (folder / "serve.token").read_bytes()
 
 
-def test_users_acl_holds_the_password_hashes(tmp_path: Path) -> None:
+def test_users_have_the_hashes_of_their_passwords_and_access_to_one_run(tmp_path: Path) -> None:
     write_secrets(tmp_path, HOSTS)
-    lines = {line.split()[1]: line.split() for line in (tmp_path / "users.acl").read_text().splitlines()}
+    text = (tmp_path / "users.acl").read_text()
+    lines = {line.split()[1]: line.split() for line in text.splitlines()}
     assert set(lines) == {"default", *ROLES}
     assert "off" in lines["default"]
     for role in ROLES:
         word = (tmp_path / f"{role}.password").read_text().strip()
         assert f"#{hashlib.sha256(word.encode()).hexdigest()}" in lines[role]
-
-
-def test_the_users_of_one_run_have_no_access_to_others(tmp_path: Path) -> None:
-    write_secrets(tmp_path, HOSTS)
-    assert "{*}" in (tmp_path / "users.acl").read_text()
+    assert "{*}" in text
     assert write_secrets(tmp_path, HOSTS, "mine") == ["users.acl"]
     patterns = re.findall(r"~([^ )]+)", (tmp_path / "users.acl").read_text())
     assert len(patterns) > 20
@@ -128,14 +120,19 @@ def test_openssl_accepts_the_certificate_and_it_covers_the_hosts(tmp_path: Path)
     ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tmp_path / "serve.crt", tmp_path / "serve.key")
 
 
-def test_the_certificate_is_replaced_for_a_new_host_or_before_it_expires(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_secrets(tmp_path, HOSTS)
-    assert write_secrets(tmp_path, [*HOSTS, "grow.example.org"]) == ["serve.key", "serve.crt"]
-    assert write_secrets(tmp_path, HOSTS) == []
-    monkeypatch.setattr(certificate, "RENEW_DAYS", certificate.VALID_DAYS + 1)
-    assert write_secrets(tmp_path, HOSTS) == ["serve.key", "serve.crt"]
+@pytest.mark.parametrize(
+    "host", ["", "host:50051", "https://policy.example", "policy.example/", "münchen.example", "a b"]
+)
+def test_names_that_no_client_could_use_are_refused_before_anything_is_written(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UserError, match="is not the name or address of a host"):
+        write_secrets(tmp_path / "secrets", ["localhost", host])
+    assert not (tmp_path / "secrets").exists()
+
+
+def test_names_of_hosts_may_be_addresses_and_patterns(tmp_path: Path) -> None:
+    hosts = ["localhost", "::1", "10.0.0.7", "*.policy.example", "xn--mnchen-3ya.example", "a_b"]
+    assert "serve.crt" in write_secrets(tmp_path, hosts)
+    assert write_secrets(tmp_path, hosts) == []
 
 
 def test_an_unwritable_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

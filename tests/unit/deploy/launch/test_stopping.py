@@ -10,7 +10,7 @@ import pytest
 
 from actors.heartbeat import StallTimer
 from deploy.launch.supervision import stopping
-from deploy.launch.supervision.stopping import run_in_thread, wait_until_stopped
+from deploy.launch.supervision.stopping import wait_until_stopped
 
 
 @pytest.fixture(autouse=True)
@@ -41,19 +41,10 @@ def test_at_once_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not wait_until_stopped(threading.Event().wait, lambda: 7, at_once=lambda: True)
 
 
-def test_run_in_thread_returns_the_result_or_raises_the_error() -> None:
-    assert run_in_thread(lambda: 3).result(5) == 3
-    with pytest.raises(ZeroDivisionError):
-        run_in_thread(lambda: 1 // 0).result(5)
-
-
-def test_the_stall_timer_reports_the_longest_pause() -> None:
+def test_the_stall_timer_reports_the_longest_pause_that_is_over() -> None:
     still = StallTimer()
-    time.sleep(0.2)
-    still.progressed()
+    time.sleep(0.1)
     still.progressed()
     known = still.longest_s
-    assert known >= 0.2
-    time.sleep(2 * known)  # not over yet
-    assert still.poll() > known
-    assert still.longest_s == known
+    time.sleep(2 * known)
+    assert still.poll() > known == still.longest_s >= 0.1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ def raise_full() -> None:
 def test_a_run_ends_whose_error_cannot_be_written(tmp_path: Path) -> None:
     """Otherwise whoever follows the run would wait for its end forever."""
     supervisor: Any = object.__new__(Supervisor)
-    supervisor.plan = SimpleNamespace(run_dir=tmp_path / "gone")
+    supervisor._run_dir = tmp_path / "gone"
     supervisor._train = raise_full
     supervisor._run()
     assert supervisor._phase is Phase.FAILED

@@ -24,7 +24,7 @@ from actors.blueprints.family import blueprint_index
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.rendering.palette import OPS, STYLE
-from actors.env.rendering.timeline_chart import frame
+from actors.env.rendering.timeline_chart import draw_episode
 from actors.env.vector_env import SeedTrainingVectorEnv
 from actors.gym.registration import register_envs
 from actors.slots.lifecycle import IllegalAction, SeedAction
@@ -277,7 +277,7 @@ def test_all_frames_of_an_episode_have_the_same_layout() -> None:
 
     def places() -> list[Any]:
         with matplotlib.rc_context(STYLE):
-            figure = frame(env.episode.timeline)
+            figure = draw_episode(env.episode.timeline)
             FigureCanvasAgg(figure).draw()
         return [axes.get_position().bounds for axes in figure.axes]
 

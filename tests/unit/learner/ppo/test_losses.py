@@ -144,5 +144,5 @@ def test_no_entropy_coefficient_is_below_its_floor(fields: dict[str, Any]) -> No
     config = LearnerConfig(entropy_coef_min=0.02, **fields)
     coefficients = [entropy_coefficient(config, update) for update in range(250)]
     assert min(coefficients) == coefficients[-1] == 0.02
-    with pytest.raises(ConfigError, match="entropy_coef_min cannot be negative"):
+    with pytest.raises(ConfigError, match=r"entropy_coef_min is .*: it cannot be negative"):
         LearnerConfig(entropy_coef_min=-0.1)

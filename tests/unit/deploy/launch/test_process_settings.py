@@ -1,4 +1,4 @@
-"""Redis URLs with passwords for machines that lack the environment variables."""
+"""Settings of processes: spares, and URLs with passwords for machines that lack the environment variables."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
 from deploy.config.yaml import to_yaml
-from deploy.launch.cluster import with_passwords
-from deploy.launch.following import make_run_plan
+from deploy.launch.process_settings import acting, actors_redis, with_passwords
 
 CONFIG = replace(Config(), run=RunConfig(redis="redis://actor@queue:6379/0"))
 
@@ -35,7 +34,7 @@ def test_passwords_are_read_from_a_file_and_from_the_environment(
     assert with_passwords(CONFIG).run.redis == "redis://actor:a%2Fb%40c@queue:6379/0"
 
 
-def test_actors_have_their_own_user_and_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actors_have_their_own_user_and_password(monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunConfig(redis="redis://learner@queue:6379/0", actors_redis="redis://actor@queue:6379/0")
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "one")
     monkeypatch.setenv("TAMIYO_ACTORS_REDIS_PASSWORD", "two")
@@ -43,12 +42,9 @@ def test_actors_have_their_own_user_and_password(tmp_path: Path, monkeypatch: py
     assert known.run.redis == "redis://learner:one@queue:6379/0"
     assert known.run.actors_redis == "redis://actor:two@queue:6379/0"
     for config in (known, replace(Config(), run=run)):  # from the cluster's machines, and from the one that trains
-        made = make_run_plan(config, tmp_path, config.run.redis)
-        assert made.actors_redis == "redis://actor:two@queue:6379/0"
-        assert made.learner.redis == config.run.redis
-        assert "two" not in repr(made)
+        assert actors_redis(config) == "redis://actor:two@queue:6379/0"
     assert "two" not in to_yaml(known)
-    assert make_run_plan(CONFIG, tmp_path, CONFIG.run.redis).actors_redis == CONFIG.run.redis
+    assert actors_redis(CONFIG) == CONFIG.run.redis
     with pytest.raises(UserError, match=r"run\.actors_redis needs run\.redis"):
         RunConfig(actors_redis="redis://actor@queue:6379/0")
 
@@ -57,3 +53,9 @@ def test_a_missing_password_file_is_reported(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "nothing"))
     with pytest.raises(UserError, match="TAMIYO_REDIS_PASSWORD_FILE"):
         with_passwords(CONFIG)
+
+
+@pytest.mark.parametrize(("address", "spares"), [("", 1), ("auto", 0), ("head:6379", 0)])
+def test_only_runs_on_one_machine_have_spares(address: str, spares: int) -> None:
+    run = RunConfig(address=address, redis="redis://h:1" if address else "")
+    assert acting(replace(Config(), run=run)).actors.spares == spares
