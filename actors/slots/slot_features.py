@@ -95,12 +95,17 @@ OF_SEED: tuple[SlotFeature, ...] = (
         len(BLENDS),
         0,
         1,
-        "one-hot",
+        "one-hot; of a column, what it learns",
         lambda v, s: one_hot(v.slots[s].blend, len(BLENDS)),
     ),
     SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 if time is hidden", _age),
     SlotFeature(
-        "params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]
+        "params",
+        1,
+        0,
+        1,
+        "parameters of the seed / budget, at most 1",
+        lambda v, s: [min(v.slot_params[s] / v.budget_params, 1.0)],
     ),
     SlotFeature(
         "contribution",
