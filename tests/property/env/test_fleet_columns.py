@@ -114,6 +114,45 @@ def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: 
     assert evaluated[-1] == 1 + 4  # of four seeds and columns: each is switched once
 
 
+def twice(envs: int) -> list[NDArray[np.int64]]:
+    """Grow two columns that learn one of three lessons, join in an order of each environment's own, at alphas up to 1,
+    and are kept, beside a seed that learns in the stream. The first may be replaced by the second."""
+    steps = [(Op.GERMINATE, 0), (Op.ADVANCE, 0), (Op.GERMINATE, 1), (Op.ADVANCE, 1), (Op.ADVANCE, 0), (Op.GERMINATE, 2)]
+    steps += [(Op.ADVANCE, 2), (Op.ADVANCE, 1), (Op.FOSSILIZE, 0), (Op.FOSSILIZE, 1), (Op.WAIT, 0)]
+
+    def action(op: Op, which: int, env: int) -> NDArray[np.int64]:
+        slot = (A_COLUMN, OTHER_COLUMN, A_SEED)[which if which == 2 else (which + env) % 2]
+        if op is not Op.GERMINATE:
+            return act(op, 0 if op is Op.WAIT else slot)
+        blueprint, lesson = (DENSE, 0) if which == 2 else (SIZES[(env + which) % len(SIZES)], (env + which) % 3)
+        return act(op, slot, blueprint, lesson, (env // 2 + which) % 3, 0)
+
+    return [np.stack([action(op, which, e) for e in range(envs)]) for op, which in steps]
+
+
+@both_backends
+def test_columns_that_join_one_after_the_other_equal_the_reference(backend: Backend, results: dict[int, Any]) -> None:
+    envs = 6
+    reference, fleet = fleets(CONFIG, backend, envs)
+    orders, learning, replaced = set(), set(), 0
+    for actions in twice(envs):
+        reference.step(actions)
+        fleet.step(actions)
+        assert_same_params(fleet, reference, rtol=1e-8, atol=1e-8)
+        for own, env in zip(fleet.episodes, reference.envs, strict=True):
+            (plan, mine), (_, theirs) = results[id(own)], results[id(env.episode)]
+            assert mine.train_loss == pytest.approx(theirs.train_loss, rel=1e-8)
+            assert tuple(mine.validation) == pytest.approx(tuple(theirs.validation), rel=1e-8)
+            for subset in theirs.ablations:
+                assert tuple(mine.ablations[subset]) == pytest.approx(tuple(theirs.ablations[subset]), rel=1e-8)
+            orders.add(tuple(s for s in plan.blended if s >= A_COLUMN))
+            learning |= {strength for s, strength in plan.training.items() if s >= A_COLUMN}
+    replaced = sum(episode.lifecycle.replaced for episode in fleet.episodes)
+    assert {(A_COLUMN, OTHER_COLUMN), (OTHER_COLUMN, A_COLUMN)} <= orders
+    assert learning == {0.5, 1.0}
+    assert 0 < replaced < envs
+
+
 @both_backends
 def test_the_smallest_networks_equal_the_reference(backend: Backend) -> None:
     """Hosts and columns of two to four units, synchronized after each epoch.
