@@ -53,9 +53,9 @@ class EnvConfig:
     """Updates over which the rent in rewards rises from 0 to `rent_weight`. For short trainings without pretraining,
     which would first learn only to WAIT. J always includes the full rent. Every new run starts at 0, also with
     `run.init_from`."""
-    budget_ratio: float = 15.0
-    """Parameter budget for growth, as a multiple of the host's. 15 allows four doublings; lower it where memory is the
-    limit."""
+    budget_ratio: float = 16.0
+    """Parameter budget for growth, as a multiple of the host's, which four doublings nearly exhaust; lower it where
+    memory is the limit. Seeds that have not joined may have half as much again, whatever the host has grown."""
     gates: Literal["permissive", "strict"] = "permissive"
     """How much evidence ADVANCE and FOSSILIZE require. `strict` for comparisons with policies that choose freely."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

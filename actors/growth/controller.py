@@ -28,7 +28,7 @@ from actors.growth.training.isolation import fresh_statistics, without_side_effe
 from actors.growth.training.ranks import Ranks, unwrap
 from actors.sessions.session import Answer
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
-from actors.slots.growth_state import GrowthRules, GrowthState
+from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.spaces import seed_spaces
@@ -38,7 +38,6 @@ from actors.types.actions import Op
 logger = logging.getLogger(__name__)
 
 LOG_VARIABLE = "TAMIYO_GROWTH_LOG"
-BUDGET_RATIO = 15.0  # default limit of added parameters, in multiples of the model's own
 
 
 class GrowthController:
@@ -89,7 +88,10 @@ class GrowthController:
             self._seeds.examine_call(outer)
         spaces = seed_spaces(total, c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        rules = GrowthRules(self.max_added_parameters, gates, c.embargo_epochs, c.profile, c.points_per_doubling)
+        isolated = ISOLATED_RATIO / BUDGET_RATIO * self.max_added_parameters
+        rules = GrowthRules(
+            self.max_added_parameters, isolated, gates, c.embargo_epochs, c.profile, c.points_per_doubling
+        )
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +22,39 @@ from actors.slots import observation
 from actors.slots.contributions import Contributions, EvalResult, Subset, contributions
 from actors.slots.lifecycle import Gates, Lifecycle, SeedAction
 from actors.slots.model_view import ModelView, TrainingState
-from actors.slots.slot_shape import SlotShape, doublings
+from actors.slots.slot_shape import SlotKind, SlotShape, doublings
 from actors.slots.stage import BLENDED, Slot, Stage
 from actors.types.actions import PROFILES, ActionMasks, ActionSpec, Op
 
 log = logging.getLogger(__name__)
 
+BUDGET_RATIO, ISOLATED_RATIO = 16.0, 24.0
+"""Default limits, in multiples of the model's own parameters: a column of four times the width of a CNN has up to 16
+times its parameters, and one of twice the width may learn beside it."""
+OVERFITS = 0.85
+"""A model overfits once its training loss is below this share of its validation loss (the only value tried)."""
+REST_STRENGTH = 0.5
+"""The strength at which a column that learns what the model leaves is mixed with it meanwhile."""
 HEALTHY_NORM = (1e-8, 100.0)
 """A minibatch whose gradient norm lies between these bounds counts as healthy."""
+
+
+Lesson = Literal["auto", "own", "rest"]
+"""What a column learns in TRAINING: the task itself (`own`), what the model leaves (`rest`), or `rest` until the model
+overfits and `own` from then on (`auto`)."""
 
 
 @dataclass(frozen=True)
 class GrowthRules:
     """Limits on growth that hold for a whole episode or training run."""
 
-    budget_params: float  # most parameters that seeds may add
+    budget_params: float  # most parameters that seeds which joined may add to the model
+    isolated_params: float  # most parameters of seeds that have not joined
     gates: Gates
     embargo_epochs: int  # epochs for which a pruned slot stays empty
     profile: str  # name of the action profile in `actors.types.actions.PROFILES`
     rent_weight: float  # points per doubling of the model's parameters
+    lesson: Lesson = "auto"
 
 
 class GrowthState:
@@ -56,12 +70,14 @@ class GrowthState:
     ) -> None:
         self.spec = spec
         self.host_params, self.budget_params = host_params, rules.budget_params
+        self.isolated_params, self.lesson = rules.isolated_params, rules.lesson
         self.rent_weight = rules.rent_weight
         self._slot_kinds = tuple(shape.kind for shape in slot_shapes)
         self.set_slot_shapes(slot_shapes)
         self.profile = PROFILES[rules.profile]
-        blends = [shape.blends for shape in slot_shapes]
-        self.lifecycle = Lifecycle(blends, rules.gates, rules.embargo_epochs, self.profile.automatic_advance)
+        columns = [kind is SlotKind.COLUMN for kind in self._slot_kinds]
+        advance = self.profile.automatic_advance
+        self.lifecycle = Lifecycle(columns, rules.gates, rules.embargo_epochs, advance, self._may_join)
         self.last_op, self.last_success = Op.WAIT, True
 
     def set_slot_shapes(self, slot_shapes: Sequence[SlotShape]) -> None:
@@ -69,7 +85,7 @@ class GrowthState:
         self.slot_shapes = tuple(slot_shapes)
         dearest = [[inf if cost is None else cost + shape.gate_params for cost in shape.costs] for shape in slot_shapes]
         self._max_params = dearest  # [S][num_blueprints], with the dearest blend
-        self._left: float | None = None  # parameters that the budget permitted when `_by_slot` was computed
+        self._left: float | None = None  # parameters that the budgets permitted when `_by_slot` was computed
         self._sorted_costs = [sorted(float(cost) for cost in costs if cost < inf) for costs in dearest]  # by slot
 
     @property
@@ -77,12 +93,33 @@ class GrowthState:
         return self.lifecycle.slots
 
     def blended(self) -> dict[int, float]:
-        """Return the alphas of the seeds that are part of the model's function, by slot."""
-        return {s: slot.alpha for s, slot in enumerate(self.slots) if slot.stage in BLENDED}
+        """Return the alphas of the seeds that are part of the model's function, by slot, in the order in which they
+        joined: that in which columns are mixed."""
+        joined = sorted((slot.joined, s) for s, slot in enumerate(self.slots) if slot.stage in BLENDED)
+        return {s: self.slots[s].alpha for _, s in joined}
 
     def training(self) -> dict[int, float]:
         """Return the alpha targets of the seeds that learn without affecting the model, by slot."""
         return {s: slot.alpha_target for s, slot in enumerate(self.slots) if slot.stage is Stage.TRAINING}
+
+    def learning(self) -> dict[int, float]:
+        """Return the strengths at which those seeds are part of what their loss is computed of. That of a column is 1
+        where it learns the task itself, which leaves nothing of the model."""
+        return {
+            s: target if self._slot_kinds[s] is SlotKind.STREAM else self._strength(self.slots[s])
+            for s, target in self.training().items()
+        }
+
+    def _strength(self, slot: Slot) -> float:
+        own = slot.learns_alone if self.lesson == "auto" else self.lesson == "own"
+        return 1.0 if own else REST_STRENGTH
+
+    def record_losses(self, train_loss: float | None, val_loss: float | None) -> None:
+        """Once the model overfits, columns whose lesson is `auto` learn the task itself, from then on."""
+        if train_loss is None or val_loss is None or not train_loss < OVERFITS * val_loss:
+            return
+        for slot in self.slots:
+            slot.learns_alone |= slot.stage is Stage.TRAINING
 
     def filled(self) -> set[int]:
         """Return the slots that hold a seed."""
@@ -176,8 +213,17 @@ class GrowthState:
         return [self.seed_cost(s, slot.blueprint, slot.blend) if slot.active else 0 for s, slot in slots]
 
     def added_params(self) -> int:
-        """Return the parameters that all seeds add."""
-        return sum(self.slot_params())
+        """Return the parameters that all seeds add, less those of a host that a column has replaced."""
+        return sum(self.slot_params()) - (self.host_params if self.lifecycle.replaced else 0)
+
+    def isolated(self) -> int:
+        """Return the parameters of the seeds that have not joined the model."""
+        slots = zip(self.slots, self.slot_params(), strict=True)
+        return sum(params for slot, params in slots if slot.stage not in BLENDED)
+
+    def _may_join(self, slot: int) -> bool:
+        joined = self.added_params() - self.isolated()
+        return joined + self.slot_params()[slot] <= self.budget_params
 
     def rent(self) -> float:
         """Return how often the model's size has doubled: log2 of its parameters over those of the host."""
@@ -187,9 +233,14 @@ class GrowthState:
         """Return the legal choices of the next action."""
         return self.lifecycle.masks(self._affordable()).narrowed(self.profile.ops, self.spec.rest_size)
 
+    def _room(self) -> float:
+        """Return the parameters that one more seed may have: in isolation now, and in the model if it joined."""
+        isolated = self.isolated()
+        return min(self.budget_params - self.added_params() + isolated, self.isolated_params - isolated)
+
     def _affordable(self) -> list[tuple[bool, ...]]:
-        """Return for each slot which blueprints, without NOOP, the budget permits."""
-        left = self.budget_params - self.added_params()
+        """Return for each slot which blueprints, without NOOP, the budgets permit."""
+        left = self._room()
         if left != self._left:
             self._left = left
             self._by_slot = [tuple([cost <= left for cost in costs[1:]]) for costs in self._max_params]
@@ -198,9 +249,9 @@ class GrowthState:
     def _cost_ranges(self, added: int) -> list[tuple[float, float] | None]:
         """Return, by slot, the rents that the cheapest and the dearest legal seed would add; None if none is legal.
 
-        `added` is the number of parameters that all seeds add.
+        `added` is `added_params()`.
         """
-        left, now = self.budget_params - added, doublings(self.host_params, added)
+        left, now = self._room(), doublings(self.host_params, added)
 
         def more(cost: float) -> float:
             return doublings(self.host_params, added + cost) - now
@@ -222,7 +273,7 @@ class GrowthState:
         `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown, and possibly the price.
         """
         unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
-        slot_params = self.slot_params()
+        slot_params, added = self.slot_params(), self.added_params()
         view = ModelView(
             training=training,
             last_op=self.last_op,
@@ -231,8 +282,9 @@ class GrowthState:
             budget_params=self.budget_params,
             rent_weight=1.0 if PRICE in hidden else self.rent_weight,
             slot_params=slot_params,
+            added_params=added,
             slot_kinds=self._slot_kinds,
-            cost_ranges=self._cost_ranges(sum(slot_params)),
+            cost_ranges=self._cost_ranges(added),
             slots=[replace(slot, **unknown) for slot in self.slots] if unknown else self.slots,
         )
         blueprints = np.array([s.blueprint for s in self.slots], dtype=np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -48,7 +48,7 @@ class SeedAction:
     blueprint: int = 0
     """Index of the blueprint; `blueprint_index` gives it by name."""
     blend: int = 0
-    """0 add, 1 multiply, 2 gated."""
+    """0 add, 1 multiply, 2 gated. In a column slot only 0 is legal."""
     alpha_target: int = 0
     """0, 1 and 2 are targets of 0.5, 0.7 and 1.0."""
     alpha_speed: int = 0
@@ -116,33 +116,48 @@ class Lifecycle:
     """
 
     def __init__(
-        self, blends: Sequence[Sequence[bool]], gates: Gates, embargo_epochs: int, automatic_advance: bool = False
+        self,
+        columns: Sequence[bool],
+        gates: Gates,
+        embargo_epochs: int,
+        automatic_advance: bool = False,
+        may_join: Callable[[int], bool] = lambda slot: True,
     ) -> None:
-        """`blends [S][len(BLENDS)]` says which blends each slot permits."""
-        self.slots = [Slot() for _ in blends]
-        self.blends = tuple(map(tuple, blends))
+        """`columns [S]` says which slots hold columns; `may_join(slot)` whether the model has room for that seed."""
+        self.slots = [Slot() for _ in columns]
+        self.columns = tuple(columns)
         self.gates = gates
         self.embargo_epochs = embargo_epochs
-        self.automatic_advance = automatic_advance
+        self.automatic_advance, self.may_join = automatic_advance, may_join
+
+    @property
+    def replaced(self) -> bool:
+        """Whether a column has taken the model's place for good. The stream then no longer exists."""
+        return any(map(self._replaces, self.slots, self.columns))
+
+    @staticmethod
+    def _replaces(slot: Slot, column: bool) -> bool:
+        return column and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
 
     def masks(self, affordable: Sequence[tuple[bool, ...]]) -> ActionMasks:
         """Return the legal choices.
 
-        `affordable` says for each slot which blueprints, without NOOP, the budget permits.
+        `affordable` says for each slot which blueprints, without NOOP, the budgets permit.
         """
-        by_slot = zip(self.slots, affordable, self.blends, strict=True)
-        return _masks(tuple([self._legal(slot, own, blends) for slot, own, blends in by_slot]))
+        replaced = self.replaced
+        return _masks(tuple([self._legal(s, blueprints, replaced) for s, blueprints in enumerate(affordable)]))
 
-    def _legal(self, slot: Slot, affordable: tuple[bool, ...], blends: tuple[bool, ...]) -> LegalOps:
-        free = not slot.pruning
+    def _legal(self, s: int, affordable: tuple[bool, ...], replaced: bool) -> LegalOps:
+        slot = self.slots[s]
+        free, exists = not slot.pruning, self.columns[s] or not replaced
         return LegalOps(
-            germinate=slot.stage is Stage.DORMANT and any(affordable),
+            germinate=exists and slot.stage is Stage.DORMANT and any(affordable),
             set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
             prune=Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
             fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
-            advance=self._may_advance(slot),
+            advance=self._may_advance(s),
             affordable=affordable,
-            blends=blends,
+            column=self.columns[s],
             alpha_target=slot.alpha_target,
         )
 
@@ -180,20 +195,29 @@ class Lifecycle:
                 self._ramp(slot, 0.0, speed_epochs)
             case Op.FOSSILIZE:
                 slot.move_to(Stage.FOSSILIZED)
+                if self._replaces(slot, self.columns[action.slot]):
+                    self._retire(slot)
         return (slot.stage, slot.alpha_target, slot.pruning) != before
 
-    def _may_advance(self, slot: Slot) -> bool:
+    def _may_advance(self, s: int) -> bool:
+        slot = self.slots[s]
         if slot.stage is Stage.GERMINATED:
             return self.gates.may_train(slot)
-        return slot.stage is Stage.TRAINING and self.gates.may_blend(slot)
+        return slot.stage is Stage.TRAINING and self.gates.may_blend(slot) and self.may_join(s)
 
-    @staticmethod
-    def _advance(slot: Slot) -> None:
+    def _advance(self, slot: Slot) -> None:
         if slot.stage is Stage.GERMINATED:
             slot.move_to(Stage.TRAINING)
         else:
             slot.move_to(Stage.BLENDING)
             slot.ramp = Ramp(0.0, slot.alpha_target, slot.alpha_speed_epochs)
+            slot.joined = 1 + max(other.joined for other in self.slots)
+
+    def _retire(self, column: Slot) -> None:
+        """Remove the seeds of the model that a column replaces: all in the stream, and columns that joined before."""
+        for slot, other in zip(self.slots, self.columns, strict=True):
+            if slot.active and (not other or 0 < slot.joined < column.joined):
+                slot.move_to(Stage.PRUNED)
 
     @staticmethod
     def _ramp(slot: Slot, target: float, epochs: int) -> None:
@@ -208,7 +232,7 @@ class Lifecycle:
 
     def automatic_transitions(self) -> None:
         """Take the transitions that need no action, and age every slot by an epoch. Call it after training."""
-        for slot in self.slots:
+        for s, slot in enumerate(self.slots):
             rested = slot.epochs_in_stage >= (self.embargo_epochs if slot.stage is Stage.EMBARGOED else 1)
             if slot.stage is Stage.BLENDING and slot.at_target:
                 slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
@@ -220,7 +244,7 @@ class Lifecycle:
                 slot.move_to(Stage.DORMANT)
             slot.epochs_in_stage += 1
             slot.age_epochs += slot.active
-            if self.automatic_advance and self._may_advance(slot):
+            if self.automatic_advance and self._may_advance(s):
                 self._advance(slot)
 
     def prune_live(self) -> None:
@@ -239,7 +263,7 @@ class LegalOps(NamedTuple):
     fossilize: bool
     advance: bool
     affordable: tuple[bool, ...]  # by blueprint, without NOOP
-    blends: tuple[bool, ...]
+    column: bool  # whether the slot is for a column, which has no choice of a blend
     alpha_target: float
 
 
@@ -258,7 +282,7 @@ def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
         slot_mask[Op.FOSSILIZE, s] = ops.fossilize
         slot_mask[Op.ADVANCE, s] = ops.advance
         rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
-        rest[Op.GERMINATE, s, blend] = ops.blends
+        rest[Op.GERMINATE, s, blend] = [not ops.column or i == 0 for i in range(len(BLENDS))]
         rest[Op.GERMINATE, s, target] = True
         rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
         rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from math import copysign, isnan, log1p, log2
 from typing import NamedTuple
 
@@ -40,14 +40,10 @@ class ModelView:
     budget_params: float
     rent_weight: float  # points per doubling of the parameters
     slot_params: Sequence[int]  # parameters that the seed of each slot adds
+    added_params: int  # that all seeds add, less those of a host that a column has replaced
     slot_kinds: Sequence[SlotKind]
     cost_ranges: Sequence[tuple[float, float] | None]  # of legal seeds, in doublings; None if none is legal
     slots: Sequence[Slot]
-
-    @cached_property
-    def added_params(self) -> int:
-        """Parameters that all seeds add."""
-        return sum(self.slot_params)
 
 
 class BaseFeature(NamedTuple):

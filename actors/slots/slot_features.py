@@ -100,7 +100,12 @@ OF_SEED: tuple[SlotFeature, ...] = (
     ),
     SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 if time is hidden", _age),
     SlotFeature(
-        "params", 1, 0, 1, "parameters of the seed / budget", lambda v, s: [v.slot_params[s] / v.budget_params]
+        "params",
+        1,
+        0,
+        1,
+        "parameters of the seed / budget, at most 1",
+        lambda v, s: [min(v.slot_params[s] / v.budget_params, 1.0)],
     ),
     SlotFeature(
         "contribution",

@@ -10,14 +10,13 @@ from math import log2
 from actors.blueprints.blends import GATED, gate_shapes
 from actors.blueprints.blueprint import NOOP
 from actors.blueprints.family import Family
-from actors.types.actions import BLENDS
 
 
 class SlotKind(IntEnum):
     """Where a slot is."""
 
     STREAM = 0  # between two layers of the model
-    COLUMN = 1  # beside the model: a network whose output is added to the model's
+    COLUMN = 1  # beside the model: a network whose output is mixed with the model's
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,6 @@ class SlotShape:
     """Parameters of a seed of each blueprint, without the gate of its blend; None for those that cannot grow here."""
     gate_params: int
     """Parameters of the gate of a `gated` blend; 0 if the slot does not permit it."""
-
-    @property
-    def blends(self) -> tuple[bool, ...]:
-        """Which of `BLENDS` the slot permits: a column's output is always added."""
-        return tuple(self.kind is SlotKind.STREAM or blend == "add" for blend in BLENDS)
 
 
 def stream_slot(family: Family, width: int) -> SlotShape:

@@ -14,7 +14,7 @@ class Stage(IntEnum):
     TRAINING = 2  # the seed learns without affecting the host
     BLENDING = 3  # the seed is part of the host; alpha moves to its target
     HOLDING = 4  # alpha is at its target
-    FOSSILIZED = 5  # kept for good
+    FOSSILIZED = 5  # kept, unless a column replaces the model that it is part of
     PRUNED = 6  # the seed was removed
     EMBARGOED = 7  # empty for some epochs
     RESETTING = 8  # empty for one more epoch, then dormant
@@ -30,7 +30,7 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
     Stage.TRAINING: frozenset({Stage.BLENDING, Stage.PRUNED}),
     Stage.BLENDING: frozenset({Stage.HOLDING, Stage.PRUNED}),
     Stage.HOLDING: frozenset({Stage.BLENDING, Stage.FOSSILIZED, Stage.PRUNED}),
-    Stage.FOSSILIZED: frozenset(),
+    Stage.FOSSILIZED: frozenset({Stage.PRUNED}),  # with a model that a column replaced
     Stage.PRUNED: frozenset({Stage.EMBARGOED}),
     Stage.EMBARGOED: frozenset({Stage.RESETTING}),
     Stage.RESETTING: frozenset({Stage.DORMANT}),
@@ -73,6 +73,8 @@ class Slot:
     alpha_speed_epochs: int = 0
     ramp: Ramp | None = None  # None before BLENDING
     pruning: bool = False  # alpha is falling to 0, then the seed is removed
+    joined: int = 0  # the how manieth seed of the model to join it, of those that are there; 0 before BLENDING
+    learns_alone: bool = False  # a column that learns the task itself, rather than what the model leaves
     epochs_in_stage: int = 0
     age_epochs: int = 0
     trained_epochs: int = 0  # in TRAINING

@@ -32,6 +32,7 @@ class Op(IntEnum):
 
 MAX_CHOICES = 2**16  # of all independent heads together; each is a byte of every step's mask
 BLENDS = ("add", "multiply", "gated")
+"""How a seed joins what it grows after. A column is mixed with the model instead, under the first of these names."""
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
 ALPHA_SPEEDS_EPOCHS = (0, 3, 5, 8)  # 0 = instant
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.hosts.column import column_shapes
 from actors.env.hosts.host import Host, draw_into
 from actors.kernels.hosts.columns import Columns, work_size
 
@@ -27,7 +26,7 @@ class ColumnArrays:
         self.rows = rows
         q, first, second, work = (np.zeros((count, 0), dtype) for _ in range(4))
         width, mode = np.zeros((2, count), np.int64)
-        self.arrays = Columns(q, first, second, width, np.zeros(count), mode, work)
+        self.arrays = Columns(q, first, second, width, np.zeros(count), mode, np.arange(count), work)
         self.hosts: dict[int, Host] = {}  # by column
 
     def germinate(self, c: int, host: Host, rng: np.random.Generator) -> None:
@@ -40,7 +39,7 @@ class ColumnArrays:
         }
         self.arrays = a = a._replace(**vectors)
         self.hosts[c], a.width[c] = host, host.width
-        draw_into(column_shapes(host), a.q[c], rng)
+        draw_into(host.shapes(), a.q[c], rng)
         a.first_moment[c], a.second_moment[c] = 0, 0
 
     def prune(self, c: int) -> None:

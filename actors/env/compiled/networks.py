@@ -67,8 +67,7 @@ class NumbaNetworks:
         network = self.networks[env]
         network.prune(pruned)
         network.roll_back()
-        slots = network.episode.lifecycle.slots
-        alphas = {s: slots[s].alpha for s in network.filled}
+        alphas = network.episode.growth.blended()
         return network.evaluate(alphas, [frozenset(alphas)])[frozenset(alphas)]
 
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:

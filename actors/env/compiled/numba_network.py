@@ -114,6 +114,8 @@ class NumbaNetwork:
     def _set_modes(self, blended: Mapping[int, float], training: Mapping[int, float]) -> None:
         stream = self.episode.host.slots
         self.seeds.mode[:], self.columns.arrays.mode[:] = ABSENT, ABSENT
+        mixed = [s - stream for s in (*blended, *training) if s >= stream]
+        self.columns.arrays.order[:] = [*mixed, *(c for c in range(self.column_slots) if c not in mixed)]
         for mode, alphas in ((BLENDED, blended), (TRAINING, training)):
             for s, alpha in alphas.items():
                 kind, index = (self.seeds, s) if s < stream else (self.columns.arrays, s - stream)

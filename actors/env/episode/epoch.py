@@ -29,14 +29,12 @@ class EpochPlan:
     pruned: tuple[int, ...]  # slots
     germinated: NewSeed | None
     blended: Mapping[int, float]  # slot -> alpha: seeds that are part of the host's function
-    training: Mapping[int, float]  # slot -> alpha target: seeds that learn without affecting the host
+    training: Mapping[int, float]  # slot -> strength at which seeds learn that do not affect the host
+    alphas: Mapping[int, float]
+    """Slot -> alpha of all seeds that take part, at which they are evaluated. Here and in `blended`, columns are in the
+    order in which they are mixed."""
     rows: NDArray[np.int64]  # [inner_steps, batch_size], indices into the training split
     subsets: tuple[Subset, ...]  # sets of slots to evaluate with only their seeds on; first the blended ones
-
-    @property
-    def alphas(self) -> dict[int, float]:
-        """Alphas of all seeds that take part."""
-        return {**self.blended, **self.training}
 
 
 @dataclass(frozen=True)

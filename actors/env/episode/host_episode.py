@@ -21,7 +21,7 @@ from actors.env.hosts.make import make_host
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.rng import Purpose, restart, stream
 from actors.slots.contributions import EvalResult, subsets_to_evaluate
-from actors.slots.growth_state import GrowthRules, GrowthState
+from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import EMBARGO_EPOCHS, GATES, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.objective import objective, objective_reward
@@ -77,13 +77,15 @@ class HostEpisode:
         slot_shapes = [stream_slot(host.family, host.slot_width(s)) for s in range(config.slots)]
         slot_shapes += [column] * config.column_slots
         budget = config.budget_ratio * host_params
-        rules = GrowthRules(budget, GATES[config.gates], EMBARGO_EPOCHS, config.profile, self.rent_weight)
+        isolated = budget * ISOLATED_RATIO / BUDGET_RATIO
+        gates = GATES[config.gates]
+        rules = GrowthRules(budget, isolated, gates, EMBARGO_EPOCHS, config.profile, self.rent_weight)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec)
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
         self.germinations = len(topology)
-        for grown in topology:
-            self.lifecycle.slots[grown.slot] = fossilized_slot(grown)
+        for number, grown in enumerate(topology, 1):
+            self.lifecycle.slots[grown.slot] = fossilized_slot(grown, number)
         if self.added_params() > budget:
             raise ValueError(f"the topology adds {self.added_params()} parameters, but the budget is {budget:.0f}")
         self.initial_seeds = tuple(self._new_seed(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
@@ -144,12 +146,15 @@ class HostEpisode:
             germinated = self._new_seed(self.germinations, executed.slot, executed.blueprint, executed.blend)
             self.germinations += 1
         self._executed = executed
-        blended, training = self.growth.blended(), self.growth.training()
+        if self.train_losses:
+            self.growth.record_losses(self.train_losses[-1], self.val_losses[-1])
+        blended, training, learning = self.growth.blended(), self.growth.training(), self.growth.learning()
         current = frozenset(blended)
         due = (self.epoch + 1) % self.config.contribution_every == 0
         wanted = subsets_to_evaluate(blended, training) if due else []
         subsets = (current, *(subset for subset in wanted if subset != current))
-        return EpochPlan(pruned, germinated, blended, training, self._minibatches(self.epoch), subsets)
+        rows = self._minibatches(self.epoch)
+        return EpochPlan(pruned, germinated, blended, learning, {**blended, **training}, rows, subsets)
 
     def needs_twin(self, plan: EpochPlan) -> bool:
         """Return whether seeds join the host for the first time in this epoch, so that rewards need `set_twin`."""

@@ -1,15 +1,13 @@
-"""The network of a column: a bare host of another width, whose last layer starts at 0."""
+"""The network of a column: a bare host of another width."""
 
 from __future__ import annotations
 
 from math import floor
 
-from actors.blueprints.blueprint import Param
 from actors.env.hosts.host import Host
 
 MIN_WIDTH, MAX_WIDTH = 2, 64
 """Bounds of a column's width, in units or channels; the upper one bounds the cost of an episode."""
-LAST_LAYER = ("out.w", "out.b")
 
 
 def column_width(host_width: int, scale: float) -> int:
@@ -20,8 +18,3 @@ def column_width(host_width: int, scale: float) -> int:
 def column_host(host: Host, scale: float) -> Host:
     """Return the host that computes a column of `host`. Nothing grows in its slots."""
     return host.with_width(column_width(host.width, scale))
-
-
-def column_shapes(column: Host) -> dict[str, Param]:
-    """Return every parameter of a column by name, in the order in which they are drawn."""
-    return {name: p._replace(start="zero") if name in LAST_LAYER else p for name, p in column.shapes().items()}

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from actors.blueprints.blueprint import Param
-from actors.env.hosts.column import column_shapes
 from actors.env.hosts.host import Host
 from actors.env.stacked.param_bank import ParamBank
 from actors.layers.batch_norm import Moments
@@ -18,7 +17,7 @@ class ColumnBank(ParamBank):
     """Columns padded to the shape of `host`, with the running statistics of their norms and their real widths."""
 
     def __init__(self, host: Host, rows: int, max_steps: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(column_shapes(host), rows, max_steps, dtype, device)
+        super().__init__(host.shapes(), rows, max_steps, dtype, device)
         self.host = host
         norms = host.norms().items()
         self.running = {name: Moments.fresh(rows, channels, dtype=dtype, device=device) for name, channels in norms}

@@ -1,4 +1,4 @@
-"""`ColumnGroup`: the columns of one blueprint and slot that one pass adds to the logits, across environments."""
+"""`ColumnGroup`: the columns of one blueprint and slot that one pass mixes with the logits, across environments."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from actors.layers.layer_norm import Units
 
 @dataclass(frozen=True, eq=False)
 class ColumnGroup:
-    """The columns of n environments, of one bank, slot and mode, which are computed together.
+    """The columns of n environments, of one bank, slot, mode and turn, which are computed together.
 
     A single one is computed twice, since a batch of one rounds differently (see `BlueprintGroup.grow`).
     """
 
     slot: int
+    turn: int
     bank: ColumnBank
     envs: Tensor  # [n], the environments that have one
     rows: Tensor  # [n], their rows in the bank
@@ -32,13 +33,17 @@ class ColumnGroup:
     layout: StackLayout
 
     def logits(self, x: Tensor, normalize: Normalize | None) -> Tensor:
-        """Return alpha times the logits of these columns, `[n, B, classes]`; `x` holds the rows of all environments."""
+        """Return the logits of these columns, `[n, B, classes]`; `x` holds the rows of all environments."""
         params, count = self.params(), len(self.inputs)
         if len(self.envs) < count:
             params = {name: t.expand(count, *t.shape[1:]) for name, t in params.items()}
         here = self.layout.select(x, self.inputs)
         out = self.bank.host.forward(params, here, lambda s, h: h, self.units, normalize)
-        return self.alpha * out[: len(self.envs)]
+        return out[: len(self.envs)]
+
+    def mixed(self, model: Tensor, logits: Tensor) -> Tensor:
+        """Return the logits `[E, B, classes]` of the models, with those of these columns mixed in."""
+        return model.index_copy(0, self.envs, (1.0 - self.alpha) * model[self.envs] + self.alpha * logits)
 
     def updating(self) -> Normalize:
         """Normalize by the statistics of the batch, and update the running ones."""
@@ -50,11 +55,12 @@ class ColumnGroup:
         return {name: Moments(mean[rows], var[rows]) for name, (mean, var) in self.bank.running.items()}
 
 
-def added_logits(groups: Sequence[ColumnGroup], x: Tensor, num_envs: int) -> Tensor | None:
-    """Return what columns add to the logits of every environment, `[E, B, classes]`, in training; None if nothing."""
-    total: Tensor | None = None
-    for group in groups:
-        logits = group.logits(x, group.updating())
-        total = logits.new_zeros(num_envs, *logits.shape[1:]) if total is None else total
-        total = total.index_add(0, group.envs, logits)
-    return total
+Outputs = Sequence[tuple[ColumnGroup, Tensor]]
+"""Groups of columns in the order of their turns, with their logits."""
+
+
+def mixed_logits(model: Tensor, columns: Outputs) -> Tensor:
+    """Return the logits of the models `[E, B, classes]` with those of columns mixed in, one turn after the other."""
+    for group, logits in columns:
+        model = group.mixed(model, logits)
+    return model

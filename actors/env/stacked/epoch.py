@@ -13,7 +13,7 @@ from actors.blueprints.blueprint import Params
 from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.host import Resume
 from actors.env.stacked.column_bank import ColumnBank
-from actors.env.stacked.column_group import added_logits
+from actors.env.stacked.column_group import ColumnGroup, Outputs, mixed_logits
 from actors.env.stacked.cuda_graph import StepResult
 from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
 from actors.env.stacked.parameters import StackedParameters
@@ -22,10 +22,17 @@ from actors.kernels.cnn.functions import CrossEntropy
 from actors.kernels.cnn.layout import suits
 from actors.layers.batch_norm import batch_statistics
 
+RunKey = tuple[int, bool, int, int]  # slot, whether in TRAINING, bank, turn
+
+
+def _run_key(seed: StackedSeed) -> RunKey:
+    return seed.slot, seed.training, seed.bank, seed.turn
+
 
 @dataclass(frozen=True)
 class LeafGroup:
-    """Consecutive seeds of one slot and mode (and bank) whose parameters, or gates, are autograd leaves together."""
+    """Consecutive seeds of one slot and mode (and bank and turn) whose parameters, or gates, are autograd leaves
+    together."""
 
     training: bool
     seeds: slice  # among the seeds of the epoch
@@ -61,7 +68,7 @@ class StackedEpoch:
         self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), o.seed_lr, o.weight_decay)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
-        self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, lambda s: (s.slot, s.training, s.bank))}
+        self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, _run_key)}
         self.gate_runs = {
             key: self._gate_run(key, run) for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
         }
@@ -77,7 +84,8 @@ class StackedEpoch:
         self.shadow_plans = (
             stack.plans(in_shadow, self.shadowed, self._shadow_params, self._shadow_gates) if self.shadowed else {}
         )
-        self.shadow_columns = stack.columns(training, self._leaves)
+        learning = stack.columns(training, self._leaves)
+        self.learning_columns = [[g for g in learning if g.turn == turn] for turn in {g.turn for g in learning}]
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def step(self, x: Tensor, y: Tensor, measure_outputs: bool) -> StepResult:
@@ -94,14 +102,18 @@ class StackedEpoch:
             return outputs[-1]
 
         logits = n.host.forward(self.host_leaves, x, slot, n.units, batch_statistics(n.running))
-        added = added_logits(self.main_columns, x, n.num_envs)
-        logits = logits if added is None else logits + added
-        outputs = [*outputs, logits] if measure_outputs else []
-        loss = self._loss(logits, y)
+        columns = _logits_of(self.main_columns, x)
+        mixed = mixed_logits(logits, columns)
+        outputs = [*outputs, mixed] if measure_outputs else []
+        loss = self._loss(mixed, y)
         main_grads, grads, gate_grads = self._gradients(loss, [*self.host_leaves.values(), *outputs], training=False)
-        if self.shadowed or self.shadow_columns:
-            shadow = self._loss(self._shadow_logits(x, logits.detach(), added, entering), y)
-            _, learned, gate_learned = self._gradients(shadow, [], training=True)
+        # Columns of one environment learn apart from each other, each mixed with the model alone.
+        alone = [mixed_logits(mixed.detach(), _logits_of(groups, x)) for groups in self.learning_columns]
+        if self.shadowed:
+            alone.append(self._shadow_logits(x, logits.detach(), columns, entering))
+        if alone:
+            losses = torch.stack([self._loss(t, y) for t in alone])
+            _, learned, gate_learned = self._gradients(losses, [], training=True)
             grads, gate_grads = grads | learned, gate_grads | gate_learned
         with torch.no_grad():
             host_grad = flat_gradients(main_grads[: len(self.host_leaves)])
@@ -148,30 +160,26 @@ class StackedEpoch:
         logits = logits.masked_fill(self.stack.no_class, -torch.inf)
         return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
-    def _shadow_logits(self, x: Tensor, logits: Tensor, added: Tensor | None, entering: list[Tensor]) -> Tensor:
-        """Return logits of the same minibatch with the training seeds on, everything else constant.
+    def _shadow_logits(self, x: Tensor, logits: Tensor, columns: Outputs, entering: list[Tensor]) -> Tensor:
+        """Return logits of the same minibatch with the training seeds of the stream on, everything else constant.
 
-        `logits` and what columns `added` to them are those of the main pass. Hosts with training seeds in the stream
-        are computed again from the first such slot, before which they equal the main pass.
+        `logits` of hosts and those of `columns` are of the main pass. Hosts with training seeds in the stream are
+        computed again from the first such slot, before which they equal the main pass.
         """
         n, rows, count = self.stack, self.shadow_rows, len(self.shadowed)
-        if count:
 
-            def slot(s: int, h: Tensor) -> Tensor:
-                return self.shadow_plans[s](h) if s in self.shadow_plans else h
+        def slot(s: int, h: Tensor) -> Tensor:
+            return self.shadow_plans[s](h) if s in self.shadow_plans else h
 
-            constant = n.hosts.views(self.host_optimizer.params[rows])
-            units = None if n.units is None else n.units.rows(rows)
-            again = n.host.forward(constant, x, slot, units, batch_statistics(), Resume(self.first_slot, entering[0]))
-            again = again[:count]
-            again = again if added is None else again + added.detach()[rows[:count]]
-            logits = logits.index_copy(0, rows[:count], again)
-        learned = added_logits(self.shadow_columns, x, n.num_envs)
-        return logits if learned is None else logits + learned
+        constant = n.hosts.views(self.host_optimizer.params[rows])
+        units = None if n.units is None else n.units.rows(rows)
+        again = n.host.forward(constant, x, slot, units, batch_statistics(), Resume(self.first_slot, entering[0]))
+        again = logits.index_copy(0, rows[:count], again[:count])
+        return mixed_logits(again, [(group, t.detach()) for group, t in columns])
 
     def _gradients(
         self, loss: Tensor, others: list[Tensor], training: bool
-    ) -> tuple[list[Tensor], dict[tuple[int, bool, int], Tensor], dict[tuple[int, bool], Tensor]]:
+    ) -> tuple[list[Tensor], dict[RunKey, Tensor], dict[tuple[int, bool], Tensor]]:
         """Return the gradients of `others`, and `[n, size]` of the seeds and gates that this pass trains."""
         runs = {key: run for key, run in self.runs.items() if run.training is training}
         gates = {key: run for key, run in self.gate_runs.items() if run.training is training}
@@ -182,9 +190,7 @@ class StackedEpoch:
         flats = [flat_gradients(group) for group in grads[1:]]
         return grads[0], dict(zip(runs, flats, strict=False)), dict(zip(gates, flats[len(runs) :], strict=True))
 
-    def _step_seeds(
-        self, grads: dict[tuple[int, bool, int], Tensor], gate_grads: dict[tuple[int, bool], Tensor]
-    ) -> Tensor:
+    def _step_seeds(self, grads: dict[RunKey, Tensor], gate_grads: dict[tuple[int, bool], Tensor]) -> Tensor:
         """Clip the gradient of each seed with its gate, take AdamW steps, and return the norms before clipping."""
         if not grads:
             return self.host_optimizer.params.new_zeros(0)
@@ -214,8 +220,8 @@ class StackedEpoch:
         by_env = [*(self.stack.layout.by_env(grad) for grad in grads[:-1]), grads[-1].flatten(1)]
         return torch.stack([grad.square().sum(1).sqrt() for grad in by_env], 1)
 
-    def _run(self, key: tuple[int, bool, int], run: slice) -> LeafGroup:
-        _, training, b = key
+    def _run(self, key: RunKey, run: slice) -> LeafGroup:
+        _, training, b, _ = key
         start = self.bank_row[run.start]
         rows = self.optimizers[b].params[start : start + run.stop - run.start]
         return LeafGroup(training, run, self.stack.banks[b].leaves(rows))
@@ -224,7 +230,7 @@ class StackedEpoch:
         return LeafGroup(key[1], run, self.stack.gates.leaves(self.gate_optimizer.params[run]))
 
     def _leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.runs[seeds[0].slot, seeds[0].training, seeds[0].bank].leaves
+        leaves = self.runs[_run_key(seeds[0])].leaves
         return lambda: leaves
 
     def _gate_leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
@@ -254,3 +260,8 @@ class StackedEpoch:
         if not blended:
             return lambda: leaves
         return lambda: {name: torch.cat([t, leaves[name]]) for name, t in constant().items()}
+
+
+def _logits_of(groups: Sequence[ColumnGroup], x: Tensor) -> Outputs:
+    """Return the logits of columns in training, whose running statistics are updated."""
+    return [(group, group.logits(x, group.updating())) for group in groups]

@@ -124,7 +124,7 @@ class StackedEvaluation:
         for block, y, valid in self.blocks:
             logits = self._host_logits(parts.plans, targets, block, normalize)
             for i, group in enumerate(parts.columns):
-                _add_column(logits, group, targets, block, of_columns[i] if of_columns else None)
+                _mix_column(logits, group, targets, block, of_columns[i] if of_columns else None)
             logits = F.pad(logits, (0, 0, 0, y.shape[1] - logits.shape[2]))
             logits = logits.masked_fill(n.no_class[:, None], -torch.inf)
             labels, counted = y[:, None].expand(-1, len(targets), -1), valid[:, None]
@@ -172,10 +172,11 @@ def _distinct(subsets: Sequence[Sequence[Subset]]) -> list[Subset]:
     return sorted({subset for sets in subsets for subset in sets}, key=sorted)
 
 
-def _add_column(
+def _mix_column(
     logits: Tensor, group: ColumnGroup, targets: Sequence[Subset], x: Tensor, normalize: Normalize | None
 ) -> None:
-    """Add the logits of columns in place, to those `[E, targets, rows, classes]` of the targets that have them on."""
+    """Mix the logits of columns in place with those `[E, targets, rows, classes]` of the targets that have them on."""
     on = [k for k, target in enumerate(targets) if group.slot in target]
     if on:
-        logits[group.envs[:, None], torch.tensor(on, device=logits.device)] += group.logits(x, normalize)[:, None]
+        where, alpha = (group.envs[:, None], torch.tensor(on, device=logits.device)), group.alpha[:, None]
+        logits[where] = (1.0 - alpha) * logits[where] + alpha * group.logits(x, normalize)[:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, NetworkSettings
-from actors.env.hosts.column import column_host, column_shapes
+from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.cuda_graph import StepResult, run_steps
@@ -97,8 +97,11 @@ class TorchNetworks(StackedParameters):
                 self.prune(e, plan.pruned)
                 if plan.germinated is not None:
                     self._germinate(e, plan.germinated)
-        seeds = sorted(self._live(plans))
-        trained = self._train(plans, seeds)
+        given = [(e, plan) for e, plan in enumerate(plans) if plan is not None]
+        learning = [seed for e, plan in given for seed in self._seeds_of(e, plan.blended)]
+        learning += [seed for e, plan in given for seed in self._seeds_of(e, plan.training, plan.training)]
+        trained = self._train(plans, sorted(learning))
+        seeds = sorted(seed for e, plan in given for seed in self._seeds_of(e, plan.alphas, plan.training))
         subsets = [[frozenset[int]()] if plan is None else list(plan.subsets) for plan in plans]
         evaluated = self.evaluation(seeds, subsets)
         return [
@@ -128,15 +131,14 @@ class TorchNetworks(StackedParameters):
             if e == env:
                 for bank in self._banks_of(e, s):
                     bank.clear_moments(slice(self.row(e, s), self.row(e, s) + 1))
-        alphas = {s: slot.alpha for s, slot in enumerate(self.episodes[env].lifecycle.slots)}
-        seeds = [self._seed(e, s, False, alphas[s]) for e, s in self._seeds if e == env]
+        seeds = self._seeds_of(env, self.episodes[env].growth.blended())
         on = frozenset(seed.slot for seed in seeds)
         return self.evaluation(sorted(seeds), [[on]] * self.num_envs)[env][0]
 
     @tf32(False)
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """See `FleetNetworks.evaluate_test`."""
-        seeds = sorted(self._seed(e, s, False, alpha) for e, by_slot in alphas.items() for s, alpha in by_slot.items())
+        seeds = sorted(seed for e, by_slot in alphas.items() for seed in self._seeds_of(e, by_slot))
         subsets = [[frozenset(alphas.get(e, ()))] for e in range(self.num_envs)]
         results = StackedEvaluation(self, *self._data("test"), self._calibration())(seeds, subsets)
         return {e: results[e][0] for e in alphas}
@@ -147,7 +149,7 @@ class TorchNetworks(StackedParameters):
         self._seeds[env, new.slot] = new
         bank, column = self.banks[self._bank(new)], host.family.columns[new.blueprint]
         if column is not None:
-            bank.draw(row, column_shapes(column_host(host, column.scale)), rng)
+            bank.draw(row, column_host(host, column.scale).shapes(), rng)
         else:
             width = host.slot_width(new.slot)
             bank.draw(row, host.family.blueprints[new.blueprint].shapes(width), rng)
@@ -165,17 +167,14 @@ class TorchNetworks(StackedParameters):
         bank = self.banks[self._bank(self._seeds[env, slot])]
         return [bank] if isinstance(bank, ColumnBank) else [bank, self.gates]
 
-    def _live(self, plans: Sequence[EpochPlan | None]) -> list[StackedSeed]:
-        out = []
-        for e, plan in enumerate(plans):
-            if plan is not None:
-                out += [self._seed(e, s, False, alpha) for s, alpha in plan.blended.items()]
-                out += [self._seed(e, s, True, alpha) for s, alpha in plan.training.items()]
-        return out
-
-    def _seed(self, env: int, slot: int, training: bool, alpha: float) -> StackedSeed:
-        seed = self._seeds[env, slot]
-        return StackedSeed(slot, training, self._bank(seed), env, seed.blend, alpha)
+    def _seeds_of(self, env: int, alphas: Mapping[int, float], training: Container[int] = ()) -> list[StackedSeed]:
+        """Return the seeds of one environment that take part in a pass, at their alphas; columns are mixed in the order
+        of `alphas`."""
+        turns = {s: turn for turn, s in enumerate(s for s in alphas if s >= self.host.slots)}
+        return [
+            StackedSeed(s, s in training, self._bank(seed := self._seeds[env, s]), turns.get(s, 0), env, seed.blend, a)
+            for s, a in alphas.items()
+        ]
 
     def _train(self, plans: Sequence[EpochPlan | None], seeds: list[StackedSeed]) -> list[Trained]:
         """Train one epoch; the results of environments without a plan have no meaning."""

@@ -100,10 +100,10 @@ class StackedParameters:
         seeds: Sequence[StackedSeed],
         params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
     ) -> list[ColumnGroup]:
-        """Return the groups of those of these seeds that are columns, in the order of their slots."""
+        """Return the groups of those of these seeds that are columns, in the order of their turns."""
         columns = [seed for seed in seeds if seed.slot >= self.host.slots]
         groups = []
-        for _, run in runs_of(columns, lambda seed: (seed.slot, seed.training, seed.bank)):
+        for _, run in runs_of(columns, lambda seed: (seed.slot, seed.training, seed.bank, seed.turn)):
             members = columns[run]
             bank = self.banks[members[0].bank]
             assert isinstance(bank, ColumnBank)
@@ -113,6 +113,7 @@ class StackedParameters:
             groups.append(
                 ColumnGroup(
                     members[0].slot,
+                    members[0].turn,
                     bank,
                     envs,
                     rows,
@@ -123,7 +124,7 @@ class StackedParameters:
                     self.layout,
                 )
             )
-        return groups
+        return sorted(groups, key=lambda group: group.turn)
 
     def constant(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         """Return a function that returns the current parameters of seeds of one bank, as constants."""

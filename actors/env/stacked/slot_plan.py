@@ -31,6 +31,7 @@ class StackedSeed(NamedTuple):
     slot: int
     training: bool  # in TRAINING: not part of the host
     bank: int  # index of the bank that holds its parameters
+    turn: int  # of a column: the how manieth of its environment and mode to be mixed, from 0; 0 in the stream
     env: int
     blend: int
     alpha: float

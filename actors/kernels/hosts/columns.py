@@ -28,6 +28,7 @@ class Columns(NamedTuple):
     width: Array  # [C] hidden units
     alpha: Array  # [C]
     mode: Array  # [C] ABSENT, BLENDED or TRAINING
+    order: Array  # [C] all columns, in the order in which they are mixed
     work: Array  # [C, N] intermediate results, see `column_work`
 
 
@@ -112,31 +113,60 @@ def run_columns(columns: Columns, bits: int, bare: Seeds, x: Array, offset: int,
 
 
 @inner
-def add_columns(columns: Columns, bits: int, blocks: int, work: Work) -> None:
-    """Compute `work.total`: the host's logits plus those of each column in `bits`, scaled by its alpha."""
-    classes, length = work.logits.shape
+def mix_columns(columns: Columns, bits: int, blocks: int, work: Work) -> None:
+    """Compute `work.total`: the host's logits z, in which each column c in `bits` is mixed in its turn,
+    z = (1 - alpha) z + alpha c."""
     copy(work.logits, work.total)
-    for c in range(columns.mode.size if bits else 0):
+    for k in range(columns.mode.size if bits else 0):
+        c = columns.order[k]
         if bits >> c & 1:
-            logits = column_work(columns, c, blocks, classes, length).logits
-            alpha = splat(logits.dtype.type(columns.alpha[c]))
-            for k in range(classes):
-                row, out = logits[k], work.total[k]
-                for i in range(0, length, lanes(logits)):
-                    store(out, i, load(out, i) + alpha * load(row, i))
+            mix_column(columns, c, blocks, work)
 
 
 @inner
-def columns_back(columns: Columns, mode: int, bare: Seeds, x: Array, dlogits: Array, dq: Array) -> None:
-    """Write the parameter gradients of the columns of this mode to `dq [C, Q]`, given those of the summed logits."""
+def mix_column(columns: Columns, c: int, blocks: int, work: Work) -> None:
+    """Mix the logits of one column into `work.total`."""
+    classes, length = work.total.shape
+    logits = column_work(columns, c, blocks, classes, length).logits
+    real = logits.dtype.type
+    alpha, rest = splat(real(columns.alpha[c])), splat(real(1.0 - columns.alpha[c]))
+    for k in range(classes):
+        row, out = logits[k], work.total[k]
+        for i in range(0, length, lanes(logits)):
+            store(out, i, rest * load(out, i) + alpha * load(row, i))
+
+
+@inner
+def column_back(columns: Columns, c: int, bare: Seeds, x: Array, dlogits: Array, dq: Array) -> None:
+    """Write the parameter gradients of a column to `dq [C, Q]`, given those of the logits that it is mixed into."""
     classes, length = dlogits.shape
-    for c in range(columns.mode.size):
-        if columns.mode[c] == mode:
-            work = column_work(columns, c, bare.mode.size, classes, length)
-            alpha = splat(dlogits.dtype.type(columns.alpha[c]))
-            for k in range(classes):
-                row, out = dlogits[k], work.total[k]
-                for i in range(0, length, lanes(dlogits)):
-                    store(out, i, alpha * load(row, i))
-            host, slot = whole_pass()
-            backward(columns.q[c], bare, host, slot, x, work, dq[c], bare.q, columns.alpha[:0])
+    work = column_work(columns, c, bare.mode.size, classes, length)
+    scaled(dlogits, columns.alpha[c], work.total)
+    host, slot = whole_pass()
+    backward(columns.q[c], bare, host, slot, x, work, dq[c], bare.q, columns.alpha[:0])
+
+
+@inner
+def leave_columns(
+    columns: Columns, bits: int, bare: Seeds, x: Array, dlogits: Array, dq: Array, with_params: bool
+) -> None:
+    """Turn the gradient of the mixed logits into that of the host's, in place; the columns in `bits` were mixed in.
+
+    Write the columns' parameter gradients to `dq [C, Q]` if `with_params`.
+    """
+    for k in range(columns.mode.size - 1 if bits else -1, -1, -1):
+        c = columns.order[k]
+        if bits >> c & 1:
+            if with_params:
+                column_back(columns, c, bare, x, dlogits, dq)
+            scaled(dlogits, 1.0 - columns.alpha[c], dlogits)
+
+
+@inner
+def scaled(x: Array, factor: float, out: Array) -> None:
+    """Compute out = factor * x, for x [K, B]."""
+    by = splat(x.dtype.type(factor))
+    for k in range(x.shape[0]):
+        row, to = x[k], out[k]
+        for i in range(0, x.shape[1], lanes(x)):
+            store(to, i, by * load(row, i))

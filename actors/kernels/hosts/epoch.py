@@ -11,11 +11,14 @@ from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
 from actors.kernels.hosts.columns import (
     Columns,
-    add_columns,
-    columns_back,
+    column_back,
     columns_up_to,
+    leave_columns,
+    mix_column,
+    mix_columns,
     num_params,
     run_columns,
+    whole_pass,
     without_seeds,
 )
 from actors.kernels.hosts.layers import norm
@@ -158,9 +161,10 @@ def train(
     for s in range(slots - 1, -1, -1):
         if seeds.mode[s] == TRAINING:
             first_training = s
-    last = BLENDED if first_training == slots and blended_columns == all_columns else TRAINING
     total = 0.0
     first_column, _ = zero_and_one()
+    blended, first_slot = whole_pass()
+    learning: Any = np.int64(TRAINING)
     for t in range(rows.shape[0]):
         gather(data, rows[t], x)
         for i in range(y.size):
@@ -168,23 +172,30 @@ def train(
         enter(p, x, first_column, work.leaving[0])
         if all_columns:
             run_columns(columns, all_columns, bare, x, first_column, classes, length)
-        # The main pass; then, if anything is training, the shadow pass: the same minibatch with what is training on
-        # and everything else constant. In the stream it resumes at the first slot with a training seed, before which
-        # it equals the main pass; columns are never run again.
-        for mode in range(BLENDED, last + 1):
-            slot = -1 if mode == BLENDED else first_training
-            if slot < slots:
-                forward(p, seeds, mode, slot, work, features)
-            add_columns(columns, blended_columns if mode == BLENDED else all_columns, slots, work)
-            loss = cross_entropy(work.total, y, work.by_row[0], work.by_row[1])
-            total += loss if mode == BLENDED else 0.0
-            scored = mode == BLENDED and t == rows.shape[0] - 1
-            if scored:
-                scores[slots:] = norm(work.total)
-            if slot < slots:
-                backward(p, seeds, mode, slot, x, work, dp, dq, scores if scored else unscored)
-            if all_columns:
-                columns_back(columns, mode, bare, x, work.total, dcolumns)
+        # The main pass, through the columns that joined, the last one first.
+        forward(p, seeds, blended, first_slot, work, features)
+        mix_columns(columns, blended_columns, slots, work)
+        total += cross_entropy(work.total, y, work.by_row[0], work.by_row[1])
+        scored = t == rows.shape[0] - 1
+        if scored:
+            scores[slots:] = norm(work.total)
+        leave_columns(columns, blended_columns, bare, x, work.total, dcolumns, True)
+        backward(p, seeds, blended, first_slot, x, work, dp, dq, scores if scored else unscored)
+        # A column that learns is mixed with the model alone, which is constant; at strength 1, nothing is left of it.
+        for c in range(columns.mode.size if all_columns != blended_columns else 0):
+            if columns.mode[c] == TRAINING:
+                mix_columns(columns, blended_columns, slots, work)
+                mix_column(columns, c, slots, work)
+                cross_entropy(work.total, y, work.by_row[0], work.by_row[1])
+                column_back(columns, c, bare, x, work.total, dcolumns)
+        # The shadow pass of seeds that learn in the stream: the same minibatch with them on and everything else
+        # constant. It resumes at the first such slot, before which it equals the main pass.
+        if first_training < slots:
+            forward(p, seeds, learning, first_training, work, features)
+            mix_columns(columns, blended_columns, slots, work)
+            cross_entropy(work.total, y, work.by_row[0], work.by_row[1])
+            leave_columns(columns, blended_columns, bare, x, work.total, dcolumns, False)
+            backward(p, seeds, learning, first_training, x, work, dp, dq, unscored)
         squared = squares(dp)
         scale(dp, squared, clip_norm)
         if t == rows.shape[0] - 1:

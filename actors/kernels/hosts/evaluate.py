@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
-from actors.kernels.hosts.columns import Columns, add_columns, run_columns, without_seeds
+from actors.kernels.hosts.columns import Columns, mix_columns, run_columns, without_seeds
 from actors.kernels.hosts.layers import copy
 from actors.kernels.hosts.network import (
     Seeds,
@@ -53,7 +53,7 @@ def evaluate(
     """Compute, for each of `subsets` (bit s for slot s), the number of `correct` rows and the summed cross-entropy.
 
     The rows of data are the first columns of x [F, N], where N is a multiple of the length of rows in `work`. Columns
-    of the host are run once, and each subset adds the logits of its own.
+    of the host are run once, and each subset mixes the logits of its own.
     """
     slots, width, length = seeds.mode.size, work.leaving.shape[1], work.logits.shape[1]
     variants = Variants(
@@ -126,7 +126,7 @@ def evaluate_variants(
                 if subsets[n] & ((1 << slots) - 1) == sets[slots, v]:
                     beside = subsets[n] >> slots
                     if beside:
-                        add_columns(columns, beside, slots, work)
+                        mix_columns(columns, beside, slots, work)
                     summed = work.total if beside else work.logits
                     highest, mass = work.by_row
                     highest_and_sum(summed, highest, mass)

@@ -101,7 +101,7 @@ class ReferenceEnv:
         return self.network.evaluate(x, y, self.episode.growth.blended()).accuracy
 
     def _ablate(self, plan: EpochPlan, subset: frozenset[int]) -> EvalResult:
-        alphas = {s: plan.alphas[s] for s in subset}
+        alphas = {s: a for s, a in plan.alphas.items() if s in subset}
         return self.network.ablate(self.val_x, self.val_y, alphas, self.calibration)
 
     def _prune(self, slots: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
 from actors.env.fleet_networks import OptimizerSettings
-from actors.env.hosts.column import column_host, column_shapes
+from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host, draw_params
 from actors.layers.batch_norm import (
     EPS,
@@ -75,14 +75,14 @@ class ReferenceSeed:
 
 @dataclass
 class ReferenceColumn:
-    """A seed in a column slot: a bare host of its own width, whose logits are added to the host's."""
+    """A seed in a column slot: a bare host of its own width, whose logits are mixed with the host's."""
 
     host: Host
     group: ParameterGroup
     prefix: str  # of the names of its norms in the network's running statistics
 
     def logits(self, x: Tensor, normalize: Normalize) -> Tensor:
-        """Return the column's logits, before they are scaled by alpha."""
+        """Return the column's own logits."""
 
         def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
             return normalize(self.prefix + name, h, gain, bias, dims, after)
@@ -98,10 +98,10 @@ class ReferenceColumn:
 class SeedAlphas:
     """The seeds that take part in an epoch, and their alphas. Seeds in neither table are off."""
 
-    blended: dict[int, float] = field(default_factory=dict)  # slot -> alpha: seeds that are part of the host's function
-    training: dict[int, float] = field(
-        default_factory=dict
-    )  # slot -> alpha target: seeds that learn without affecting the host
+    blended: dict[int, float] = field(default_factory=dict)
+    """Slot -> alpha: seeds that are part of the host's function; columns are mixed in this order."""
+    training: dict[int, float] = field(default_factory=dict)
+    """Slot -> strength at which seeds learn that do not affect the host."""
 
 
 @dataclass
@@ -126,10 +126,12 @@ class ReferenceNetwork:
 
     The host and every seed have their own AdamW and are clipped separately. Seeds in BLENDING, HOLDING or FOSSILIZED
     (`SeedAlphas.blended`) are part of the function and are trained with the host by the main pass. Seeds in TRAINING
-    (`SeedAlphas.training`) learn from a second pass over the same minibatch, the shadow pass, in which everything
-    else is constant: they change neither the host nor its running statistics.
+    (`SeedAlphas.training`) learn from another pass over the same minibatch, in which everything else is constant: they
+    change neither the host nor its running statistics. Those in the stream learn together, in the shadow pass; each
+    column apart, mixed with the model alone.
 
-    Slots up to `host.slots` are in the stream, the others hold columns.
+    Slots up to `host.slots` are in the stream, the others hold columns, which are mixed with the logits one after the
+    other: z = (1 - alpha) z + alpha c.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class ReferenceNetwork:
         self.running = _fresh(host.norms(), dtype)
 
     def germinate(self, slot: int, blueprint: int, blend: int, rng: np.random.Generator) -> None:
-        """Add a seed with a fresh optimizer. It has no effect yet, so the host's function does not change.
+        """Add a seed with a fresh optimizer. It is not part of the host's function yet.
 
         `blueprint` is an index into the tables of the host's family.
         """
@@ -162,7 +164,7 @@ class ReferenceNetwork:
             self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
         else:
             host = column_host(self.host, column.scale)
-            group = ParameterGroup.create(draw_params(column_shapes(host), rng, self.dtype), o.seed_lr, o.weight_decay)
+            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), o.seed_lr, o.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
             self.running |= _fresh(seed.norms(), self.dtype)
 
@@ -201,7 +203,7 @@ class ReferenceNetwork:
         for s, alpha in alphas.items():
             seed = self.seeds[s]
             if isinstance(seed, ReferenceColumn):
-                logits = logits + alpha * seed.logits(x, normalize)
+                logits = (1.0 - alpha) * logits + alpha * seed.logits(x, normalize)
         outputs |= dict.fromkeys(range(self.host.slots, self.host.slots + self.column_slots), logits)
         return logits
 
@@ -226,9 +228,13 @@ class ReferenceNetwork:
             grads = torch.autograd.grad(loss, learnt + [outputs[s] for s in scored])
             grads, at_outputs = grads[: len(learnt)], grads[len(learnt) :]
             if learners:
-                # The shadow pass: the same minibatch with the training seeds on. Gradients are taken only with
-                # respect to their parameters, so everything else in it is constant.
-                shadow = F.cross_entropy(self.logits(batch, alphas.blended | alphas.training, aside), labels)
+                # The same minibatch with the training seeds of the stream on, and with each training column. Gradients
+                # are taken only with respect to their parameters, so everything else is constant.
+                stream = {s: a for s, a in alphas.training.items() if s < self.host.slots}
+                lessons = [stream, *({s: a} for s, a in alphas.training.items() if s not in stream)]
+                shadow = torch.stack(
+                    [F.cross_entropy(self.logits(batch, alphas.blended | on, aside), labels) for on in lessons if on]
+                ).sum()
                 grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
             slots: list[int | None] = [None, *alphas.blended, *alphas.training]
             rest = list(grads)
