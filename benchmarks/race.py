@@ -31,6 +31,7 @@ from benchmarks.form import Target, parser, publish
 from benchmarks.learning.in_process import Run, play
 from benchmarks.learning.memory_rungs import RUNGS
 from benchmarks.learning.memory_tasks import masked_cart_pole
+from benchmarks.learning.peers import sb3_updates
 from benchmarks.memory import SELECTION
 
 GOAL, BUDGET, LOOK_EVERY = 475.0, 100_000, 5_000  # mean return, steps, steps between two looks
@@ -80,22 +81,16 @@ def _sb3(seed: int) -> Runner:
             "net_arch": {"pi": [64], "vf": [64]},
         },
     )
-    _, callback = model._setup_learn(BUDGET)
-    updates = 0
-    while model.num_timesteps < BUDGET:
-        model.collect_rollouts(envs, callback, model.rollout_buffer, model.n_steps)
-        model._update_current_progress_remaining(model.num_timesteps, BUDGET)
-        model.train()
-        updates += 1
 
-        def score() -> float:
-            tested = VecNormalize(DummyVecEnv([make] * 8), training=False, norm_reward=False)
-            tested.obs_rms = envs.obs_rms
-            tested.seed(SELECTION.start)
-            return float(evaluate_policy(model, tested, len(SELECTION), warn=False)[0])
+    def score() -> float:
+        tested = VecNormalize(DummyVecEnv([make] * 8), training=False, norm_reward=False)
+        tested.obs_rms = envs.obs_rms
+        tested.seed(SELECTION.start)
+        return float(evaluate_policy(model, tested, len(SELECTION), warn=False)[0])
 
-        if updates % (LOOK_EVERY // 256) == 0:
-            yield model.num_timesteps, score
+    for update, steps in enumerate(sb3_updates(model, BUDGET), 1):
+        if update % (LOOK_EVERY // 256) == 0:
+            yield steps, score
 
 
 def _rllib(seed: int) -> Runner:

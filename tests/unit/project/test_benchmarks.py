@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SLOW = (
-    "acting --endpoint",
+    "acting",
     "env",
     "memory",
     "race --sides tamiyo",
