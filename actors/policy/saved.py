@@ -39,7 +39,7 @@ class CheckpointKey(NamedTuple):
         return f"generation_{self.generation:05d}_update_{self.update:08d}.safetensors"
 
     @classmethod
-    def of(cls, name: str) -> CheckpointKey | None:
+    def parse(cls, name: str) -> CheckpointKey | None:
         """Parse a file name; return None if it is not the name of a checkpoint."""
         found = _NAME.fullmatch(name)
         return cls(int(found[1] or 0), int(found[2])) if found else None
@@ -47,7 +47,7 @@ class CheckpointKey(NamedTuple):
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in `folder`, oldest first."""
-    found = {path: CheckpointKey.of(path.name) for path in folder.glob("*.safetensors")}
+    found = {path: CheckpointKey.parse(path.name) for path in folder.glob("*.safetensors")}
     return sorted((path for path, key in found.items() if key), key=lambda path: found[path] or CheckpointKey(0, 0))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.policy.median import DECISIONS
+from actors.policy.distribution import DECISIONS
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rules.names import is_rule, parse_rule, rule_policy
 from actors.rules.schedule import Schedule

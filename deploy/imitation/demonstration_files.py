@@ -37,7 +37,7 @@ def read_demonstrations(config: Config, spaces: Spaces) -> DemonstrationFiles:
             if episode.episode_id in known:
                 raise InvalidEpisode(f"another file holds the same episode, {episode.episode_id}")
             (own_episode,) = as_demonstrations([episode], config)
-            EpisodeSchema(spaces, StateSizes.of(config.policy), config.learner.state_stride).check(own_episode)
+            EpisodeSchema(spaces, StateSizes.from_config(config.policy), config.learner.state_stride).check(own_episode)
         except InvalidEpisode as error:
             own.refused.append(f"{path}: refused: {error}")
             continue
@@ -55,7 +55,7 @@ def read_demonstrations(config: Config, spaces: Spaces) -> DemonstrationFiles:
 def as_demonstrations(episodes: Sequence[Episode], config: Config) -> list[Episode]:
     """Return the episodes with zeros for the recurrent states, which are those of the policies that acted: imitation
     computes its own."""
-    sizes, stride = StateSizes.of(config.policy), config.learner.state_stride
+    sizes, stride = StateSizes.from_config(config.policy), config.learner.state_stride
 
     def zeros(count: int) -> RecurrentState:
         return RecurrentState(*(np.zeros((n, count, width), dtype=np.float32) for n, width in sizes))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from actors.errors import UserError
 from actors.policy.acting.exported import BATCH_AXES, INPUTS, OUTPUTS, ExportedStep, example_inputs
-from actors.policy.gaussian import TAIL
+from actors.policy.distribution import TAIL
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 
@@ -103,7 +103,7 @@ def _erfinv(x: Tensor) -> Tensor:
 
     Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), PPND16, whose relative error is about 1e-16. The
     exporter writes numbers as float32, which leaves a relative error of about 1e-7, one hundredth of a cell. It also
-    rounds the largest noise that `gaussian.sample` accepts to 1, so the tail ends here.
+    rounds the largest noise that `sample_cells` accepts to 1, so the tail ends here.
     """
     q = 0.5 * x  # p - 1/2, where p is the probability below
     central = q * _ratio(0.180625 - q * q, _CENTRAL)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.policy.median import has_median, median_noise, next_hazard
+from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.rng import Purpose, stream
 from actors.serving.messages import MessageLayout, StepQuery, make_step_batch
 from actors.serving.server.models import ServedModel

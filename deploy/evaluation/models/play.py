@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.errors import UserError
-from actors.policy.median import DECISIONS
+from actors.policy.distribution import DECISIONS
 from actors.policy.saved import TRAINED, TRAINED_NAME
 
 

@@ -69,7 +69,7 @@ def random_inputs(spaces: Spaces, rng: np.random.Generator, count: int) -> Input
 @torch.inference_mode()
 def reference(made: FactoredRecurrentActorCritic, given: Inputs, state: PolicyState) -> tuple[ActOutput, PolicyState]:
     """The network's own step, in its precision."""
-    legal, dtype = MaskTensors.of(given.masks, torch.device("cpu")), made.norm.weight.dtype
+    legal, dtype = MaskTensors.from_masks(given.masks, torch.device("cpu")), made.norm.weight.dtype
     obs, blueprints, noise, greedy = (torch.from_numpy(a) for a in (given.obs, given.blueprints, *given[3:]))
     step = made.step(obs.to(dtype), blueprints, legal, state, noise, greedy)
     return made.decision(given.masks, *step[:4]), step.state

@@ -58,7 +58,7 @@ def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path
         own.grower.step(*own.validate())
     own.epochs(HORIZON)
     log, episode = own.grower.log, written(tmp_path)
-    EpisodeSchema(spaces, StateSizes.of(config_of(weights)), weights.state_stride).check(episode)
+    EpisodeSchema(spaces, StateSizes.from_config(config_of(weights)), weights.state_stride).check(episode)
 
     # The return, from the definition of J and the log.
     accuracies = [d.accuracy for d in log]

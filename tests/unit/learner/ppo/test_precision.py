@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from actors.policy import network as network_module
-from actors.policy.cores import recurrence
+from actors.policy.cores import core as core_module
 from learner.ppo import update as update_module
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import toy_batch, toy_ppo
@@ -35,7 +35,7 @@ def test_bf16_is_near_float32_and_distinguished_from_it() -> None:
 def check_dtypes(monkeypatch: pytest.MonkeyPatch, precision: str, core: torch.dtype) -> None:
     seen: dict[str, set[torch.dtype]] = {"core": set(), "logits": set(), "loss": set()}
     ppo, given = make(precision=precision), toy_batch(LENGTHS)
-    run, objective = recurrence._fused, update_module.objective
+    run, objective = core_module._fused, update_module.objective
 
     def watch_core(*arguments: Any) -> Any:
         output, *state = run(*arguments)
@@ -47,7 +47,7 @@ def check_dtypes(monkeypatch: pytest.MonkeyPatch, precision: str, core: torch.dt
         seen["loss"] |= {t.dtype for t in (*loss[:4], *out)}
         return loss
 
-    monkeypatch.setattr(recurrence, "_fused", watch_core)
+    monkeypatch.setattr(core_module, "_fused", watch_core)
     monkeypatch.setattr(update_module, "objective", watch_loss)
     ppo.network.heads.op.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
     ppo.network.critic.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
