@@ -92,12 +92,6 @@ def forward_flops(episode: HostEpisode, topology: Topology) -> float:
     return float(own.host + sum(own.seed(g.slot, episode.host.family.name_of(g.blueprint)) for g in topology))
 
 
-def training_flops(episode: HostEpisode, topology: Topology) -> float:
-    """Of one epoch of a host that has this topology."""
-    samples = episode.settings.inner_steps * episode.config.batch_size
-    return TRAINING_PASSES * samples * forward_flops(episode, topology)
-
-
 def cost(episode: HostEpisode) -> Cost:
     """Of an episode that has ended, epoch by epoch."""
     own = table(episode.host, episode.task.shape)

@@ -84,7 +84,7 @@ def test_a_head_in_the_wrong_position_is_detected(monkeypatch: pytest.MonkeyPatc
 
     def shifted(self: HeadScorer, sizes: tuple[int, ...]) -> None:
         make(self, sizes)
-        self.back.copy_(self.back.roll(1))
+        self.places.copy_(self.places.roll(1))
 
     monkeypatch.setattr(HeadScorer, "__init__", shifted)
     with pytest.raises(AssertionError):
