@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.form import Target, parser, publish
 from benchmarks.gate.analysis import PRICES, Cells, best_of_cell, best_single, fit_gain, gate, over_never
-from benchmarks.gate.cells import RULES, Cell, Played, is_played, play, width_classes
+from benchmarks.gate.cells import Cell, Played, is_played, play, width_classes
 from deploy.config.schema import PRESETS
 from deploy.evaluation.suite import protocol, reported
 from deploy.report.progress import clock
@@ -52,7 +52,7 @@ def main() -> None:
              "recovered": g.recovered / g.headroom if g.headroom > 0 else float("nan")}
             for g in gates
         ]  # fmt: skip
-        rows += _by_width(found) + _by_family(found)
+        rows += _by_family(found)
         headroom = float(np.mean([g.headroom for g in gates]))
         recovered = float(np.mean([g.recovered for g in gates]))
         targets.append(Target(f"{suite}: headroom over the best single schedule, points of J", headroom, POINTS))
@@ -104,20 +104,6 @@ def _play(cells: Sequence[Cell], folder: Path) -> dict[Cell, Played]:
             rest = clock(spent / done * (len(left) - done))
             print(f"{clock(spent)}  {done}/{len(left)}  {cell.name}  about {rest} left", flush=True)
     return played
-
-
-def _by_width(cells: Cells) -> list[dict[str, Any]]:
-    """What never growing ends at and the best rule for each class of widths."""
-    rows: list[dict[str, Any]] = []
-    for widths in dict.fromkeys(cell.widths for cell in cells):
-        own = {cell: p for cell, p in cells.items() if cell.widths == widths}
-        row: dict[str, Any] = {"host width": f"{widths[0]} to {widths[1]}"}
-        for price in PRICES:
-            best = best_single(own, price)
-            points = float(np.mean([over_never(p, price)[best].mean() for p in own.values()]))
-            row[f"best at {price:g}"] = f"{RULES[best]} {points:+.1f}"
-        rows.append(row)
-    return rows
 
 
 def _by_family(cells: Cells) -> list[dict[str, Any]]:
