@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from benchmarks.form import Target, parser, publish
 from benchmarks.gate.analysis import PRICES, Cells, best_of_cell, best_single, fit_gain, gate, over_never
 from benchmarks.gate.cells import Cell, Played, is_played, play, width_classes
 from deploy.config.schema import PRESETS
+from deploy.evaluation.cells import finished
 from deploy.evaluation.suite import protocol, reported
-from deploy.report.progress import clock
 
 POINTS, SHARE = 2.0, 0.5
 QUICK = ("spirals", "moons")
@@ -93,17 +93,10 @@ def _cells(suite: str, args: argparse.Namespace) -> list[Cell]:
 
 def _play(cells: Sequence[Cell], folder: Path) -> dict[Cell, Played]:
     """Play all cells that are missing, and tell how long the rest will take."""
-    left = [cell for cell in cells if not is_played(cell, folder)]
-    started = time.perf_counter()
-    played = {}
-    for cell in cells:
-        played[cell] = play(cell, folder)
-        if cell in left:
-            done = left.index(cell) + 1
-            spent = time.perf_counter() - started
-            rest = clock(spent / done * (len(left) - done))
-            print(f"{clock(spent)}  {done}/{len(left)}  {cell.name}  about {rest} left", flush=True)
-    return played
+    missing = [cell for cell in cells if not is_played(cell, folder)]
+    for cell, _, progress in finished(partial(play, folder=folder), missing, 1):
+        print(f"{progress}  {cell.name}", flush=True)
+    return {cell: play(cell, folder) for cell in cells}
 
 
 def _by_family(cells: Cells) -> list[dict[str, Any]]:

@@ -173,7 +173,10 @@ class FactoredRecurrentActorCritic(nn.Module):
 
     def decision(self, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
         """Build `ActOutput` from the first four fields of `StepOutput`: actions, log-probs, values, baseline values."""
-        return decision(self.spaces, self.config, masks, *chosen)
+        actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
+        in_force = masks.in_force(self.spaces.action, actions, self.config.causal_masks)
+        bootstrap = values if self.config.bootstrap == "sampled" else baselines
+        return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
 
     def step(
         self,
@@ -341,11 +344,3 @@ class FactoredRecurrentActorCritic(nn.Module):
             return _HeadSample(choice, chosen, log_probs, mask.any(-1).all(), logits)
         log_prob = torch.where(relevant, chosen, 0.0)
         return _HeadSample(choice, log_prob, log_probs, mask.any(-1).all(), logits)
-
-
-def decision(spaces: Spaces, config: PolicyConfig, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
-    """Build `ActOutput` from actions, log-probs, values and baseline values."""
-    actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
-    in_force = masks.in_force(spaces.action, actions, config.causal_masks)
-    bootstrap = values if config.bootstrap == "sampled" else baselines
-    return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
