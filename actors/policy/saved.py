@@ -101,7 +101,7 @@ def read_weights(path: Path) -> WeightSet:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
         check_content(tensors, metadata)
         check_format(path, metadata)
-        own = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
+        weights = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
         progress = json.loads(metadata["progress"])
         return WeightSet(
             int(progress["version"]),
@@ -109,7 +109,7 @@ def read_weights(path: Path) -> WeightSet:
             metadata["spaces_hash"],
             metadata["architecture"],
             int(metadata["state_stride"]),
-            own,
+            weights,
         )
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error

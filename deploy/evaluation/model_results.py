@@ -90,11 +90,11 @@ class ModelResults:
     def line(self, script: ModelScript, width: int, player: str) -> ModelLine:
         rows = []
         for seed in self.seeds:
-            own = self._best(script.name, width, seed) if player == SWEEP else player
-            bare, run = self.runs[script.name, width, NEVER, seed], self.runs[script.name, width, own, seed]
-            objective, _, rent = self._objectives(script.name, width, own, seed)
+            played = self._best(script.name, width, seed) if player == SWEEP else player
+            bare, run = self.runs[script.name, width, NEVER, seed], self.runs[script.name, width, played, seed]
+            objective, _, rent = self._objectives(script.name, width, played, seed)
             never = self._objectives(script.name, width, NEVER, seed)[0]
-            spent = [NEVER, *BUILT] if player == SWEEP else [own]
+            spent = [NEVER, *BUILT] if player == SWEEP else [played]
             seconds = sum(self.runs[script.name, width, name, seed].seconds for name in spent)
             params = run.final_params / bare.host_params
             rows.append((objective - never, objective, run.test_accuracy, rent, params, seconds))
@@ -119,10 +119,10 @@ class ModelResults:
         won = by_player[SWEEP] >= WON
         found = []
         for name in self.names[1:]:
-            own = by_player[name]
-            of_sweep = float((own[won] / by_player[SWEEP][won]).mean()) if won.any() else None
-            elsewhere = float(own[~won].mean()) if not won.all() else None
-            found.append(Share(name, float(own.mean()), of_sweep, elsewhere, float(own.min())))
+            points = by_player[name]
+            of_sweep = float((points[won] / by_player[SWEEP][won]).mean()) if won.any() else None
+            elsewhere = float(points[~won].mean()) if not won.all() else None
+            found.append(Share(name, float(points.mean()), of_sweep, elsewhere, float(points.min())))
         return found
 
     def tables(self) -> list[TextTable]:
@@ -199,11 +199,11 @@ def _panel(ax: Axes, results: ModelResults, script: ModelScript) -> None:
     ax.plot(*zip(*bare, strict=True), "o", color=INK, ms=5, label="never grow", zorder=4)
     grown = [name for name in results.players if name not in (NEVER, *BUILT)]
     for player, tint in zip(grown, COLOURS, strict=False):
-        own, first = [_point(results, script, width, player) for width in widths], player == grown[0]
+        ends, first = [_point(results, script, width, player) for width in widths], player == grown[0]
         if first:
-            for start, end in zip(bare, own, strict=True):
+            for start, end in zip(bare, ends, strict=True):
                 ax.annotate("", end, start, arrowprops={"arrowstyle": "-", "color": tint, "lw": 1.4, "alpha": 0.5})
-        ax.plot(*zip(*own, strict=True), "o", color=tint, ms=8 if first else 4.5, mec="white", label=player, zorder=3)
+        ax.plot(*zip(*ends, strict=True), "o", color=tint, ms=8 if first else 4.5, mec="white", label=player, zorder=3)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())

@@ -114,14 +114,14 @@ def _objective(row: Row, epochs: int, price: float) -> float:
 
 def _stopped(built: Sequence[Row], chosen: int, epochs: Sequence[int]) -> Row:
     """The chosen width after its epochs. How it does on test rows is known only where it trained to the end."""
-    own = built[chosen]
-    ended = epochs[chosen] >= own.epochs
+    stopped = built[chosen]
+    ended = epochs[chosen] >= stopped.epochs
     shares = [min(1.0, e / row.epochs) for e, row in zip(epochs, built, strict=True)]
     return replace(
-        own,
-        gain=own.curve[epochs[chosen]] - own.curve[0] if not ended else own.gain,
-        accuracy=own.curve[epochs[chosen]],
-        test_accuracy=own.test_accuracy if ended else float("nan"),
+        stopped,
+        gain=stopped.curve[epochs[chosen]] - stopped.curve[0] if not ended else stopped.gain,
+        accuracy=stopped.curve[epochs[chosen]],
+        test_accuracy=stopped.test_accuracy if ended else float("nan"),
         epochs=epochs[chosen],
         training_flops=sum(s * row.training_flops for s, row in zip(shares, built, strict=True)),
         measuring_flops=sum(s * row.measuring_flops for s, row in zip(shares, built, strict=True)),
