@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actors.config import PolicyConfig
-from actors.policy.cores.memory import STATISTICS, ExternalMemory, MemoryWeights, scan
+from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
 from actors.policy.cores.sequences import BucketLayout
 from actors.policy.state import PolicyState, StateSizes
 from actors.precision import matmul_allows_tf32, tf32
@@ -73,7 +73,7 @@ class Recurrent(nn.Module):
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
         """Run one step of N environments, `x [N, inputs]`."""
-        out, after = recur(x.unsqueeze(0), state, *self._weights(), _dtype(x))
+        out, after = self._run(x.unsqueeze(0), state)
         return self._output(out.squeeze(0), after)
 
     def sequence(self, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
@@ -81,7 +81,6 @@ class Recurrent(nn.Module):
 
         The state of rows in padded buckets, and of rows without steps, is returned unchanged.
         """
-        weights, dtype = self._weights(), _dtype(x)
         pieces, after = [x.new_empty(0, self.hidden_size + len(self.statistics))], state
         for bucket in layout.buckets:
             r, n = bucket.rows.shape[0], bucket.source.shape[0]
@@ -91,7 +90,7 @@ class Recurrent(nn.Module):
             else:
                 padded = inputs.new_zeros(bucket.steps * r, inputs.shape[1]).index_copy(0, bucket.place, inputs)
                 padded = padded.view(bucket.steps, r, -1)
-            out, last = recur(padded, state.rows(bucket.rows), *weights, dtype)
+            out, last = self._run(padded, state.rows(bucket.rows))
             if bucket.place is None:
                 pieces.append(out.transpose(0, 1).reshape(n, -1))
                 changed = (t.index_copy(1, bucket.rows, u.to(t.dtype)) for t, u in zip(after, last, strict=True))
@@ -100,17 +99,25 @@ class Recurrent(nn.Module):
                 pieces.append(out.flatten(0, 1).index_select(0, bucket.place))
         return self._output(torch.cat(pieces).index_select(0, layout.restore), after)
 
-    def _weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        return list(self.lstm.parameters()), list(self.memory.weights()) if self.memory is not None else []
+    def _run(self, x: Tensor, state: PolicyState) -> tuple[Tensor, PolicyState]:
+        """Run `x [T, N, inputs]` from `state`. Returns outputs `[T, N, hidden]`, with the statistics of a memory
+        `[T, N, hidden + 3]`, and the state after the last step.
+
+        The LSTM runs in the dtype of the surrounding autocast region, the memory in that of `x`. Weights are cast
+        explicitly, because the region would cache the casts, without gradient if the first pass has none.
+        """
+        kind, run = x.device.type, _by_cell if torch.compiler.is_compiling() else _fused
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        with torch.autocast(kind, enabled=False):
+            weights = [w.to(dtype) for w in self.lstm.parameters()]
+            out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), weights))
+            if self.memory is None:
+                return out, PolicyState(h, c, state.cells, state.usage)
+            out, statistics, cells, usage = scan(self.memory.weights(), out, state.cells, state.usage)
+            return torch.cat([out, statistics], -1), PolicyState(h, c, cells, usage)
 
     def _output(self, out: Tensor, state: PolicyState) -> CoreOutput:
         return CoreOutput(out[:, : self.hidden_size], out[:, self.hidden_size :].detach(), state)
-
-
-def _dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of the surrounding autocast region, or else that of `x`."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def make_core(inputs: int, config: PolicyConfig) -> Feedforward | Recurrent:
@@ -118,30 +125,6 @@ def make_core(inputs: int, config: PolicyConfig) -> Feedforward | Recurrent:
 
 
 _PER_LAYER = 4  # weight_ih, weight_hh, bias_ih, bias_hh, as in nn.LSTM
-
-
-def recur(
-    x: Tensor,
-    state: PolicyState,
-    weights: list[Tensor],
-    memory: list[Tensor],
-    dtype: torch.dtype,
-) -> tuple[Tensor, PolicyState]:
-    """Run `x [T, N, inputs]` from `state`. Returns outputs `[T, N, hidden]` and the state after the last step.
-
-    With a memory, its statistics are appended to the outputs: `[T, N, hidden + 3]`. `weights` are the parameters of an
-    nn.LSTM in their order, `memory` the fields of `MemoryWeights` or empty. The LSTM runs in `dtype`, the memory in the
-    dtype of `x`. Weights are cast explicitly, because an autocast region would cache the casts, without gradient if
-    the first pass has none.
-    """
-    run = _by_cell if torch.compiler.is_compiling() else _fused
-    with torch.autocast(x.device.type, enabled=False):
-        cast = [w.to(dtype) for w in weights]
-        out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), cast))
-        if not memory:
-            return out, PolicyState(h, c, state.cells, state.usage)
-        out, statistics, cells, usage = scan(MemoryWeights(*memory), out, state.cells, state.usage)
-        return torch.cat([out, statistics], -1), PolicyState(h, c, cells, usage)
 
 
 def _fused(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
