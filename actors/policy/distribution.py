@@ -117,7 +117,7 @@ class HeadScorer(nn.Module):
     ) -> HeadScores:
         """Score `actions [N, H]` given flat `logits [N, A]`, flat `masks [N, A]` and `relevant [N, H]`."""
         padded, legal = (
-            t.new_zeros(len(t), self.shape[0] * self.shape[1]).index_copy(1, self.places, t).view(-1, *self.shape)
+            t.new_zeros(len(t), self.shape[0] * self.shape[1]).index_copy(1, self.places, t).view(len(t), *self.shape)
             for t in (logits, masks)
         )
         legal = legal | ~relevant.unsqueeze(-1)  # without any, log-probs and gradients would be NaN
