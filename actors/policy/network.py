@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
-from actors.policy.cores.core import Recurrent, make_core
+from actors.policy.cores.core import make_core
 from actors.policy.cores.sequences import Steps
 from actors.policy.distribution import (
     QUADRATURE,
@@ -121,13 +121,6 @@ class FactoredRecurrentActorCritic(nn.Module):
         squashed = torch.tensor([h.squash for h in spaces.action.heads if h.continuous], dtype=torch.bool)
         self.register_buffer("squashed", squashed, persistent=False)
         self.register_buffer("quadrature", torch.from_numpy(QUADRATURE), persistent=False)
-
-    @property
-    def lstm(self) -> nn.LSTM:
-        """The LSTM of a recurrent core. Raises `AttributeError` for a feedforward core."""
-        if not isinstance(self.core, Recurrent):
-            raise AttributeError("a feedforward core has no LSTM")
-        return self.core.lstm
 
     @property
     def counted(self) -> Tensor:

@@ -34,7 +34,7 @@ def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, 
             if t in starts:
                 found.append(state.h[:, 0].clone())
             obs, blueprints = (torch.from_numpy(a[t : t + 1]) for a in (episode.obs, episode.blueprint_indices))
-            _, after = network.lstm(network.encoder(obs, blueprints).core_input.unsqueeze(0), (state.h, state.c))
+            _, after = network.core.lstm(network.encoder(obs, blueprints).core_input.unsqueeze(0), (state.h, state.c))
             state = PolicyState(*after, *state[2:])
     return found
 
@@ -46,7 +46,7 @@ def check_states(stride: int, chunk: int, burn_in: int, advance: Callable[..., P
     network = toy_network()
     if moved:
         with torch.no_grad():
-            network.lstm.weight_hh_l0.add_(0.3)
+            network.core.lstm.weight_hh_l0.add_(0.3)
     batch = make_batch(own, SPACES, chunk, burn_in)
     state = replay(batch, lambda steps: advance(network, steps)).state
     row = 0

@@ -51,7 +51,7 @@ def test_hidden_norm_is_that_of_the_state(gain: float) -> None:
     """Not of what LayerNorm makes of it, which is the square root of its size whatever the state is."""
     network = toy_network()
     with torch.no_grad():
-        for p in network.lstm.parameters():
+        for p in network.core.lstm.parameters():
             p.mul_(gain)
     expected = state_norm(network)
     assert metrics_of(network)["hidden_norm"] == pytest.approx(expected, rel=1e-4)

@@ -125,7 +125,7 @@ def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_counted() -> N
     def spoil(grad: Tensor) -> Tensor:
         return grad * torch.inf if next(calls) < 3 else grad
 
-    ppo.network.lstm.weight_hh_l1.register_hook(spoil)
+    ppo.network.core.lstm.weight_hh_l1.register_hook(spoil)
     metrics = ppo(toy_batch(), update=0, version=0)
     assert metrics["skipped_steps"] == 3.0
     assert metrics["update_epochs_done"] == 2.0
