@@ -1,4 +1,4 @@
-"""The one form of all benchmarks: a table for people, and targets, machine and rows as JSON."""
+"""The one form of all benchmarks: sides that take turns, a table for people, and targets, machine and rows as JSON."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
+
+Side = Callable[[], float]
+"""Runs once, and returns the seconds that count."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,6 @@ class Target:
         return self.value >= self.goal
 
 
-def arguments(name: str, description: str) -> argparse.Namespace:
-    return parser(name, description).parse_args()
-
-
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     """`--quick` (within 20 seconds on two cores) and `--json FILE`; one torch thread."""
     known = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
@@ -41,6 +42,42 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     known.add_argument("--json", type=Path, help="also write the result here")
     torch.set_num_threads(1)
     return known
+
+
+def add_device(known: argparse.ArgumentParser) -> None:
+    """Add `--device cpu|cuda`."""
+    known.add_argument("--device", type=_device, default="cpu", metavar="cpu|cuda", help="where it runs")
+
+
+def _device(name: str) -> str:
+    if name not in ("cpu", "cuda"):
+        raise argparse.ArgumentTypeError(f"{name}: choose cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError("PyTorch finds no CUDA device on this machine")
+    return name
+
+
+def seconds(work: Callable[[], object], device: str = "cpu") -> float:
+    """Return the CPU time of a call on a CPU, where others may be working, else wall time on a synchronized device."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    began = clock()
+    work()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return clock() - began
+
+
+def in_turns(sides: Mapping[str, Side], rounds: int, budget_s: float = inf) -> dict[str, float]:
+    """Return the least seconds of each side, which take turns, so that other load slows all of them: once to warm up,
+    then at most `rounds` times, of which those after the second must begin within `budget_s`."""
+    best, began = dict.fromkeys(sides, inf), time.perf_counter()
+    for turn in range(rounds + 1):
+        if turn > 2 and time.perf_counter() - began > budget_s:
+            break
+        for name, side in sides.items():
+            taken = side()
+            best[name] = min(best[name], taken) if turn else inf
+    return best
 
 
 def machine() -> dict[str, Any]:

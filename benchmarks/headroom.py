@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ import numpy as np
 
 from benchmarks.form import Target, parser, publish
 from benchmarks.gate.analysis import PRICES, Cells, best_of_cell, best_single, fit_gain, gate, over_never
-from benchmarks.gate.cells import RULES, Cell, Played, is_played, play, width_classes
+from benchmarks.gate.cells import Cell, Played, is_played, play, width_classes
 from deploy.config.schema import PRESETS
+from deploy.evaluation.cells import finished
 from deploy.evaluation.suite import protocol, reported
-from deploy.report.progress import clock
 
 POINTS, SHARE = 2.0, 0.5
 QUICK = ("spirals", "moons")
@@ -52,7 +52,7 @@ def main() -> None:
              "recovered": g.recovered / g.headroom if g.headroom > 0 else float("nan")}
             for g in gates
         ]  # fmt: skip
-        rows += _by_width(found) + _by_family(found)
+        rows += _by_family(found)
         headroom = float(np.mean([g.headroom for g in gates]))
         recovered = float(np.mean([g.recovered for g in gates]))
         targets.append(Target(f"{suite}: headroom over the best single schedule, points of J", headroom, POINTS))
@@ -93,31 +93,10 @@ def _cells(suite: str, args: argparse.Namespace) -> list[Cell]:
 
 def _play(cells: Sequence[Cell], folder: Path) -> dict[Cell, Played]:
     """Play all cells that are missing, and tell how long the rest will take."""
-    left = [cell for cell in cells if not is_played(cell, folder)]
-    started = time.perf_counter()
-    played = {}
-    for cell in cells:
-        played[cell] = play(cell, folder)
-        if cell in left:
-            done = left.index(cell) + 1
-            spent = time.perf_counter() - started
-            rest = clock(spent / done * (len(left) - done))
-            print(f"{clock(spent)}  {done}/{len(left)}  {cell.name}  about {rest} left", flush=True)
-    return played
-
-
-def _by_width(cells: Cells) -> list[dict[str, Any]]:
-    """What never growing ends at and the best rule for each class of widths."""
-    rows: list[dict[str, Any]] = []
-    for widths in dict.fromkeys(cell.widths for cell in cells):
-        own = {cell: p for cell, p in cells.items() if cell.widths == widths}
-        row: dict[str, Any] = {"host width": f"{widths[0]} to {widths[1]}"}
-        for price in PRICES:
-            best = best_single(own, price)
-            points = float(np.mean([over_never(p, price)[best].mean() for p in own.values()]))
-            row[f"best at {price:g}"] = f"{RULES[best]} {points:+.1f}"
-        rows.append(row)
-    return rows
+    missing = [cell for cell in cells if not is_played(cell, folder)]
+    for cell, _, progress in finished(partial(play, folder=folder), missing, 1):
+        print(f"{progress}  {cell.name}", flush=True)
+    return {cell: play(cell, folder) for cell in cells}
 
 
 def _by_family(cells: Cells) -> list[dict[str, Any]]:

@@ -1,19 +1,15 @@
-"""The update of recurrent PPO: steps per second against sb3-contrib and RLlib, and acting at several batch sizes.
+"""The update of recurrent PPO: steps per second against sb3-contrib and RLlib.
 
     python -m benchmarks.learner [--quick] [--json FILE] [--device cpu|cuda] [--repeats N]
 
 All sides run in one process on one thread, on the same shapes: observations of 16 numbers, 4 actions, an encoder of
 128, an LSTM of 128, heads of 64. An update is all of it: advantages, batching and every pass; steps per second count
 each pass. `unbroken` streams hold no episode's start, which is sb3-contrib's fast path; with ends every 25 steps it
-falls back to a loop over time, and that is what its targets are measured with. On CUDA two rows more say how close our
-update comes to the arithmetic of its LSTM alone (its roofline, from a measured matrix product), and how much of the
-device's time the fused LSTM has.
+falls back to a loop over time, and that is what its targets are measured with.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +17,11 @@ import numpy as np
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.types.actions import ActionMasks, ActionSpec, Head
+from actors.types.actions import ActionSpec, Head
 from actors.types.episode import EndReason, Episode, RecurrentState
 from actors.types.spaces import Spaces
-from benchmarks.environment.roofline import peaks
-from benchmarks.form import Target, parser, publish
+from benchmarks.form import Side, Target, add_device, in_turns, parser, publish, seconds
 from benchmarks.learning.peers import Prepare, Shape, have_rllib, have_sb3, rllib_learner, sb3_learner
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
@@ -116,24 +110,12 @@ def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:
     return lambda: update
 
 
-def seconds(run: Callable[[], None], device: str) -> float:
-    """CPU time on a CPU, where others may be working; wall-clock around a synchronized device."""
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    start = clock()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return clock() - start
-
-
 def compare(sides: dict[str, Prepare], shape: Shape, name: str, device: str, repeats: int) -> list[dict[str, Any]]:
-    """The sides take turns, after one update each to warm up; the best of each counts."""
-    best = dict.fromkeys(sides, float("inf"))
-    for turn in range(repeats + 1):
-        for side, prepare in sides.items():
-            taken = seconds(prepare(), device)
-            if turn > 0:
-                best[side] = min(best[side], taken)
+
+    def timed(prepare: Prepare) -> Side:
+        return lambda: seconds(prepare(), device)
+
+    best = in_turns({side: timed(prepare) for side, prepare in sides.items()}, repeats)
     rate = {side: shape.batch_steps * shape.epochs / s for side, s in best.items()}
     return [
         {
@@ -147,74 +129,12 @@ def compare(sides: dict[str, Prepare], shape: Shape, name: str, device: str, rep
     ]
 
 
-def acting(shape: Shape, device: str, calls: int) -> list[dict[str, Any]]:
-    policy = ActingPolicy(our_network(shape, device).eval())
-    peer = sb3_learner(replace(shape, steps=2), device)[1] if have_sb3() else None
-    rows = []
-    for n in (1, 16, 256):
-        rng = np.random.default_rng(0)
-        obs = rng.standard_normal((n, shape.obs_size)).astype(np.float32)
-        blueprints, noise = np.zeros((n, 0), dtype=np.int64), rng.random((n, 1))
-        legal = np.ones((n, shape.actions), dtype=np.bool_)
-        masks, starts = ActionMasks(legal, None, legal[:, :0]), np.zeros(n, dtype=np.float32)
-
-        def ours(obs: Any = obs, n: int = n, b: Any = blueprints, m: ActionMasks = masks, u: Any = noise) -> None:
-            state = policy.initial_state(n)
-            for _ in range(calls):
-                _, state = policy.act(obs, b, m, state, u)
-
-        def theirs(obs: Any = obs, starts: Any = starts) -> None:
-            state = None
-            for _ in range(calls):
-                _, state = peer.predict(obs, state, starts)
-
-        taken: dict[str, Callable[[], None]] = {"tamiyo": ours} | ({"sb3-contrib": theirs} if peer is not None else {})
-        best = {side: min(seconds(run, device) for _ in range(3)) for side, run in taken.items()}
-        rows += [
-            {
-                "what": "acting",
-                "minibatch": n,
-                "side": side,
-                "steps/s": n * calls / s,
-                "ours over it": s / best["tamiyo"],
-            }
-            for side, s in best.items()
-        ]
-    return rows
-
-
-def fused_lstm(shape: Shape) -> list[dict[str, Any]]:
-    """Share of the device's time inside the fused LSTM, and of the steps per second that its arithmetic allows."""
-    from torch.profiler import ProfilerActivity, profile
-
-    update = our_learner(shape, "cuda")()
-    update()
-    taken = min(seconds(update, "cuda") for _ in range(3))
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        update()
-        torch.cuda.synchronize()
-    events = seen.key_averages()
-    total = sum(e.self_device_time_total for e in events if e.device_type == torch.autograd.DeviceType.CUDA)
-    inside = sum(e.device_time_total for e in events if e.key in ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"))
-    flops = 3 * 2 * 4 * shape.hidden * (shape.features + shape.hidden) * shape.batch_steps * shape.epochs
-    device, rate = torch.cuda.get_device_name(), shape.batch_steps * shape.epochs / taken
-    return [
-        {"of the update, %": name, "minibatch": shape.minibatch_steps, "device": device, "steps/s": rate, "%": 100 * x}
-        for name, x in (
-            ("device time in the fused LSTM", inside / max(1.0, total)),
-            ("roofline of the LSTM", flops / taken / peaks("cuda")[0]),
-        )
-    ]
-
-
 def main() -> None:
     known = parser("learner", __doc__.splitlines()[0])
-    known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where networks run")
+    add_device(known)
     known.add_argument("--repeats", type=int, default=3, help="turns, of which the best counts")
     args = known.parse_args()
     device, quick = args.device, args.quick
-    if device == "cuda" and not torch.cuda.is_available():
-        known.error("--device cuda: PyTorch finds no CUDA device on this machine")
     repeats, epochs = (1, 2) if quick else (args.repeats, 10)
     goals = (4.0, 2.0, 2.0) if device == "cpu" else (10.0, 10.0, 5.0)
     rows: list[dict[str, Any]] = []
@@ -237,9 +157,6 @@ def main() -> None:
                 for row in found
                 if row["side"] in wanted
             ]
-    rows += acting(Shape(), device, 20 if quick else 200)
-    if device == "cuda":
-        rows += fused_lstm(replace(Shape(), envs=256, minibatch_steps=32768, epochs=4))
     if not have_sb3():
         print("left out: sb3-contrib, which is not installed: pip install 'tamiyo[bench]'")
     if not have_rllib():

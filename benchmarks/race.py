@@ -1,19 +1,18 @@
-"""Time to solve CartPole without velocities, against sb3-contrib and RLlib.
+"""Time to solve CartPole without velocities, against sb3-contrib.
 
 In seconds of one core until 40 greedy episodes average 475:
 
     python -m benchmarks.race [--quick] [--json FILE] [--seeds N] [--sides NAME ...]
 
 Each side has its own settings: ours those of the memory ladder, sb3-contrib's those that its zoo publishes for this
-task, RLlib's its defaults but for what this task needs (`_rllib` says which). A run stops at 100,000 steps, which
-counts as not solved. Looking at the score is not timed; the clock is that of this process, which does all the work.
+task. A run stops at 100,000 steps, which counts as not solved. Looking at the score is not timed; the clock is that of
+this process, which does all the work.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import logging
 import tempfile
 import time
@@ -31,6 +30,7 @@ from benchmarks.form import Target, parser, publish
 from benchmarks.learning.in_process import Run, play
 from benchmarks.learning.memory_rungs import RUNGS
 from benchmarks.learning.memory_tasks import masked_cart_pole
+from benchmarks.learning.peers import sb3_updates
 from benchmarks.memory import SELECTION
 
 GOAL, BUDGET, LOOK_EVERY = 475.0, 100_000, 5_000  # mean return, steps, steps between two looks
@@ -80,86 +80,19 @@ def _sb3(seed: int) -> Runner:
             "net_arch": {"pi": [64], "vf": [64]},
         },
     )
-    _, callback = model._setup_learn(BUDGET)
-    updates = 0
-    while model.num_timesteps < BUDGET:
-        model.collect_rollouts(envs, callback, model.rollout_buffer, model.n_steps)
-        model._update_current_progress_remaining(model.num_timesteps, BUDGET)
-        model.train()
-        updates += 1
 
-        def score() -> float:
-            tested = VecNormalize(DummyVecEnv([make] * 8), training=False, norm_reward=False)
-            tested.obs_rms = envs.obs_rms
-            tested.seed(SELECTION.start)
-            return float(evaluate_policy(model, tested, len(SELECTION), warn=False)[0])
+    def score() -> float:
+        tested = VecNormalize(DummyVecEnv([make] * 8), training=False, norm_reward=False)
+        tested.obs_rms = envs.obs_rms
+        tested.seed(SELECTION.start)
+        return float(evaluate_policy(model, tested, len(SELECTION), warn=False)[0])
 
-        if updates % (LOOK_EVERY // 256) == 0:
-            yield model.num_timesteps, score
+    for update, steps in enumerate(sb3_updates(model, BUDGET), 1):
+        if update % (LOOK_EVERY // 256) == 0:
+            yield steps, score
 
 
-def _rllib(seed: int) -> Runner:
-    """Wider batches than its defaults would overrun the budget; its clip of the value loss, at 10, would stop returns
-    of 500 from being learned."""
-    import ray
-
-    with contextlib.redirect_stderr(io.StringIO()):
-        from ray.rllib.algorithms.ppo import PPOConfig
-        from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-        from ray.tune import register_env
-
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    register_env("masked-cartpole", lambda _: gymnasium.wrappers.TimeLimit(masked_cart_pole(), 500))
-    model = DefaultModelConfig(
-        fcnet_hiddens=[64],
-        use_lstm=True,
-        lstm_cell_size=64,
-        max_seq_len=32,
-        head_fcnet_hiddens=[64],
-        vf_share_layers=True,
-    )
-    config = (
-        PPOConfig()
-        .environment("masked-cartpole")
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=8)
-        .learners(num_learners=0)
-        .training(
-            lr=1e-3,
-            gamma=0.98,
-            lambda_=0.8,
-            train_batch_size=1024,
-            minibatch_size=256,
-            num_epochs=10,
-            vf_clip_param=1e6,
-            use_kl_loss=False,
-            grad_clip=0.5,
-        )
-        .rl_module(model_config=model)
-        .evaluation(
-            evaluation_duration=len(SELECTION),
-            evaluation_num_env_runners=0,
-            evaluation_config={"explore": False},
-        )
-        .debugging(seed=seed, log_level="ERROR")
-    )
-    algorithm = config.build_algo()
-    steps = 0
-    try:
-        while steps < BUDGET:
-            for _ in range(LOOK_EVERY // 1024):
-                algorithm.train()
-                steps += 1024
-            yield (
-                steps,
-                lambda: float(algorithm.evaluate()["env_runners"]["episode_return_mean"]),
-            )
-    finally:
-        algorithm.stop()
-        ray.shutdown()
-
-
-SIDES: dict[str, Callable[[int], Runner]] = {"tamiyo": _ours, "sb3-contrib": _sb3, "rllib": _rllib}
+SIDES: dict[str, Callable[[int], Runner]] = {"tamiyo": _ours, "sb3-contrib": _sb3}
 
 
 def race(side: str, seed: int, budget: int) -> dict[str, Any]:

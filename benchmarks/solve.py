@@ -30,6 +30,7 @@ import numpy as np
 import psutil
 
 from benchmarks.form import parser, publish
+from benchmarks.learning.peers import sb3_updates
 
 LOOK_S = 0.5
 SIDES = ("tamiyo", "sb3-contrib")
@@ -174,15 +175,14 @@ def run_sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
     if task.sb3_normalize:
         envs = VecNormalize(envs)
     model = RecurrentPPO("MlpLstmPolicy", envs, seed=seed, device="cpu", **task.sb3)
-    _, callback = model._setup_learn(steps)
-    last = model.ep_info_buffer = deque(maxlen=100)
     mean, best = -np.inf, -np.inf
-    while model.num_timesteps < steps and not (len(last) == 100 and mean >= task.goal):
-        model.collect_rollouts(envs, callback, model.rollout_buffer, model.n_steps)
-        model._update_current_progress_remaining(model.num_timesteps, steps)
-        model.train()
+    for _ in sb3_updates(model, steps):
+        last = model.ep_info_buffer  # of the last 100 episodes
         mean = float(np.mean([episode["r"] for episode in last])) if last else -np.inf
-        best = max(best, mean) if len(last) == 100 else best
+        if len(last) == 100:
+            best = max(best, mean)
+            if mean >= task.goal:
+                break
     return {"steps": model.num_timesteps, "core_s": time.process_time(), "last": mean, "best": best}
 
 

@@ -1,6 +1,6 @@
 """The queue against raw redis-py, the codec against a copy of bytes, and how soon published weights are applied.
 
-    python -m benchmarks.transport [--quick] [--json FILE] [--end-to-end]
+    python -m benchmarks.transport [--quick] [--json FILE]
 
 Raw is XADD > XREADGROUP > XACK + XDEL with hiredis, the same payloads, the same number of entries per round trip and
 the same server (embedded, unix socket, no file): it keeps no accounts and fences nobody. Both sides take turns within a
@@ -10,17 +10,12 @@ broadcast hold a policy and load it; those beyond are threads without torch that
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -32,7 +27,7 @@ from actors.policy.publish import load_weights, to_weights
 from actors.slots.spaces import seed_spaces
 from actors.transport.base import EpisodeHeader
 from actors.transport.redis import connect
-from benchmarks.form import Target, parser, publish
+from benchmarks.form import Target, in_turns, parser, publish, seconds
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_episode
 
@@ -95,12 +90,7 @@ def queue(url: str, quick: bool) -> tuple[list[dict[str, Any]], list[Target]]:
     for kilobytes, goal in GOALS.items():
         count = AT_ONCE * max(2, (25 if quick else 100) // max(1, kilobytes // 64))
         payloads = [os.urandom(kilobytes * 1024) for _ in range(AT_ONCE)] * (count // AT_ONCE)
-        rounds = 4 if quick else 12
-        times = {name: [run(payloads)] for name, run in sides.items()}
-        for _ in range(rounds):
-            for name, run in sides.items():
-                times[name].append(run(payloads))
-        best = {name: min(seconds) for name, seconds in times.items()}
+        best = in_turns({name: partial(run, payloads) for name, run in sides.items()}, 4 if quick else 12)
         ratio = best["raw redis-py"] / best["tamiyo"]
         rows += [
             {
@@ -116,31 +106,22 @@ def queue(url: str, quick: bool) -> tuple[list[dict[str, Any]], list[Target]]:
     return rows, targets
 
 
-def best_of(call: Callable[[], object], times: int) -> float:
-    """Seconds of one call, the best of several."""
-    seconds = []
-    for _ in range(times):
-        began = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
-
-
 def codec(quick: bool) -> list[dict[str, Any]]:
     """Microseconds per episode, beside those of a copy of its bytes."""
     rows = []
     for steps in (25, 150, 1000):
         episode = make_episode(steps=steps, features=60, hidden=128)
         payload = encode_episode(episode)
-        calls: dict[str, Callable[[], object]] = {
-            "encode": partial(encode_episode, episode),
-            "decode": partial(decode_episode, payload),
-            "copy of the bytes": partial(bytearray, payload),
-        }
-        rows += [
-            {"steps": steps, "KB": len(payload) / 1024, "what": name, "us": 1e6 * best_of(call, 20 if quick else 200)}
-            for name, call in calls.items()
-        ]
+        best = in_turns(
+            {
+                "encode": lambda e=episode: seconds(lambda: encode_episode(e)),
+                "decode": lambda p=payload: seconds(lambda: decode_episode(p)),
+                "copy of the bytes": lambda p=payload: seconds(lambda: bytearray(p)),
+            },
+            20 if quick else 200,
+        )
+        size = len(payload) / 1024
+        rows += [{"steps": steps, "KB": size, "what": name, "us": 1e6 * s} for name, s in best.items()]
     return rows
 
 
@@ -203,36 +184,11 @@ def broadcast(url: str, quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def end_to_end(actors: int, seconds: float) -> float:
-    """Episodes trained per second of a whole run on this machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        where = ["--run.name", "e2e", "--run.root", folder, "--run.reference_episodes", "2"]
-        size = ["--preset", "quick", "--actors.count", str(actors), "--learner.max_seconds", str(seconds)]
-        command = [sys.executable, "-m", "deploy.cli", "train", *where, *size]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rows = [json.loads(line) for line in (Path(folder) / "e2e" / "metrics.jsonl").read_text().splitlines()]
-    steady = rows[len(rows) // 4 :]
-    trained = steady[-1]["episodes_trained"] - steady[0]["episodes_trained"]
-    return float(trained / (steady[-1]["elapsed_s"] - steady[0]["elapsed_s"]))
-
-
-def scaling(quick: bool) -> list[dict[str, Any]]:
-    rates = {actors: end_to_end(actors, 15.0 if quick else 60.0) for actors in (1, 2, 4)}
-    return [
-        {"actors": actors, "episodes/s": rate, "ideal": actors * rates[1], "of ideal": rate / (actors * rates[1])}
-        for actors, rate in rates.items()
-    ]
-
-
 def main() -> None:
-    known = parser("transport", __doc__.splitlines()[0])
-    known.add_argument("--end-to-end", action="store_true", help="also whole runs with 1, 2 and 4 actors: minutes")
-    args = known.parse_args()
+    args = parser("transport", __doc__.splitlines()[0]).parse_args()
     with EmbeddedRedis() as server:
         rows, targets = queue(server.url, args.quick)
         rows += codec(args.quick) + broadcast(server.url, args.quick)
-    if args.end_to_end:
-        rows += scaling(args.quick)
     publish(rows, targets, args.json)
 
 

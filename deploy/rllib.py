@@ -11,7 +11,7 @@
     )
 
 The module only acts; RLlib cannot train it. `forward_exploration` samples, `forward_inference` takes the most likely
-choices, where sessions and `GrowthController` take medians (`actors.policy.median`).
+choices, where sessions and `GrowthController` take medians (`actors.policy.distribution`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from actors.kernels.cache import has_feature
 from actors.kernels.decorators import inner
+from actors.kernels.vectors import call, constant, read, spread, write
 
 LANES, VECTORS = (16, 4) if has_feature("avx512f") else (8, 2)
 """Numbers per vector, and vectors per panel: 6 rows of a panel fill 24 of AVX-512's 32 registers, or 12 of 16."""
@@ -27,8 +28,8 @@ ROWS = 6
 
 Array = NDArray[Any]
 _insert: Any = get_or_insert_function
-_INDEX, _REAL, _BIT = ir.IntType(64), ir.FloatType(), ir.IntType(1)
-_VECTOR, _MASK = ir.VectorType(_REAL, LANES), ir.VectorType(_BIT, LANES)
+_INDEX = ir.IntType(64)
+_VECTOR, _MASK = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(1), LANES)
 _ALIGN = ir.IntType(32)(4)
 
 
@@ -91,32 +92,30 @@ class _Memory:
         self.builder, self.mask = builder, mask
 
     def load(self, base: Any, index: Any) -> Any:
-        pointer = self._pointer(base, index)
+        pointer = self.builder.gep(base, [index])
         if self.mask is None:
-            return self.builder.load(pointer, align=4)
+            return read(self.builder, pointer, _VECTOR)
         kind = ir.FunctionType(_VECTOR, [_VECTOR.as_pointer(), _ALIGN.type, _MASK, _VECTOR])
         function = _insert(self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32")
-        zeros = ir.Constant(_VECTOR, [0.0] * LANES)
-        return self.builder.call(function, [pointer, _ALIGN, self.mask, zeros])
+        pointer = self.builder.bitcast(pointer, _VECTOR.as_pointer())
+        return self.builder.call(function, [pointer, _ALIGN, self.mask, constant(_VECTOR, 0.0)])
 
     def store(self, value: Any, base: Any, index: Any) -> None:
-        pointer = self._pointer(base, index)
+        pointer = self.builder.gep(base, [index])
         if self.mask is None:
-            self.builder.store(value, pointer, align=4)
+            write(self.builder, value, pointer)
             return
         kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _VECTOR.as_pointer(), _ALIGN.type, _MASK])
         function = _insert(self.builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32")
+        pointer = self.builder.bitcast(pointer, _VECTOR.as_pointer())
         self.builder.call(function, [value, pointer, _ALIGN, self.mask])
-
-    def _pointer(self, base: Any, index: Any) -> Any:
-        return self.builder.bitcast(self.builder.gep(base, [index]), _VECTOR.as_pointer())
 
 
 def _first_lanes(builder: ir.IRBuilder, count: Any) -> Any:
     """Return the mask of the first `count` lanes."""
     lanes = ir.VectorType(_INDEX, LANES)
     index = ir.Constant(lanes, list(range(LANES)))
-    return builder.icmp_signed("<", index, _broadcast(builder, count, lanes))
+    return builder.icmp_signed("<", index, spread(builder, count, lanes))
 
 
 def _sums(
@@ -131,8 +130,6 @@ def _sums(
 ) -> list[list[Any]]:
     """Build the loop over k from 0 to `depth`, at least 1; return its sums by row and vector."""
     entry, loop, after = builder.block, builder.append_basic_block("terms"), builder.append_basic_block("sums")
-    # One instruction if the processor has a fused one, two otherwise.
-    multiply_add = _insert(builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32")
     builder.branch(loop)
     builder.position_at_end(loop)
     k = builder.phi(_INDEX)
@@ -142,8 +139,9 @@ def _sums(
     loaded = [memory.load(own[v // VECTORS], _INDEX(v % VECTORS * LANES)) for v in range(len(start[0]))]
     sums = []
     for row, own in zip(inputs, before, strict=True):
-        number = _broadcast(builder, builder.load(builder.gep(row, [builder.mul(k, xk)])), _VECTOR)
-        sums.append([builder.call(multiply_add, [number, w, total]) for w, total in zip(loaded, own, strict=True)])
+        number = spread(builder, builder.load(builder.gep(row, [builder.mul(k, xk)])), _VECTOR)
+        # One instruction if the processor has a fused one, two otherwise.
+        sums.append([call(builder, "llvm.fmuladd", number, w, total) for w, total in zip(loaded, own, strict=True)])
     following = builder.add(k, _INDEX(1))
     k.add_incoming(following, loop)
     for phis, totals, firsts in zip(before, sums, start, strict=True):
@@ -153,12 +151,6 @@ def _sums(
     builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
     builder.position_at_end(after)
     return sums
-
-
-def _broadcast(builder: ir.IRBuilder, number: Any, kind: ir.VectorType) -> Any:
-    undefined, whole = ir.Constant(kind, ir.Undefined), ir.IntType(32)
-    first = builder.insert_element(undefined, number, whole(0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(whole, LANES), [0] * LANES))
 
 
 _tile6, _tile5, _tile4, _tile3, _tile2, _tile1 = (_tile(rows, VECTORS) for rows in (ROWS, 5, 4, 3, 2, 1))

@@ -230,6 +230,18 @@ def _exponential(builder: Any, x: Any) -> Any:
     return builder.fmul(y, power)
 
 
+def _sigmoid(builder: Any, x: Any) -> Any:
+    zero, one = constant(x.type, 0.0), constant(x.type, 1.0)
+    return builder.fdiv(one, builder.fadd(one, _exponential(builder, builder.fsub(zero, x, flags=FLAGS)), flags=FLAGS))
+
+
+def _tanh(builder: Any, x: Any) -> Any:
+    """Return 1 - 2 / (e^2x + 1)."""
+    one, two = constant(x.type, 1.0), constant(x.type, 2.0)
+    power = builder.fadd(_exponential(builder, builder.fmul(two, x, flags=FLAGS)), one, flags=FLAGS)
+    return builder.fsub(one, builder.fdiv(two, power), flags=FLAGS)
+
+
 fma = _elementwise(3, lambda builder, a, b, c: call(builder, "llvm.fma", a, b, c))
 """a * b + c, rounded once."""
 root = _elementwise(1, lambda builder, a: call(builder, "llvm.sqrt", a))
@@ -242,6 +254,8 @@ where_positive = _elementwise(2, _where_positive)
 where_at_least = _elementwise(3, _where_at_least)
 """where_at_least(a, b, value): value where a >= b, else 0."""
 exponential = _elementwise(1, _exponential)
+sigmoid = _elementwise(1, _sigmoid)
+tanh = _elementwise(1, _tanh)
 _add = _elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=FLAGS))
 _subtract = _elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=FLAGS))
 _multiply = _elementwise(2, lambda builder, a, b: builder.fmul(a, b, flags=FLAGS))

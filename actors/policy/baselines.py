@@ -64,13 +64,13 @@ class RandomPolicy(_StatelessPolicy):
     def _choose(self, masks: ActionMasks, noise: NDArray[np.float64]) -> NDArray[np.int64]:
         spec = self.spaces.action
         actions = np.zeros(noise.shape, dtype=np.int64)
-        for head, own in enumerate(spec.heads):
-            if own.continuous:
-                actions[:, head] = to_cells(2.0 * noise[:, head] - 1.0)
+        for k, head in enumerate(spec.heads):
+            if head.continuous:
+                actions[:, k] = to_cells(2.0 * noise[:, k] - 1.0)
                 continue
             # A head's mask in force depends only on the heads before it, which have been drawn.
-            mask = spec.split(masks.in_force(spec, actions))[head]
+            mask = spec.split(masks.in_force(spec, actions))[k]
             cumulative = mask.cumsum(1)
-            rank = np.floor(noise[:, head] * cumulative[:, -1]).astype(np.int64) + 1
-            actions[:, head] = (cumulative >= rank[:, None]).argmax(1)
+            rank = np.floor(noise[:, k] * cumulative[:, -1]).astype(np.int64) + 1
+            actions[:, k] = (cumulative >= rank[:, None]).argmax(1)
         return actions

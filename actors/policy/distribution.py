@@ -1,14 +1,42 @@
-"""Masked categorical distributions with probability floors, and sampling from them."""
+"""The distributions of the heads: masked categorical ones with probability floors, and Gaussian ones.
+
+A continuous head is a diagonal Gaussian: u ~ N(mean, std^2) is rounded to a cell (see `actors.types.continuous`), whose
+log-prob is the log-density of u plus the log of the cell's width. Squashing by tanh moves a cell with its probability,
+so the change of variables leaves the cell's log-prob as it is; the entropy of the squashed action contains the
+log-determinant.
+
+Everything is drawn by inverse transform sampling, so the noise alone decides between a sample and the median, which
+deterministic decisions take. A policy that decides once per epoch spreads its choice over many steps: where growing at
+some time is all but certain, waiting may still be the most likely op of every single step, so that the most likely
+actions never grow. Where the first op is WAIT, a deterministic policy therefore acts at the median of the time to act:
+at the first step by which a sampling policy would more likely than not have acted. The other heads, whose choices are
+mostly ordered (sizes and speeds), take their medians too.
+"""
 
 from __future__ import annotations
 
+from math import e, log, pi, sqrt
+from typing import NamedTuple
+
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from actors.config import MAX_FLOOR_MASS, PolicyConfig
+from actors.types.actions import Op
+from actors.types.continuous import CELL_WIDTH, CELLS, LARGEST
 from actors.types.spaces import Spaces
 
 GYMNASIUM_FLOOR_MASS = 0.01
+TAIL = 1e-12  # probability beyond which noise is clamped: samples stay within 7 standard deviations
+QUADRATURE = np.stack(np.polynomial.hermite.hermgauss(32))
+"""`[2, 32]`, the points and weights of `gaussian_entropy`."""
+DECISIONS = "median"
+"""How deterministic policies decide: part of the identity of kept episodes."""
+MEDIAN = 0.5
+BELOW_ONE = 1.0 - 2.0**-24
 
 
 def masked_log_probs(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = MAX_FLOOR_MASS) -> Tensor:
@@ -59,31 +87,99 @@ def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Te
     return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn
 
 
-def masked_probs(logits: Tensor, mask: Tensor, floor: float, mass: float = MAX_FLOOR_MASS) -> Tensor:
-    """Return the probabilities of `masked_log_probs` in fewer operations, for inference."""
-    probs = torch.where(mask, logits, -torch.inf).softmax(-1)
-    if floor == 0.0:
-        return probs
-    legal = mask.sum(-1, keepdim=True, dtype=torch.float32)
-    return torch.where(mask, probs.lerp(legal.reciprocal(), (legal * floor).clamp(max=mass)), 0.0)
+class HeadScores(NamedTuple):
+    """Output of `HeadScorer`."""
+
+    log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
+    entropies: Tensor  # [N, H] normalized, 0 where irrelevant
 
 
-def choose_with_prob(probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices of `choose` and their probabilities, each `[...]`, from `probs [..., n]` and float64 noise.
+class HeadScorer(nn.Module):
+    """Pads heads of unequal size to `[N, H, W]`, with W the size of the largest, and scores them together: one large
+    operation is faster than many small ones, whose call overhead exceeds their arithmetic."""
 
-    For a row without legal choices the returned probability is 0 or NaN.
+    places: Tensor  # [A] of each choice in [H * W]
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = len(sizes), max(sizes)
+        inside = np.arange(max(sizes)) < np.array(sizes)[:, None]  # [H, W]
+        self.register_buffer("places", torch.from_numpy(np.flatnonzero(inside)), persistent=False)
+
+    def forward(
+        self,
+        logits: Tensor,
+        masks: Tensor,
+        actions: Tensor,
+        relevant: Tensor,
+        floor: float,
+        mass: float = MAX_FLOOR_MASS,
+    ) -> HeadScores:
+        """Score `actions [N, H]` given flat `logits [N, A]`, flat `masks [N, A]` and `relevant [N, H]`."""
+        padded, legal = (
+            t.new_zeros(len(t), self.shape[0] * self.shape[1]).index_copy(1, self.places, t).view(len(t), *self.shape)
+            for t in (logits, masks)
+        )
+        legal = legal | ~relevant.unsqueeze(-1)  # without any, log-probs and gradients would be NaN
+        table = masked_log_probs(padded, legal, floor, mass)
+        log_probs = table.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        return HeadScores(
+            torch.where(relevant, log_probs, 0.0), torch.where(relevant, normalized_entropy(table, legal), 0.0)
+        )
+
+
+def sample_cells(mean: Tensor, log_std: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cells `[N, C]` of samples determined by uniform `noise [N, C]`, or of the means, and their log-probs.
+
+    `deterministic` is a bool, or a tensor that broadcasts to `[N, C]`.
     """
-    if deterministic is True:
-        choice = probs.argmax(-1)
-    else:
-        cumulative = probs.cumsum(-1, dtype=torch.float64)
-        last = probs.shape[-1] - 1
-        choice = (cumulative <= noise.unsqueeze(-1) * cumulative.narrow(-1, last, 1)).sum(-1).clamp(max=last)
-        if isinstance(deterministic, Tensor):
-            choice = torch.where(deterministic, probs.argmax(-1), choice)
-    return choice, probs.gather(-1, choice.unsqueeze(-1)).squeeze(-1)
+    u = mean.double()
+    if deterministic is not True:
+        uniform = noise.double().clamp(TAIL, 1.0 - TAIL)
+        drawn = u + log_std.double().exp() * sqrt(2.0) * torch.erfinv(2.0 * uniform - 1.0)
+        u = torch.where(deterministic, u, drawn) if isinstance(deterministic, Tensor) else drawn
+    cells = ((u + LARGEST) / CELL_WIDTH).round().clamp(0, CELLS - 1).long()
+    return cells, cell_log_prob(cells, mean, log_std)
 
 
-def where_relevant(relevant: Tensor, log_probs: Tensor) -> Tensor:
-    """Return `log_probs` with 0 for irrelevant heads."""
-    return torch.where(relevant, log_probs, 0.0)
+def cell_log_prob(cells: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-probs `[N, C]` of cells; all arguments are `[N, C]`."""
+    u = (cells.double() * CELL_WIDTH - LARGEST).to(mean.dtype)
+    z = (u - mean) * (-log_std).exp()
+    return -0.5 * z.square() - log_std - 0.5 * log(2.0 * pi) + log(CELL_WIDTH)
+
+
+def gaussian_entropy(mean: Tensor, log_std: Tensor, squashed: Tensor, quadrature: Tensor) -> Tensor:
+    """Return differential entropies `[N, C]` in nats, of u, or of tanh(u) where `squashed [C]`.
+
+    That of tanh(u) is that of u plus E[log(1 - tanh(u)^2)], by Gauss-Hermite `quadrature [2, 32]`.
+    """
+    gaussian = log_std + 0.5 * log(2.0 * pi * e)
+    points, weights = quadrature.to(mean.dtype)
+    u = mean.unsqueeze(-1) + sqrt(2.0) * log_std.exp().unsqueeze(-1) * points
+    log_det = 2.0 * (log(2.0) - u - F.softplus(-2.0 * u))
+    return gaussian + torch.where(squashed, (log_det * weights).sum(-1) / sqrt(pi), 0.0)
+
+
+def has_median(spaces: Spaces) -> bool:
+    """Return whether the first op is WAIT. In other spaces, deterministic policies take the most likely choices."""
+    return spaces.action.heads[0].choices[0] == Op.WAIT.name
+
+
+def median_noise(hazard: NDArray[np.float64], heads: int) -> NDArray[np.float64]:
+    """Return the noise `[N, H]` that selects the median decisions.
+
+    `hazard [N]` is the cumulative hazard of acting: minus the log of the probability, in nats, that the policy would
+    have waited at all steps since it last acted. See `next_hazard`.
+    """
+    noise = np.full((len(hazard), heads), MEDIAN)
+    noise[:, 0] = np.minimum(MEDIAN * np.exp(hazard), BELOW_ONE)  # WAIT if P(still waiting) exceeds a half
+    return noise
+
+
+def next_hazard(
+    hazard: NDArray[np.float64], actions: NDArray[np.int64], log_probs: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """Return the cumulative hazard `[N]` after `actions [N, H]`, which had these `log_probs [N, H]`; 0 after an op
+    other than WAIT."""
+    return np.where(actions[:, 0] == Op.WAIT, hazard - log_probs[:, 0], 0.0)

@@ -6,9 +6,12 @@ from math import sqrt
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from actors.config import PolicyConfig
 from actors.types.actions import ActionSpec
+
+LOG_STD_RANGE = (-5.0, 2.0)
 
 
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
@@ -66,3 +69,20 @@ class FactoredHeads(nn.Module):
             return [self.op(core), *self.rest_logits(core, slots, op, op)]
         pointed = self.slot_logits(core, slots, op)
         return [self.op(core), pointed, *self.rest_logits(core, slots, op, actions[:, 1])]
+
+
+class GaussianHeads(nn.Module):
+    """The log standard deviations of all continuous heads: parameters, or (`policy.log_std: state`) a linear function
+    of the core's output. The means are outputs of `FactoredHeads`."""
+
+    def __init__(self, spec: ActionSpec, config: PolicyConfig) -> None:
+        super().__init__()
+        self.by_state = config.log_std == "state"
+        self.bias = nn.Parameter(torch.full((spec.num_continuous,), config.initial_log_std))
+        if self.by_state:
+            self.weight = nn.Parameter(torch.zeros(spec.num_continuous, config.hidden_size))
+
+    def log_std(self, core: Tensor) -> Tensor:
+        """Return `[N, C]` from the core's normalized output `[N, hidden]`."""
+        raw = F.linear(core, self.weight, self.bias) if self.by_state else self.bias.expand(core.shape[0], -1)
+        return raw.float().clamp(*LOG_STD_RANGE)

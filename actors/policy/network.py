@@ -10,14 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
-from actors.policy.cores.core import Recurrent, make_core
+from actors.policy.cores.core import make_core
 from actors.policy.cores.sequences import Steps
-from actors.policy.distribution import choose, floor_mass, masked_log_probs
+from actors.policy.distribution import (
+    QUADRATURE,
+    HeadScorer,
+    HeadScores,
+    cell_log_prob,
+    choose,
+    floor_mass,
+    gaussian_entropy,
+    masked_log_probs,
+    sample_cells,
+)
 from actors.policy.encoder import Encoded, make_encoder
-from actors.policy.gaussian import QUADRATURE, GaussianHeads, entropy, log_prob, sample
-from actors.policy.heads import FactoredHeads, mlp
+from actors.policy.heads import FactoredHeads, GaussianHeads, mlp
 from actors.policy.normalizer import ValueNormalizer
-from actors.policy.scoring import HeadScorer, HeadScores
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -46,7 +54,7 @@ class MaskTensors(NamedTuple):
     rest: Tensor
 
     @classmethod
-    def of(cls, masks: ActionMasks, device: torch.device) -> MaskTensors:
+    def from_masks(cls, masks: ActionMasks, device: torch.device) -> MaskTensors:
         slot = np.zeros(0, dtype=np.bool_) if masks.slot is None else masks.slot
         # torch.from_numpy warns about read-only arrays, such as masks that several environments share.
         writable = (np.require(m, requirements="W") for m in (masks.op, slot, masks.rest))
@@ -115,13 +123,6 @@ class FactoredRecurrentActorCritic(nn.Module):
         self.register_buffer("quadrature", torch.from_numpy(QUADRATURE), persistent=False)
 
     @property
-    def lstm(self) -> nn.LSTM:
-        """The LSTM of a recurrent core. Raises `AttributeError` for a feedforward core."""
-        if not isinstance(self.core, Recurrent):
-            raise AttributeError("a feedforward core has no LSTM")
-        return self.core.lstm
-
-    @property
     def counted(self) -> Tensor:
         """`[num_ops, H]` bool: heads that count in log-probs, entropies and losses; without causal masks, all heads."""
         return self.relevance if self.config.causal_masks else torch.ones_like(self.relevance)
@@ -153,19 +154,22 @@ class FactoredRecurrentActorCritic(nn.Module):
         draws it. Returns the decision and the state after the step. Raises `EmptyMask`.
         """
         device = self.norm.weight.device
-        own_obs, blueprints = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices))
+        features, blueprints = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices))
         uniform = self._draw(len(obs)) if noise is None else torch.from_numpy(noise).to(device)
         masks = ActionMasks.all_legal(self.spaces.action, len(obs)) if masks is None else masks
         state = self.initial_state(len(obs)) if state is None else state
-        legal = MaskTensors.of(masks, device)
-        step = self.step(own_obs, blueprints, legal, state, uniform, deterministic)
+        legal = MaskTensors.from_masks(masks, device)
+        step = self.step(features, blueprints, legal, state, uniform, deterministic)
         if not bool(step.all_legal):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         return self.decision(masks, *step[:4]), step.state
 
     def decision(self, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
         """Build `ActOutput` from the first four fields of `StepOutput`: actions, log-probs, values, baseline values."""
-        return decision(self.spaces, self.config, masks, *chosen)
+        actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
+        in_force = masks.in_force(self.spaces.action, actions, self.config.causal_masks)
+        bootstrap = values if self.config.bootstrap == "sampled" else baselines
+        return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
 
     def step(
         self,
@@ -178,7 +182,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     ) -> StepOutput:
         """`act` with tensors, without device synchronization."""
         if masks is None:
-            masks = MaskTensors.of(ActionMasks.all_legal(self.spaces.action, len(obs)), obs.device)
+            masks = MaskTensors.from_masks(ActionMasks.all_legal(self.spaces.action, len(obs)), obs.device)
         state = self.initial_state(len(obs)) if state is None else state
         noise = self._draw(len(obs)) if noise is None else noise
         encoded = self._encode(obs, blueprint_indices)
@@ -191,8 +195,9 @@ class FactoredRecurrentActorCritic(nn.Module):
             first = self.categorical
             means = torch.cat([s.logits for s in samples[first:]], -1)
             greedy = deterministic.unsqueeze(-1) if isinstance(deterministic, Tensor) else deterministic
-            cells, own = sample(means, self.gaussian.log_std(core), noise[:, first:], greedy)
-            actions, log_probs = torch.cat([actions[:, :first], cells], -1), torch.cat([log_probs[:, :first], own], -1)
+            cells, cell_log_probs = sample_cells(means, self.gaussian.log_std(core), noise[:, first:], greedy)
+            actions = torch.cat([actions[:, :first], cells], -1)
+            log_probs = torch.cat([log_probs[:, :first], cell_log_probs], -1)
         return StepOutput(
             actions,
             log_probs,
@@ -261,11 +266,11 @@ class FactoredRecurrentActorCritic(nn.Module):
         scores = self.scorer(torch.cat(logits, -1), masks, choices, relevant, floor, mass)
         if gaussian is not None:
             means, log_std = torch.cat(logits[first:], -1).float(), gaussian.log_std(core)
-            own = (
-                log_prob(actions[:, first:], means, log_std),
-                entropy(means, log_std, self.squashed, self.quadrature),
+            continuous = (
+                cell_log_prob(actions[:, first:], means, log_std),
+                gaussian_entropy(means, log_std, self.squashed, self.quadrature),
             )
-            scores = HeadScores(*(torch.cat([s[:, :first], t], -1) for s, t in zip(scores, own, strict=True)))
+            scores = HeadScores(*(torch.cat([s[:, :first], t], -1) for s, t in zip(scores, continuous, strict=True)))
         values, baselines = self._values(core, actions[:, 0], op_log_probs)
         none = core.new_zeros(core.shape[0], 0)
         return Evaluation(scores.log_probs, scores.entropies, values, baselines, output.detach(), none)
@@ -308,8 +313,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         relevant, rest_mask = self.relevance[op], masks.rest
         if self.heads.has_slots:
             pointed = self.heads.slot_logits(core, encoded.slots, op)
-            own_mask = masks.slot[rows, op]
-            samples.append(self._sample_head(pointed, own_mask, relevant[:, 1], noise[:, 1], deterministic))
+            samples.append(self._sample_head(pointed, masks.slot[rows, op], relevant[:, 1], noise[:, 1], deterministic))
             slot = samples[1].choice
             rest_mask = rest_mask[rows, op, slot]
         rest = torch.split(rest_mask, [head.size for head in self.spaces.action.rest_heads], -1)
@@ -333,11 +337,3 @@ class FactoredRecurrentActorCritic(nn.Module):
             return _HeadSample(choice, chosen, log_probs, mask.any(-1).all(), logits)
         log_prob = torch.where(relevant, chosen, 0.0)
         return _HeadSample(choice, log_prob, log_probs, mask.any(-1).all(), logits)
-
-
-def decision(spaces: Spaces, config: PolicyConfig, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
-    """Build `ActOutput` from actions, log-probs, values and baseline values."""
-    actions, log_probs, values, baselines = (t.cpu().numpy() for t in chosen)
-    in_force = masks.in_force(spaces.action, actions, config.causal_masks)
-    bootstrap = values if config.bootstrap == "sampled" else baselines
-    return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)

@@ -98,7 +98,7 @@ class ValueNormalizer(nn.Module):
 
     mean: Tensor
     std: Tensor
-    second_moment: Tensor
+    moments: Tensor  # [2] of the returns and of their squares
     updates: Tensor
 
     def __init__(self, popart: bool, beta: float = 0.1) -> None:
@@ -107,10 +107,8 @@ class ValueNormalizer(nn.Module):
         self.beta = beta
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("std", torch.ones((), dtype=torch.float64))
-        self.register_buffer("moments", torch.zeros(2, dtype=torch.float64))  # of the returns and of their squares
+        self.register_buffer("moments", torch.zeros(2, dtype=torch.float64))
         self.register_buffer("updates", torch.zeros((), dtype=torch.float64))
-
-    moments: Tensor
 
     def normalize(self, values: Tensor) -> Tensor:
         return ((values - self.mean) / self.std).to(values.dtype)

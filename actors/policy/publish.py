@@ -39,8 +39,8 @@ def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
         del fields["floor_mass"]
     if fields["log_std"] == "constant":
         del fields["log_std"]
-    own = spaces.family if config.encoder == "slots" else spaces.hash
-    text = json.dumps({"policy": fields, "spaces": own}, sort_keys=True)
+    identity = spaces.family if config.encoder == "slots" else spaces.hash
+    text = json.dumps({"policy": fields, "spaces": identity}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -131,10 +131,10 @@ def from_weights(
     architecture. PyTorch's random number generator is left as it was, so that a training that loads a policy draws the
     same numbers as one that does not. Raises `UserError` if the weights do not fit.
     """
-    own_spaces, own_config = _described(weights)
-    spaces, config = spaces or own_spaces, config or own_config
-    if architecture_hash(spaces, config) != architecture_hash(own_spaces, own_config):
-        raise UserError(_difference(own_spaces, own_config, spaces, config))
+    stored_spaces, stored_config = _described(weights)
+    spaces, config = spaces or stored_spaces, config or stored_config
+    if architecture_hash(spaces, config) != architecture_hash(stored_spaces, stored_config):
+        raise UserError(_difference(stored_spaces, stored_config, spaces, config))
     _require_shapes(weights, spaces, config)
     with torch.random.fork_rng(devices=[]), _WithoutInit():
         network = FactoredRecurrentActorCritic(spaces, config)
@@ -142,17 +142,17 @@ def from_weights(
     return network.to(device).eval()
 
 
-def _difference(own: Spaces, config: PolicyConfig, wanted: Spaces, wanted_config: PolicyConfig) -> str:
-    if own.family != wanted.family:
+def _difference(stored: Spaces, config: PolicyConfig, wanted: Spaces, wanted_config: PolicyConfig) -> str:
+    if stored.family != wanted.family:
         return (
             "these weights were trained in an environment with other observations or actions: "
             "use the environment that they were trained in"
         )
     if config.encoder == wanted_config.encoder == "flat":
         return (
-            f"weights with policy.encoder flat only run with the {own.slots} slots they were trained with, "
+            f"weights with policy.encoder flat only run with the {stored.slots} slots they were trained with, "
             f"not with {wanted.slots}"
         )
-    ours, theirs = policy_fields(own, config), policy_fields(wanted, wanted_config)
+    ours, theirs = policy_fields(stored, config), policy_fields(wanted, wanted_config)
     differing = [f"policy.{name} {theirs[name]} (it was {ours[name]})" for name in ours if ours[name] != theirs[name]]
     return f"these weights have a different architecture than the configuration: {', '.join(differing)}"

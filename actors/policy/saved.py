@@ -39,7 +39,7 @@ class CheckpointKey(NamedTuple):
         return f"generation_{self.generation:05d}_update_{self.update:08d}.safetensors"
 
     @classmethod
-    def of(cls, name: str) -> CheckpointKey | None:
+    def parse(cls, name: str) -> CheckpointKey | None:
         """Parse a file name; return None if it is not the name of a checkpoint."""
         found = _NAME.fullmatch(name)
         return cls(int(found[1] or 0), int(found[2])) if found else None
@@ -47,7 +47,7 @@ class CheckpointKey(NamedTuple):
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in `folder`, oldest first."""
-    found = {path: CheckpointKey.of(path.name) for path in folder.glob("*.safetensors")}
+    found = {path: CheckpointKey.parse(path.name) for path in folder.glob("*.safetensors")}
     return sorted((path for path, key in found.items() if key), key=lambda path: found[path] or CheckpointKey(0, 0))
 
 
@@ -101,7 +101,7 @@ def read_weights(path: Path) -> WeightSet:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
         check_content(tensors, metadata)
         check_format(path, metadata)
-        own = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
+        weights = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
         progress = json.loads(metadata["progress"])
         return WeightSet(
             int(progress["version"]),
@@ -109,7 +109,7 @@ def read_weights(path: Path) -> WeightSet:
             metadata["spaces_hash"],
             metadata["architecture"],
             int(metadata["state_stride"]),
-            own,
+            weights,
         )
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error

@@ -52,7 +52,7 @@ class StateSizes(NamedTuple):
     usage: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, config: PolicyConfig) -> StateSizes:
+    def from_config(cls, config: PolicyConfig) -> StateSizes:
         """Return the sizes for the core that `config` describes."""
         if config.core == "feedforward":
             return cls()

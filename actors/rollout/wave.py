@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.fleet import Fleet
-from actors.policy.median import has_median, median_noise, next_hazard
+from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rng import Purpose, stream
@@ -93,9 +93,9 @@ def run_wave(
 
     `on_step` is called after each step of the fleet.
 
-    If `deterministic`, decisions are medians instead of draws (`actors.policy.median`), or the most likely choices in
-    spaces that have none. An environment whose episode has ended idles until the wave is over. Its idle steps are not
-    recorded and do not affect other rows.
+    If `deterministic`, decisions are medians instead of draws (see `actors.policy.distribution`), or the most likely
+    choices in spaces that have none. An environment whose episode has ended idles until the wave is over. Its idle
+    steps are not recorded and do not affect other rows.
     """
     heads = len(fleet.spaces.action.heads)
     noise = PolicyNoise(source.run_seed, seeds, heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.policy.median import has_median, median_noise, next_hazard
+from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
@@ -98,7 +98,7 @@ class LocalSession:
         self.record = False
         self.recorded: RecordedStep | None = None
         self._policy, self._seed, self._next_index = policy, seed, 0
-        self._hazard = np.zeros(1)  # see `actors.policy.median`
+        self._hazard = np.zeros(1)  # see `actors.policy.distribution`
         self._state: PolicyState = policy.initial_state(1)
         if state:
             sizes = StateSizes(*((t.shape[0], t.shape[2]) for t in self._state))

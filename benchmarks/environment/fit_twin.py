@@ -21,7 +21,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.policy.baselines import RandomPolicy
 from actors.rollout.wave import PolicyNoise
-from benchmarks.form import Target, arguments, publish
+from benchmarks.form import Target, parser, publish
 
 RUN_SEED = 20250117  # used by no reported run
 
@@ -58,7 +58,7 @@ def fit(name: str, seeds: int, config: EnvConfig) -> Fit:
 
 
 def main() -> None:
-    args = arguments("fit_twin", __doc__.splitlines()[0])
+    args = parser("environment.fit_twin", __doc__.splitlines()[0]).parse_args()
     seeds, horizon = (4, 4) if args.quick else (32, EnvConfig().horizon_epochs)
     known = [family.name for family in families("train") if family.factory is not None]
     fits = {

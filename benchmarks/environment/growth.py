@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +12,7 @@ from actors.config import EnvConfig
 from actors.env.episode.governor import Governor
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet import Fleet
-from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.networks import TorchNetworks
 from actors.types.actions import Op
 from benchmarks.environment.hosts import WIDTH, BenchHost
 from tests.support.env.reference_env import ReferenceFleet
@@ -110,18 +106,3 @@ def parameters(fleet: Fleet) -> str:
     grown_params = sum(episode.added_params() for episode in own) / len(own)
     host_params = sum(episode.host.num_params() for episode in own) / len(own)
     return f"{host_params:,.0f} + {grown_params:,.0f}"
-
-
-@contextmanager
-def without_graph(fleet: SeedTrainingFleet) -> Iterator[None]:
-    """Launch every operation from Python, so that it can be counted, also if `cuda_graph` is set."""
-    blocks = fleet.networks.blocks if isinstance(fleet.networks, MixedNetworks) else []
-    networks = [block.networks for block in blocks] or [fleet.networks]
-    stacks = [(own, own.settings) for own in networks if isinstance(own, TorchNetworks)]
-    for own, settings in stacks:
-        own.settings = replace(settings, cuda_graph=False)
-    try:
-        yield
-    finally:
-        for own, settings in stacks:
-            own.settings = settings

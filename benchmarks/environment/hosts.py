@@ -1,8 +1,8 @@
-"""The hosts of the environment benchmark, as synthetic tasks with 500 validation rows, and their widths."""
+"""The hosts of the environment benchmark, as synthetic tasks with 500 validation rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,17 +55,14 @@ def few_images(rng: np.random.Generator) -> Task:
 
 @dataclass(frozen=True)
 class BenchHost:
-    """A host, and the targets for it with three active seeds, or with two columns beside them."""
+    """A host, and the targets for a fleet of `goal_envs`."""
 
     name: str
     factory: Callable[[np.random.Generator], Task]
     seed: str  # the blueprint of all its seeds in the mix "3 alike"
-    widths: tuple[int, ...]  # of the fleets with which one of drawn widths, from the least to the largest, is compared
     goal_envs: int
-    goal_ratio: float  # fleet over loop
-    goal_steps: float | None = None  # inner steps/s
-    goal_columns: float | None = None  # fleet over loop, with columns
-    goal_widths: float | None = None  # a fleet of drawn widths over the mean of fleets of one width
+    goals: Mapping[str, float]  # fleet over loop, by mix
+    goal_steps: float = 0.0  # inner steps/s with three active seeds; 0 for none
 
     @property
     def task(self) -> str:
@@ -75,8 +72,8 @@ class BenchHost:
 HOSTS = {
     host.name: host
     for host in (
-        BenchHost("mlp", vectors, "dense", (2, 4, 8, 16, 32), 64, 6.0, 8000.0, 20.0, 0.8),
-        BenchHost("cnn1d", sequences, "conv_light", (2, 4, 8, 16), 64, 2.5),
-        BenchHost("cnn2d", images, "conv_light", (2, 4, 8, 16), 4, 1.2),
+        BenchHost("mlp", vectors, "dense", 64, {"3 alike": 6.0, "3 alike, 2 columns": 20.0}, 8000.0),
+        BenchHost("cnn1d", sequences, "conv_light", 64, {"3 alike": 2.5}),
+        BenchHost("cnn2d", images, "conv_light", 4, {"3 alike": 1.2}),
     )
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -48,8 +47,8 @@ class Cell:
         return f"{self.family}-{self.widths[0]}-{self.widths[1]}"
 
     def fingerprint(self) -> str:
-        """Of all that one episode depends on."""
-        text = json.dumps([asdict(replace(self, seeds=0)), RUN_SEED, LOOK], sort_keys=True)
+        """Return a hash of all that the episodes depend on."""
+        text = json.dumps([asdict(self), RUN_SEED, LOOK], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -59,7 +58,6 @@ class Played(NamedTuple):
     gain: NDArray[np.float64]  # [rules, N] points
     rent: NDArray[np.float64]  # [rules, N] doublings
     seen: NDArray[np.float64]  # [N, D] the observation at epoch `LOOK`, without growth
-    widths: NDArray[np.int64]  # [N]
 
     def objective(self, price: float) -> NDArray[np.float64]:
         """Return J `[rules, N]`."""
@@ -76,65 +74,41 @@ def width_classes(family: str) -> list[tuple[int, int]]:
     return bounds
 
 
-def play(cell: Cell, folder: Path) -> Played:
-    """Return the episodes of a cell; only those that its file lacks are played."""
-    known = _read(cell, folder)
-    wanted = _missing(cell, known)
-    if wanted:
-        _play(cell, known, wanted)
-        _write(cell, folder, known)
-    gain, rent = np.array([known.by_rule[rule][: cell.seeds] for rule in RULES]).transpose(2, 0, 1)
-    return Played(gain, rent, np.array(known.seen[: cell.seeds]), np.array(known.widths[: cell.seeds]))
-
-
 def is_played(cell: Cell, folder: Path) -> bool:
-    """Return whether nothing is missing."""
-    return not _missing(cell, _read(cell, folder))
+    """Return whether the episodes of a cell are kept."""
+    return _file(cell, folder).is_file()
 
 
-class Known(NamedTuple):
-    """What the file of a cell holds, by seed."""
-
-    by_rule: dict[str, list[tuple[float, float]]]  # (gain, rent)
-    seen: list[list[float]]
-    widths: list[int]
-
-
-def _read(cell: Cell, folder: Path) -> Known:
-    path = folder / f"{cell.name}.json"
+def play(cell: Cell, folder: Path) -> Played:
+    """Return the episodes of a cell, which are played once and kept."""
+    path = _file(cell, folder)
     if path.is_file():
-        data = json.loads(path.read_text())
-        if data.pop("fingerprint") == cell.fingerprint():
-            return Known(**data)
-    return Known({}, [], [])
-
-
-def _write(cell: Cell, folder: Path, known: Known) -> None:
+        with np.load(path) as kept:
+            return Played(**kept)
+    played = _play(cell)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{cell.name}.json"
     partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps({"fingerprint": cell.fingerprint()} | known._asdict()))
+    with partial.open("wb") as file:
+        np.savez_compressed(file, **played._asdict())
     partial.replace(path)
+    return played
 
 
-def _missing(cell: Cell, known: Known) -> list[tuple[str, int]]:
-    return [(rule, seed) for rule in RULES for seed in range(len(known.by_rule.get(rule, ())), cell.seeds)]
+def _file(cell: Cell, folder: Path) -> Path:
+    return folder / f"{cell.name}-{cell.fingerprint()}.npz"
 
 
-def _play(cell: Cell, known: Known, wanted: Sequence[tuple[str, int]]) -> None:
-    """Play the (rule, seed) that are wanted, and add them to what is known."""
-    plans: list[Schedule] = []
-    for rule, _ in wanted:
-        plan = parse_rule(rule)
-        assert isinstance(plan, Schedule)
-        plans.append(plan)
-    fleet = SeedTrainingFleet(replace(cell.config, tasks=(cell.family,), host_width=cell.widths), len(plans), RUN_SEED)
+def _play(cell: Cell) -> Played:
+    plans = [plan for plan in map(parse_rule, RULES) if isinstance(plan, Schedule)]
+    config = replace(cell.config, tasks=(cell.family,), host_width=cell.widths)
+    fleet = SeedTrainingFleet(config, len(RULES) * cell.seeds, RUN_SEED)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=RUN_SEED)
     first = first_seed(cell.name)
-    seeds = [first + seed for _, seed in wanted]
-    episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, True)
-    for (rule, _), host, episode in zip(wanted, fleet.episodes, episodes, strict=True):
-        known.by_rule.setdefault(rule, []).append(gain_and_rent(host, episode))
-        if rule == "never":
-            known.seen.append(episode.obs[min(LOOK, len(episode.obs) - 1)].astype(np.float64).round(5).tolist())
-            known.widths.append(host.host.width)
+    seeds = [*range(first, first + cell.seeds)] * len(RULES)
+    scheduled = Scheduled(fleet.spaces, [plan for plan in plans for _ in range(cell.seeds)])
+    episodes = run_wave(fleet, scheduled, seeds, source, True)
+    played = [gain_and_rent(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
+    gain, rent = np.array(played).T.reshape(2, len(RULES), cell.seeds)
+    bare = slice(RULES.index("never") * cell.seeds, (RULES.index("never") + 1) * cell.seeds)
+    seen = np.array([episode.obs[min(LOOK, len(episode.obs) - 1)] for episode in episodes[bare]], np.float64)
+    return Played(gain, rent, seen)

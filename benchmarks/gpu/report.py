@@ -10,11 +10,6 @@ from typing import Any
 
 from benchmarks.gpu.runner import Outcome
 
-SHARES = ("of the bound %", "%")
-"""Columns of rows that say how close something is to the limits of the device, in percent."""
-NAMES = ("host", "envs", "bound", "of the update, %", "minibatch")
-"""Columns that name such a row."""
-
 
 def write(path: Path, machine: dict[str, Any], outcomes: Sequence[Outcome], complete: bool) -> None:
     """Write the JSON, after every step: whatever ends the program leaves what was measured."""
@@ -47,7 +42,6 @@ def summary(outcomes: Sequence[Outcome]) -> list[str]:
     lines += _part("Targets missed", [f"{t['name']}: {t['value']:,.2f}, goal {t['goal']:,.2f}" for t in missed])
     lines += _part("Left out", _counted([text for o in outcomes for text in _without(o)]))
     lines += _part("Targets met", [f"{t['name']}: {t['value']:,.2f}, goal {t['goal']:,.2f}" for t in met])
-    lines += _part("Share of the roofline", [text for o in outcomes for row in o.rows for text in _share(o, row)])
     return [*lines, "", *(line(o) for o in outcomes)]
 
 
@@ -64,8 +58,3 @@ def _without(outcome: Outcome) -> list[str]:
 def _counted(lines: Sequence[str]) -> list[str]:
     """Return equal lines once, with their number."""
     return [text if (n := lines.count(text)) == 1 else f"{text} ({n} times)" for text in dict.fromkeys(lines)]
-
-
-def _share(outcome: Outcome, row: dict[str, Any]) -> list[str]:
-    named = ", ".join(f"{k} {v}" for k, v in row.items() if k in NAMES)
-    return [f"{outcome.name}, {named}: {row[k]:.1f}%" for k in SHARES if isinstance(row.get(k), float)]

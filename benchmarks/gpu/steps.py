@@ -46,6 +46,5 @@ STEPS = (
     _fleet("fleet of cnn1d", 45.0, "--budget", "3", "--sizes", "256"),
     _fleet("fleet of cnn2d", 45.0, "--budget", "3", "--sizes", "64"),
     Step("serve", "benchmarks.serve", 60.0, ("--device", "cuda", "--brief"), ("--quick",), SERVER),
-    Step("whole run", "benchmarks.gpu.whole_run", 35.0, ("--device", "cuda"), ("--quick",), RUN),
 )
 """In the order in which they run: what must be right first, then how fast it is."""

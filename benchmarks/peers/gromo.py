@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deploy.evaluation.models.scripts import FOLDER, SCRIPTS
+from deploy.evaluation.model_runs import FOLDER, SCRIPTS
 
 START, EVERY = 3, 1  # epochs
 

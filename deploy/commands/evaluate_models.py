@@ -14,10 +14,8 @@ from actors.errors import UserError
 from actors.policy.saved import find_checkpoint
 from actors.rules.names import is_rule, parse_rule
 from deploy.evaluation.cells import CELLS, finished
-from deploy.evaluation.models.pictures import write_front
-from deploy.evaluation.models.play import ModelCell, ModelRun, play_cell, read_run
-from deploy.evaluation.models.results import BUILT, NEVER, ModelResults
-from deploy.evaluation.models.scripts import FOLDER, ModelScript, model_scripts
+from deploy.evaluation.model_results import BUILT, NEVER, ModelResults, write_front
+from deploy.evaluation.model_runs import FOLDER, ModelCell, ModelRun, ModelScript, model_scripts, play_cell, read_run
 
 PLAYERS = ("fixed-column:double@3", "fixed-column:quad@3", "gap")
 """Rules that are played if none is named."""

@@ -20,7 +20,6 @@ from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host, draw_params
 from actors.slots.contributions import subsets_to_evaluate
 from actors.slots.stage import BLENDED, Stage
-from actors.slots.topology import Topology
 
 TRAINING_PASSES = 3
 _BLENDED = {stage.name for stage in BLENDED}
@@ -86,36 +85,26 @@ def _count(host: Host, shape: tuple[int, ...], at: int, blueprint: Blueprint, rn
     return int(counter.get_total_flops())
 
 
-def forward_flops(episode: HostEpisode, topology: Topology) -> float:
-    """Of one sample through a host with this topology."""
-    own = table(episode.host, episode.task.shape)
-    return float(own.host + sum(own.seed(g.slot, episode.host.family.name_of(g.blueprint)) for g in topology))
-
-
-def training_flops(episode: HostEpisode, topology: Topology) -> float:
-    """Of one epoch of a host that has this topology."""
-    samples = episode.settings.inner_steps * episode.config.batch_size
-    return TRAINING_PASSES * samples * forward_flops(episode, topology)
-
-
 def cost(episode: HostEpisode) -> Cost:
     """Of an episode that has ended, epoch by epoch."""
-    own = table(episode.host, episode.task.shape)
+    flops = table(episode.host, episode.task.shape)
     samples, rows = episode.settings.inner_steps * episode.config.batch_size, len(episode.task.val)
     training = measuring = 0.0
     for t in range(episode.epoch):
         blended, learning = _parts(episode.timeline, t)
-        spent = {s: own.seed(s, name) for s, name in (blended | learning).items()}
-        present = own.host + sum(spent[s] for s in blended)
-        training += TRAINING_PASSES * samples * (present + (own.host + sum(spent.values()) if learning else 0))
+        spent = {s: flops.seed(s, name) for s, name in (blended | learning).items()}
+        present = flops.host + sum(spent[s] for s in blended)
+        training += TRAINING_PASSES * samples * (present + (flops.host + sum(spent.values()) if learning else 0))
         due = (t + 1) % episode.config.contribution_every == 0
         subsets = set(subsets_to_evaluate(dict.fromkeys(blended, 1.0), dict.fromkeys(learning, 1.0)) if due else ())
         subsets |= {frozenset(blended)}
-        in_stream = {frozenset(s for s in subset if s < len(own.seeds)) for subset in subsets}
-        columns = {s for subset in subsets for s in subset if s >= len(own.seeds)}  # one pass each, whatever the subset
-        measured = sum(own.host + sum(spent[s] for s in subset) for subset in in_stream)
+        in_stream = {frozenset(s for s in subset if s < len(flops.seeds)) for subset in subsets}
+        # One pass each, whatever the subset.
+        columns = {s for subset in subsets for s in subset if s >= len(flops.seeds)}
+        measured = sum(flops.host + sum(spent[s] for s in subset) for subset in in_stream)
         measuring += rows * (measured + sum(spent[s] for s in columns))
-    return Cost(training, measuring, forward_flops(episode, episode.topology()))
+    grown = sum(flops.seed(g.slot, episode.host.family.name_of(g.blueprint)) for g in episode.topology())
+    return Cost(training, measuring, float(flops.host + grown))
 
 
 def _parts(timeline: Timeline, t: int) -> tuple[dict[int, str], dict[int, str]]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.policy.median import DECISIONS
+from actors.policy.distribution import DECISIONS
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rules.names import is_rule, parse_rule, rule_policy
 from actors.rules.schedule import Schedule
@@ -91,7 +91,7 @@ def always_played(rules: Mapping[str, Mapping[float, str]], prices: Sequence[flo
     """Return the lines that need no policy; `rules` names a rule for each line and price."""
     lines = [same(NEVER, Player(scale=1), prices)]
     lines += [same(BUILT.format(k), Player(scale=k), prices) for k in SCALES[1:]]
-    lines += [Lineup(name, {w: (rule_player(own[w]),) for w in prices}) for name, own in rules.items()]
+    lines += [Lineup(name, {w: (rule_player(by_price[w]),) for w in prices}) for name, by_price in rules.items()]
     lines.append(same(STREAM, Player(rule="periodic"), prices))
     if is_rule("chooser"):
         lines.append(same(CHOOSER, Player(rule="chooser"), prices))

@@ -98,10 +98,10 @@ def share(gained: Array, gap: Array, level: float = 0.95, resamples: int = RESAM
 
 def _calibrated(estimate: float, drawn: Array, means: Array, x: Array, level: float) -> Interval:
     """Percentiles of `drawn`, scaled so that `means`, drawn alike, would have the spread that `x` has."""
-    own, seen = spread(x), float(means.std())
+    wanted, seen = spread(x), float(means.std())
     tail = (1 + level) / 2
-    widen = float(stats.t.ppf(tail, own.freedom) / stats.norm.ppf(tail))
-    factor = widen * own.error / seen if seen > 0 else 0.0
+    widen = float(stats.t.ppf(tail, wanted.freedom) / stats.norm.ppf(tail))
+    factor = widen * wanted.error / seen if seen > 0 else 0.0
     low, high = np.quantile(drawn - drawn.mean(), [1 - tail, tail]) * factor
     return Interval(estimate, estimate + float(low), estimate + float(high))
 

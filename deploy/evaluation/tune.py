@@ -40,9 +40,9 @@ def read_rules(path: Path, prices: Sequence[float] = PRICES) -> dict[str, dict[f
     """Read the rules by line and price. Raises `UserError` for files without a valid rule for each price."""
     try:
         data = read_yaml(path)
-        found = {str(line): {w: str(own[w]) for w in prices} for line, own in data.items()}
-        for own in found.values():
-            for rule in own.values():
+        found = {str(line): {w: str(by_price[w]) for w in prices} for line, by_price in data.items()}
+        for by_price in found.values():
+            for rule in by_price.values():
                 parse_rule(rule)
     except ConfigError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from error
@@ -56,7 +56,7 @@ def write_rules(rules: TunedRules, path: Path) -> None:
     """Write the file that `read_rules` reads."""
     header = "# The rules of the lines that are tuned per price on the training families; see docs/evaluation.md.\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(header + yaml.safe_dump({line: dict(own) for line, own in rules.items()}, sort_keys=False))
+    path.write_text(header + yaml.safe_dump({line: dict(rule) for line, rule in rules.items()}, sort_keys=False))
 
 
 def choose(
@@ -65,6 +65,7 @@ def choose(
     """Return for each price the rule with the highest J; `rows` are by rule, price and family, which count equally."""
 
     def mean(rule: str, price: float) -> float:
-        return float(np.mean([np.mean([row.objective(price) for row in own]) for own in rows[rule][price].values()]))
+        families = rows[rule][price].values()
+        return float(np.mean([np.mean([row.objective(price) for row in family]) for family in families]))
 
     return {w: max(rows, key=lambda rule: mean(rule, w)) for w in prices}

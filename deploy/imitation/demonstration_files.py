@@ -27,8 +27,9 @@ class DemonstrationFiles(NamedTuple):
 
 def read_demonstrations(config: Config, spaces: Spaces) -> DemonstrationFiles:
     """Read `imitation.files`. Raises `UserError` if a path does not exist, or if too few demonstrations are left."""
-    own = DemonstrationFiles([], [])
+    found = DemonstrationFiles([], [])
     known: set[str] = set()
+    schema = EpisodeSchema(spaces, StateSizes.from_config(config.policy), config.learner.state_stride)
     for path in find_episodes(map(Path, config.imitation.files)):
         try:
             episode = read_episode(path)
@@ -36,26 +37,26 @@ def read_demonstrations(config: Config, spaces: Spaces) -> DemonstrationFiles:
                 raise InvalidEpisode("it was cut: a demonstration is a whole episode")
             if episode.episode_id in known:
                 raise InvalidEpisode(f"another file holds the same episode, {episode.episode_id}")
-            (own_episode,) = as_demonstrations([episode], config)
-            EpisodeSchema(spaces, StateSizes.of(config.policy), config.learner.state_stride).check(own_episode)
+            (demonstration,) = as_demonstrations([episode], config)
+            schema.check(demonstration)
         except InvalidEpisode as error:
-            own.refused.append(f"{path}: refused: {error}")
+            found.refused.append(f"{path}: refused: {error}")
             continue
         known.add(episode.episode_id)
-        own.episodes.append(own_episode)
+        found.episodes.append(demonstration)
     least = 2 if config.imitation.files and not config.imitation.episodes else 0
-    if len(own.episodes) < least:
-        reason = f"; {own.refused[0]}" if own.refused else ""
+    if len(found.episodes) < least:
+        reason = f"; {found.refused[0]}" if found.refused else ""
         raise UserError(
-            f"imitation.files has {len(own.episodes)} usable episodes, and imitation needs at least {least}{reason}"
+            f"imitation.files has {len(found.episodes)} usable episodes, and imitation needs at least {least}{reason}"
         )
-    return own
+    return found
 
 
 def as_demonstrations(episodes: Sequence[Episode], config: Config) -> list[Episode]:
     """Return the episodes with zeros for the recurrent states, which are those of the policies that acted: imitation
     computes its own."""
-    sizes, stride = StateSizes.of(config.policy), config.learner.state_stride
+    sizes, stride = StateSizes.from_config(config.policy), config.learner.state_stride
 
     def zeros(count: int) -> RecurrentState:
         return RecurrentState(*(np.zeros((n, count, width), dtype=np.float32) for n, width in sizes))

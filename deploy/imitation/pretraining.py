@@ -48,11 +48,11 @@ def pretrained_policy(config: Config, spaces: Spaces, run_dir: Path, console: Co
 
 def demonstrations(config: Config, spaces: Spaces, console: Console, jobs: int) -> list[Episode]:
     """Return the demonstrations of the teacher and those of `imitation.files`, in random order."""
-    own, taught = config.imitation, list[Episode]()
-    if own.episodes:
-        console.print(f"pretraining: surveying {own.hosts} hosts, then imitating {own.episodes} episodes ...")
+    settings, taught = config.imitation, list[Episode]()
+    if settings.episodes:
+        console.print(f"pretraining: surveying {settings.hosts} hosts, then imitating {settings.episodes} episodes ...")
         taught = demonstrate(config, jobs)
-    if not own.files:
+    if not settings.files:
         return taught
     given = read_demonstrations(config, spaces)
     for line in given.refused:

@@ -73,7 +73,7 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
         gains = fit_forest(CHOICES, kept_survey(config, CHOICES, pool))
         waves = _waves(config, config.imitation.episodes, rng)
         play = partial(_teach, config.run.seed, config.learner.state_stride, gains)
-        played = [episode for own in pool.map(play, *_jobs(config, waves)) for episode in own]
+        played = [episode for wave in pool.map(play, *_jobs(config, waves)) for episode in wave]
     return [played[i] for i in rng.permutation(len(played))]
 
 
@@ -105,7 +105,7 @@ def survey(
     """Play never growing and every choice on all hosts; each is a task and a seed."""
     plans = [NEVER, *(choice.schedule for choice in choices)]
     played = [list(pool.map(partial(_play, plan), *_jobs(config, waves))) for plan in plans]
-    gains = np.stack([np.concatenate([wave.gains for wave in own]) for own in played], 1)
+    gains = np.stack([np.concatenate([wave.gains for wave in by_wave]) for by_wave in played], 1)
     features = np.concatenate([wave.features for wave in played[0]])
     return Survey(features, gains[:, 1:] - gains[:, :1])
 

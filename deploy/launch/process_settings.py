@@ -75,7 +75,7 @@ def _check_gpus(config: Config) -> None:
 
 def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> None:
     """Raise `ConfigError` if whole episodes or segments would be too large for the queue."""
-    floats, stride = StateSizes.of(config.policy).floats, config.learner.state_stride
+    floats, stride = StateSizes.from_config(config.policy).floats, config.learner.state_stride
     limit = config.queue.max_episode_bytes
     needed = largest_episode_bytes(spaces, steps, floats, stride, config.learner.burn_in)
     require(steps <= MAX_DIMENSION, f"{setting} is {steps}: an episode has at most {MAX_DIMENSION} steps")

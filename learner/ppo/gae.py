@@ -66,3 +66,18 @@ def normalize(advantages: Tensor, counted: Tensor) -> Tensor:
     deviation = (centered[:, :1].square().masked_fill(~inside, 0.0).sum() / count.clamp(min=1)).sqrt()
     scaled = centered / torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
     return torch.where(count > 1, scaled, torch.where(count == 1, advantages, torch.zeros_like(advantages)))
+
+
+def leave_one_out(advantages: Tensor, valid: Tensor, seed_index: Tensor) -> Tensor:
+    """Subtract from each advantage the mean at the same step of the other episodes with the same `seed_index` `[E]`;
+    where there are none, nothing.
+
+    A leave-one-out baseline (Kool et al., 2019) on top of the critic: episodes of one seed share data, host and
+    minibatches, so most of what the critic fails to predict is the same in all of them. The mean of the others does not
+    depend on an episode's own actions, so the policy gradient stays unbiased. `advantages` and `valid` (a prefix of
+    each row) are `[E, T]`. Padded entries are never read; they become 0.
+    """
+    others = (seed_index[:, None] == seed_index).to(advantages.dtype).fill_diagonal_(0.0)  # [E, E]
+    advantages = advantages.masked_fill(~valid, 0.0)
+    total, count = others @ advantages, others @ valid.to(advantages.dtype)
+    return (advantages - total / count.clamp(min=1.0)).masked_fill(~valid, 0.0)

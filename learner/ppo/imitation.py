@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from actors.errors import UserError
-from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.precision import tf32
 from actors.types.episode import Episode
-from learner.ppo import losses
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.extremes import clip_rewards
 from learner.ppo.gae import gae
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
+from learner.ppo.objective import value_loss
 from learner.ppo.optimizer import clip_gradients, make_optimizer
 
 HELD_OUT = 0.1  # share of the demonstrations that are used for evaluation only
@@ -106,23 +106,19 @@ def _demonstrations(
     return _Demonstrations(batch, number, batch.from_rows(returns), counted, ~batch.forced)
 
 
-def _evaluate(network: FactoredRecurrentActorCritic, batch: Batch, part: Minibatch) -> Evaluation:
-    return network.evaluate_steps(part.load(batch, network.advance))
-
-
 def _loss(network: FactoredRecurrentActorCritic, shown: _Demonstrations, part: Minibatch) -> Tensor:
-    out = _evaluate(network, shown.batch, part)
+    out = network.evaluate_steps(part.steps(shown.batch))
     counted, unforced, returns = map(part.select, (shown.counted, shown.unforced, shown.returns))
     likelihood = out.log_probs.masked_fill(~counted, 0.0).sum() / unforced.sum().clamp(min=1)
     target = network.value_normalizer.normalize(returns)
-    return VALUE_COEF * losses.value_loss(out.values, target, target, None, len(returns)) - likelihood
+    return VALUE_COEF * value_loss(out.values, target, target, None, len(returns)) - likelihood
 
 
 @torch.no_grad()
 def _measure(network: FactoredRecurrentActorCritic, shown: _Demonstrations) -> tuple[float, float]:
     """Return the loss in nats per step, and the share of steps whose demonstrated op has a probability of at least one
     half and is thus the most likely one."""
-    log_probs = _evaluate(network, shown.batch, whole_batch(shown.batch)).log_probs
+    log_probs = network.evaluate_steps(whole_batch(shown.batch).steps(shown.batch)).log_probs
     steps = shown.unforced.sum().clamp(min=1)
     likely = (log_probs[:, 0] >= np.log(0.5)) & shown.unforced
     return -float(log_probs.masked_fill(~shown.counted, 0.0).sum() / steps), float(likely.sum() / steps)

@@ -22,73 +22,66 @@ PADDING_WASTE = 1.3
 
 
 class Minibatch(NamedTuple):
-    """n consecutive steps of each of r rows, which are chunks of a batch or, during burn-in, rows of the minibatch."""
+    """n consecutive steps of each of r chunks of a batch."""
 
-    rows: Tensor  # [r]
-    source: Tensor | None  # [n] of the batch's N steps, or, during burn-in, N + P; None = all N of them, in order
+    rows: Tensor  # [r] indices of the chunks
+    source: Tensor | None  # [n] indices of the batch's N steps; None = all of them, in order
     layout: SequenceLayout
-    burn_in: Minibatch | None  # steps that are replayed before some of the rows
 
     def select(self, steps: Tensor) -> Tensor:
         """Return `[n, ...]`, this minibatch's entries of `steps` `[N, ...]` or `[N + P, ...]`."""
         return steps[: self.layout.lengths.sum()] if self.source is None else steps.index_select(0, self.source)
 
-    def load(self, batch: Batch, advance: Callable[[Steps], PolicyState]) -> Steps:
-        """Return the minibatch's steps, each row from its stored state; `advance` replays the burn-in with the current
-        weights."""
-        steps = self._replayed(batch, self.start(batch, advance))
-        return steps._replace(actions=self.select(batch.actions), masks=self.select(batch.masks))
-
-    def start(self, batch: Batch, advance: Callable[[Steps], PolicyState]) -> PolicyState:
-        """Return the state before the first step of each row, after a replay of its burn-in."""
-        state = batch.state.rows(self.rows)
-        if self.burn_in is None:
-            return state
-        warm = advance(self.burn_in._replayed(batch, state.rows(self.burn_in.rows)))
-        replaced = (t.index_copy(1, self.burn_in.rows, w.to(t.dtype)) for t, w in zip(state, warm, strict=True))
-        return PolicyState(*replaced)
-
-    def _replayed(self, batch: Batch, state: PolicyState) -> Steps:
-        """Return steps without actions, which do not affect the state."""
+    def steps(self, batch: Batch) -> Steps:
+        """Return the minibatch's steps, each chunk from its stored state."""
         return Steps(
             obs=self.select(batch.obs),
             blueprint_indices=self.select(batch.blueprint_indices),
-            actions=batch.actions[:0],
-            masks=batch.masks[:0],
-            state=state,
+            actions=self.select(batch.actions),
+            masks=self.select(batch.masks),
+            state=batch.state.rows(self.rows),
             layout=self.layout,
         )
 
 
-def whole_batch(batch: Batch, max_waste: float = PADDING_WASTE) -> Minibatch:
-    """Return a minibatch of all chunks, with steps in the order of the batch. For `max_waste` see `length_buckets`."""
-    return _minibatch(batch, np.arange(len(batch.chunk_lengths)), max_waste)
+def whole_batch(batch: Batch) -> Minibatch:
+    """Return a minibatch of all chunks, with steps in the order of the batch."""
+    return _minibatch(batch, np.arange(len(batch.chunk_lengths)))
 
 
-def minibatch(batch: Batch, chunks: Counts, max_waste: float = PADDING_WASTE) -> Minibatch:
-    """Return a minibatch of some chunks of a batch, sorted by length, so that the rows of a bucket are adjacent."""
-    return _minibatch(batch, chunks[(-batch.chunk_lengths[chunks]).argsort(kind="stable")], max_waste)
+def minibatch(batch: Batch, chunks: Counts) -> Minibatch:
+    """Return a minibatch of some chunks of a batch, sorted by length."""
+    return _minibatch(batch, chunks[(-batch.chunk_lengths[chunks]).argsort(kind="stable")])
 
 
-def _minibatch(batch: Batch, chunks: Counts, max_waste: float) -> Minibatch:
-    first, lengths, before = (a[chunks] for a in (batch.first_steps, batch.chunk_lengths, batch.burn_in))
-    rows = np.flatnonzero(before)
-    rows = rows[(-before[rows]).argsort(kind="stable")]
-    device = batch.rewards.device
-    burn_in = None
-    if len(rows):
-        source = torch.from_numpy(_ranges(*batch.replayed[chunks[rows]].reshape(-1, 2).T)).to(device)
-        # Padding would change the state after the last step, so each bucket has a single length.
-        layout = SequenceLayout(before[rows], 1.0, device)
-        burn_in = Minibatch(torch.from_numpy(rows).to(device), source, layout, None)
-    index = _ranges(first, lengths)
+def _minibatch(batch: Batch, chunks: Counts) -> Minibatch:
+    lengths, device = batch.chunk_lengths[chunks], batch.rewards.device
+    index = _ranges(batch.first_steps[chunks], lengths)
     in_order = len(index) == batch.size and bool((index == np.arange(batch.size)).all())
-    return Minibatch(
-        torch.from_numpy(chunks).to(device),
-        None if in_order else torch.from_numpy(index).to(device),
-        SequenceLayout(lengths, max_waste, device),
-        burn_in,
+    source = None if in_order else torch.from_numpy(index).to(device)
+    return Minibatch(torch.from_numpy(chunks).to(device), source, SequenceLayout(lengths, PADDING_WASTE, device))
+
+
+def replay(batch: Batch, advance: Callable[[Steps], PolicyState]) -> Batch:
+    """Return the batch with chunks that start from the states after their burn-in, as `advance` computes them from
+    steps, whose actions do not matter and are left out."""
+    rows = np.flatnonzero(batch.burn_in)
+    if not len(rows):
+        return batch
+    device, rows = batch.rewards.device, rows[(-batch.burn_in[rows]).argsort(kind="stable")]
+    source = torch.from_numpy(_ranges(*batch.replayed[rows].reshape(-1, 2).T)).to(device)
+    index = torch.from_numpy(rows).to(device)
+    steps = Steps(
+        obs=batch.obs.index_select(0, source),
+        blueprint_indices=batch.blueprint_indices.index_select(0, source),
+        actions=batch.actions[:0],
+        masks=batch.masks[:0],
+        state=batch.state.rows(index),
+        # Padding would change the state after the last step, so each bucket has a single length.
+        layout=SequenceLayout(batch.burn_in[rows], 1.0, device),
     )
+    replayed = (t.index_copy(1, index, w.to(t.dtype)) for t, w in zip(batch.state, advance(steps), strict=True))
+    return batch._replace(state=PolicyState(*replayed), replayed=np.zeros_like(batch.replayed))
 
 
 def _ranges(first: Counts, lengths: Counts) -> Counts:

@@ -97,9 +97,9 @@ def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torc
     `grad_norm_GROUP`."""
     owners, grads = [], []
     for group in optimizer.param_groups:
-        own = [p.grad for p in group["params"] if p.grad is not None]
-        owners += [f"grad_norm_{group['name']}"] * len(own)
-        grads += own
+        found = [p.grad for p in group["params"] if p.grad is not None]
+        owners += [f"grad_norm_{group['name']}"] * len(found)
+        grads += found
     squares = torch.stack(list(torch._foreach_norm(grads))).square()
     total = squares.sum().sqrt()
     torch._foreach_mul_(grads, (limit / (total + 1e-6)).clamp(max=1.0))

@@ -33,7 +33,6 @@ class Prior:
         """Return `[N]`: the log-probability of each action under the acting policy minus that under the prior; 0 if no
         other action was legal."""
         whole = batch.uncut(self.network.initial_state(len(batch.episode_lengths)))
-        steps = whole_batch(whole).load(whole, self.network.advance)
-        own = self.network.evaluate_steps(steps).log_probs
+        log_probs = self.network.evaluate_steps(whole_batch(whole).steps(whole)).log_probs
         counted = self.network.counted[batch.actions[:, 0]] & ~batch.forced[:, None]
-        return (batch.log_probs - own.to(batch.log_probs.dtype)).masked_fill(~counted, 0.0).sum(-1)
+        return (batch.log_probs - log_probs.to(batch.log_probs.dtype)).masked_fill(~counted, 0.0).sum(-1)

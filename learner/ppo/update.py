@@ -14,16 +14,14 @@ from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.precision import tf32
 from learner.config import LearnerConfig
-from learner.ppo import losses
 from learner.ppo.batch import Batch
 from learner.ppo.extremes import bound_ratios, clip_rewards, clip_values
-from learner.ppo.leave_one_out import others_per_episode
-from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
-from learner.ppo.objective import entropy_coefficient, head_losses, make_denominators, objective, ratio_metrics
+from learner.ppo.metrics import batch_metrics, step_metrics
+from learner.ppo.minibatch import Minibatch, minibatch, replay, whole_batch
+from learner.ppo.objective import entropy_coefficient, k3, make_denominators, objective
 from learner.ppo.optimizer import clip_gradients
-from learner.ppo.precision import autocast
 from learner.ppo.prior import Prior
-from learner.ppo.targets import Targets, batch_metrics, make_targets
+from learner.ppo.targets import Targets, estimate_advantages, make_targets
 
 KL_STOP = 1.5  # times target_kl
 
@@ -53,24 +51,27 @@ class PPOUpdate:
             return self._update(batch, update, version)
 
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
-        c = self.config
-        batch, metrics = clip_rewards(batch.to(self.device), self.network.value_normalizer)
-        stored, batch = batch, self._replay(batch)
+        c, network, scale = self.config, self.network, self.network.value_normalizer
+        batch, metrics = clip_rewards(batch.to(self.device), scale)
+        # Burn-in is replayed once: once for each minibatch would take longer than the steps themselves.
+        stored, batch = batch, replay(batch, self._advance)
         proximal, clipped = clip_values(self.forward(batch))
         metrics["clipped_values"] = metrics["clipped_values"] + clipped
         batch, metrics["clipped_log_probs"] = bound_ratios(batch, proximal.log_probs)
         if self.prior is not None:
-            batch, own = self.prior.charge(batch, c.prior_coef)
-            metrics |= own
-        if c.leave_one_out:
-            metrics["same_seed_episodes"] = others_per_episode(batch.seed_index)
-        targets, values = make_targets(self.network, proximal, batch, c)
-        metrics |= batch_metrics(self.network, proximal, values, targets, batch, version)
-        del proximal
+            batch, charged = self.prior.charge(batch, c.prior_coef)
+            metrics |= charged
+        if c.leave_one_out:  # other episodes of the same seed, mean over the episodes
+            metrics["same_seed_episodes"] = (batch.seed_index[:, None] == batch.seed_index).sum(1).double().mean() - 1.0
+        estimate = estimate_advantages(proximal, batch, scale, c)
+        rescaling = scale.update(estimate.returns, network.value_output)
+        targets = make_targets(network, proximal, batch, estimate, rescaling)
+        metrics |= batch_metrics(network, proximal, estimate.values, targets, batch, version)
+        del proximal, estimate
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
         metrics["kl"] = self._kl_after(stored, targets)
-        metrics["clipped_observations"] = self.network.update_normalizer(batch.obs[: batch.size])
+        metrics["clipped_observations"] = network.update_normalizer(batch.obs[: batch.size])
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
         if isnan(measured["ratio_error"]):  # the current weights chose no step: nothing to compare
@@ -82,16 +83,9 @@ class PPOUpdate:
     @torch.no_grad()
     def forward(self, batch: Batch) -> Evaluation:
         """Evaluate every step of a batch with the current weights."""
-        batch = batch.to(self.device)
         with tf32(self.config.precision == "tf32"):
+            batch = replay(batch.to(self.device), self._advance)
             return self._evaluate(batch, whole_batch(batch))
-
-    @torch.no_grad()
-    def _replay(self, batch: Batch) -> Batch:
-        """Return the batch with chunks that start from the states after their burn-in. It is replayed once, with the
-        weights before the update: once for each minibatch would take longer than the steps themselves."""
-        state = whole_batch(batch).start(batch, self._advance)
-        return batch._replace(state=state, replayed=np.zeros_like(batch.replayed))
 
     @torch.no_grad()
     def _kl_after(self, batch: Batch, targets: Targets) -> Tensor:
@@ -99,16 +93,21 @@ class PPOUpdate:
         because the KL stop is checked before each step and never after the last one."""
         self._heartbeat()
         after = self.forward(batch)
-        return losses.k3((after.log_probs - targets.proximal_log_probs).sum(-1), targets.unforced)
+        return k3((after.log_probs - targets.proximal_log_probs).sum(-1), targets.unforced)
 
     def _evaluate(self, batch: Batch, part: Minibatch) -> Evaluation:
-        steps = part.load(batch, self._advance)
-        with autocast(self.config, self.device):
-            return self.network.evaluate_steps(steps)
+        with self._autocast():
+            return self.network.evaluate_steps(part.steps(batch))
 
     def _advance(self, steps: Steps) -> PolicyState:
-        with autocast(self.config, self.device):
+        with self._autocast():
             return self.network.advance(steps)
+
+    def _autocast(self) -> torch.autocast:
+        """Return a new context for one forward pass of encoder and core: weights that were cast without gradient must
+        not be reused by a later pass."""
+        enabled = self.config.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
     def _minibatches(self, batch: Batch, update: int) -> list[Minibatch]:
         """Return the minibatches of all passes; each consists of whole chunks, in a new order in each pass."""
@@ -157,8 +156,12 @@ class PPOUpdate:
             groups = tuple(by_group)
             measured.append(torch.stack([loss.policy, loss.value, *by_group.values()]))
         passed = torch.stack(flags).sum()
-        share = denominators.policy * passed.clamp(min=1.0)
-        metrics = self._step_metrics(parts[: len(flags)], targets, log_probs, flags, share)
+        # Those of all minibatches at once, instead of many small operations in the loop.
+        live = torch.cat([flag.expand(len(x)) for flag, x in zip(flags, log_probs, strict=True)]) > 0
+        every = torch.arange(batch.size, device=self.device)
+        order = torch.cat([part.select(every) for part in parts[: len(flags)]])
+        t, share = Targets(*(x.index_select(0, order) for x in targets)), denominators.policy * passed.clamp(min=1.0)
+        metrics = step_metrics(torch.cat(log_probs), t, live, c, share, spec.names, spec.num_continuous)
         if measured:
             rows = (
                 torch.stack(measured).nan_to_num(posinf=0.0, neginf=0.0) * torch.stack(flags[: len(measured)])[:, None]
@@ -172,22 +175,3 @@ class PPOUpdate:
             "skipped_steps": skipped,
             "padding_waste": torch.tensor(waste),
         }
-
-    def _step_metrics(
-        self,
-        parts: list[Minibatch],
-        targets: Targets,
-        log_probs: list[Tensor],
-        flags: list[Tensor],
-        share: Tensor,
-    ) -> dict[str, Tensor]:
-        """Ratio metrics and losses per head of all minibatches at once, instead of many small operations in the
-        loop; `share` is the denominator of the policy's terms, summed over the minibatches."""
-        live = torch.cat([flag.expand(len(x)) for flag, x in zip(flags, log_probs, strict=True)]) > 0
-        every = torch.arange(len(targets.returns), device=self.device)
-        order = torch.cat([p.select(every) for p in parts])
-        t = Targets(*(x.index_select(0, order) for x in targets))
-        spec = self.network.spaces.action
-        given = (torch.cat(log_probs), t, live, self.config)
-        heads = (spec.names, spec.num_continuous)
-        return ratio_metrics(*given, *heads) | head_losses(*given, share, *heads)

@@ -175,7 +175,7 @@ def save_policy(checkpoint: Checkpoint, path: Path) -> None:
 
 def key_of(path: Path) -> CheckpointKey:
     """Return the key of a listed checkpoint, from its name."""
-    key = CheckpointKey.of(path.name)
+    key = CheckpointKey.parse(path.name)
     assert key is not None
     return key
 
@@ -219,7 +219,7 @@ def _prune(folder: Path, keep: int, generation: int, ancestors: Ancestors) -> No
         if path != sound:
             path.unlink(missing_ok=True)
     for partial in folder.glob("*.partial"):
-        key = CheckpointKey.of(partial.name.rsplit(".", 2)[0])
+        key = CheckpointKey.parse(partial.name.rsplit(".", 2)[0])
         if key is not None and key.generation < generation:
             partial.unlink(missing_ok=True)
 

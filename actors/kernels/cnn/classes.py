@@ -5,15 +5,14 @@ Logits are `[E, classes, M]`, with rows of data innermost.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from numpy.typing import NDArray
 
 from actors.kernels.cnn.tiles import LANES
-from actors.kernels.decorators import allocation_free as inner
+from actors.kernels.cross_entropy import cross_entropy
 from actors.kernels.decorators import kernel
-from actors.kernels.vectors import exponential, fma, load, maximum, splat, store, total
+from actors.kernels.vectors import fma, load, splat, store, total
 
 Array = NDArray[Any]
 
@@ -69,40 +68,12 @@ def classify_back(mean: Array, w: Array, d: Array, dh: Array, dw: Array, db: Arr
                     store(out, p * rows + i, flow)
 
 
-@inner
-def cross_entropy(logits: Array, labels: Array, sums: Array) -> float:
-    """Return the mean cross-entropy of logits [K, M], and replace them by its gradient. Overwrite `sums [M]`."""
-    classes, rows = logits.shape
-    real = logits.dtype.type
-    share = real(1.0 / rows)
-    result: float = 0.0
-    for i in range(0, rows, LANES):
-        top = load(logits[0], i)
-        for k in range(1, classes):
-            top = maximum(top, load(logits[k], i))
-        mass = splat(real(0))
-        for k in range(classes):
-            lower = load(logits[k], i) - top
-            store(logits[k], i, lower)
-            mass = mass + exponential(lower)
-        store(sums, i, mass)
-    for m in range(rows):
-        result += math.log(sums[m]) - logits[labels[m], m]
-    for i in range(0, rows, LANES):
-        scale = splat(share) / load(sums, i)
-        for k in range(classes):
-            store(logits[k], i, exponential(load(logits[k], i)) * scale)
-    for m in range(rows):
-        logits[labels[m], m] -= share
-    return float(result / rows)
-
-
 @kernel
-def losses(logits: Array, labels: Array, counts: Array, loss: Array, sums: Array) -> None:
+def losses(logits: Array, labels: Array, counts: Array, loss: Array, by_row: Array) -> None:
     """Compute the mean cross-entropy of each environment, of `labels [E, M]` among its own first `counts [E]` classes.
 
-    Replace the logits by its gradient. Overwrite `sums [M]`.
+    Replace the logits by its gradient. Overwrite `by_row [2, M]`.
     """
     for e in range(logits.shape[0]):
-        loss[e] = cross_entropy(logits[e, : counts[e]], labels[e], sums)
+        loss[e] = cross_entropy(logits[e, : counts[e]], labels[e], by_row[0], by_row[1])
         logits[e, counts[e] :] = 0

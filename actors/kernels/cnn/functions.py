@@ -275,7 +275,7 @@ class CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         slope = logits.detach().mT.clone(memory_format=torch.contiguous_format).numpy()
         loss = empty((len(slope),))
-        losses(slope, _vector(labels), _vector(counts), loss, empty(slope.shape[2:]))
+        losses(slope, _vector(labels), _vector(counts), loss, empty((2, slope.shape[2])))
         ctx.slope = torch.from_numpy(slope)
         return torch.from_numpy(loss)
 

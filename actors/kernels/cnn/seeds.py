@@ -13,7 +13,7 @@ from actors.kernels.cnn.convolution import Scratch, convolve_env, convolve_env_i
 from actors.kernels.cnn.tiles import LANES
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
-from actors.kernels.vectors import exponential, fma, load, rectified, splat, store, total, where_positive
+from actors.kernels.vectors import fma, load, rectified, sigmoid, splat, store, tanh, total, where_positive
 from actors.types.actions import BLENDS
 
 Array = NDArray[Any]
@@ -75,20 +75,13 @@ def two_layers_back(
 
 
 @inner
-def bounded(x: Any, one: Any, two: Any) -> Any:
-    """Return tanh(x)."""
-    return one - two / (exponential(two * x) + one)
-
-
-@inner
 def gate_values(h: Array, weight: Array, bias: float, value: Array) -> None:
     """Write the gate of each position, sigmoid(weight . h + bias), to `value [P * M]`, from h [C, P * M]."""
-    one, zero = splat(value.dtype.type(1)), splat(value.dtype.type(0))
     for i in range(0, value.size, LANES):
         logit = splat(bias)
         for c in range(len(h)):
             logit = fma(splat(weight[c]), load(h[c], i), logit)
-        store(value, i, one / (one + exponential(zero - logit)))
+        store(value, i, sigmoid(logit))
 
 
 @kernel
@@ -99,7 +92,6 @@ def blend(
 
     `weights [n, C]` and `biases [n]` are the gates; `values [n, P * M]` receives their values where a blend has one.
     """
-    one, two = splat(h.dtype.type(1)), splat(h.dtype.type(2))
     for e in range(len(h)):
         kind, alpha = kinds[e], splat(alphas[e])
         if kind == GATE:
@@ -110,7 +102,7 @@ def blend(
                 before = load(x, i)
                 step = load(grown, i) - before
                 if kind == MULTIPLY:
-                    step = before * bounded(step, one, two)
+                    step = before * tanh(step)
                 elif kind == GATE:
                     step = load(values[e], i) * step
                 store(out, i, fma(alpha, step, before))
@@ -132,7 +124,7 @@ def blend_back(
     flow: Array,
 ) -> None:
     """Compute the gradients of h, s and the gates from that of y, `d`. Overwrite `flow [P * M]`."""
-    one, two, zero = splat(h.dtype.type(1)), splat(h.dtype.type(2)), splat(h.dtype.type(0))
+    one, zero = splat(h.dtype.type(1)), splat(h.dtype.type(0))
     for e in range(len(h)):
         kind, alpha = kinds[e], splat(alphas[e])
         dweights[e], dbiases[e] = 0, 0
@@ -141,7 +133,7 @@ def blend_back(
             for i in range(0, x.size, LANES):
                 slope, before = load(down, i), load(x, i)
                 if kind == MULTIPLY:
-                    t = bounded(load(grown, i) - before, one, two)
+                    t = tanh(load(grown, i) - before)
                     through = slope * before * alpha * (one - t * t)
                     store(to_h, i, slope * fma(alpha, t, one) - through)
                 else:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.kernels.cross_entropy import cross_entropy
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
 from actors.kernels.hosts.columns import (
@@ -29,7 +30,6 @@ from actors.kernels.hosts.network import (
     Seeds,
     Work,
     backward,
-    cross_entropy,
     enter,
     forward,
 )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.kernels.cross_entropy import highest_and_sum, log_losses
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
 from actors.kernels.hosts.columns import Columns, mix_columns, run_columns, without_seeds
@@ -18,8 +19,6 @@ from actors.kernels.hosts.network import (
     enter,
     grow,
     head,
-    highest_and_sum,
-    log_losses,
     run_block,
 )
 

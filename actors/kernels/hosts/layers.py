@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.vectors import exponential, lanes, load, rectified, root, splat, store, total, where_positive
+from actors.kernels.vectors import lanes, load, rectified, root, sigmoid, splat, store, tanh, total, where_positive
 
 Array = NDArray[Any]
 NORM_EPS = 1e-5
@@ -135,23 +135,21 @@ def rectify_input(y: Array, d: Array) -> None:
 
 
 @inner
-def sigmoid(x: Array) -> None:
+def apply_sigmoid(x: Array) -> None:
     """Apply the sigmoid in place."""
-    one, zero = splat(x.dtype.type(1)), splat(x.dtype.type(0))
     for w in range(x.shape[0]):
         row = x[w]
         for i in range(0, row.size, lanes(x)):
-            store(row, i, one / (one + exponential(zero - load(row, i))))
+            store(row, i, sigmoid(load(row, i)))
 
 
 @inner
-def tanh(x: Array) -> None:
+def apply_tanh(x: Array) -> None:
     """Apply tanh in place."""
-    one, two = splat(x.dtype.type(1)), splat(x.dtype.type(2))
     for w in range(x.shape[0]):
         row = x[w]
         for i in range(0, row.size, lanes(x)):
-            store(row, i, one - two / (exponential(two * load(row, i)) + one))
+            store(row, i, tanh(load(row, i)))
 
 
 @inner

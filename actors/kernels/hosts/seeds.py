@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import (
+    apply_sigmoid,
+    apply_tanh,
     rectify,
     rectify_input,
     scale_and_shift,
     scale_params,
     scale_rows,
-    sigmoid,
     standardize,
     standardize_input,
-    tanh,
 )
 from actors.kernels.hosts.products import add_affine_input, affine, affine_input, affine_params, sum_rows
 from actors.kernels.vectors import lanes, load, splat, store, total
@@ -45,7 +45,7 @@ def change(formula: int, hidden: int, q: Array, h: Array, first: Array, second: 
     m = n + hidden
     affine(h, q[:n], q[n:m], first[:hidden])
     if formula == GATED:
-        sigmoid(first[:hidden])
+        apply_sigmoid(first[:hidden])
         affine(h, q[m : m + n], q[m + n : 2 * m], second[:hidden])
         _multiply(first[:hidden], second[:hidden], first[hidden : 2 * hidden])
         affine(first[hidden : 2 * hidden], q[2 * m : 2 * m + n], q[2 * m + n : 2 * m + n + width], c)
@@ -54,7 +54,7 @@ def change(formula: int, hidden: int, q: Array, h: Array, first: Array, second: 
     affine(first[:hidden], q[m : m + n], q[m + n : m + n + width], c)
     if formula == EXCITATION:
         one, two = splat(h.dtype.type(1)), splat(h.dtype.type(2))
-        sigmoid(c)
+        apply_sigmoid(c)
         for w in range(width):
             row, x, out = second[w], h[w], c[w]
             for i in range(0, rows, lanes(h)):
@@ -149,7 +149,7 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_val
     width, rows = h.shape
     a = splat(h.dtype.type(alpha))
     if blend == MULTIPLY:
-        tanh(c)
+        apply_tanh(c)
         for w in range(width):
             for i in range(0, rows, lanes(h)):
                 x = load(h[w], i)
@@ -163,7 +163,7 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_val
             for w in range(width):
                 value = value + splat(gate[w]) * load(h[w], i)
             store(gate_value, i, value)
-        sigmoid(gate_value.reshape(1, rows))
+        apply_sigmoid(gate_value.reshape(1, rows))
     for w in range(width):
         for i in range(0, rows, lanes(h)):
             store(out[w], i, load(h[w], i) + a * load(gate_value, i) * load(c[w], i))

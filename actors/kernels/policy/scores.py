@@ -1,4 +1,4 @@
-"""Log-probs and entropies of actions, and their gradients (see `actors.policy.scoring` for the formulas)."""
+"""Log-probs and entropies of actions, and their gradients (see `actors.policy.distribution` for the formulas)."""
 
 from __future__ import annotations
 

@@ -105,37 +105,24 @@ class Activations(NamedTuple):
     total: int
 
 
+PLACES = len(Activations._fields)
+
+
 @inner
 def activations(z: NetShape, n: int) -> Activations:
     """Lay out the activations of n steps."""
-    m, e, h = n * z.slots, z.encoder, z.hidden
+    m, e, h, head = n * z.slots, z.encoder, z.hidden, n * z.head
     own = m if z.slot_size > 0 else 0
-    recurrent = z.layers * n * h if z.recurrent else 0
-    a0 = 0
-    a1 = a0 + n * base_inputs(z)
-    a2 = a1 + n * e
-    a3 = a2 + n
-    a4 = a3 + own * (z.slot_size + z.embedding)
-    a5 = a4 + own * e
-    a6 = a5 + own
-    a7 = a6 + m * e
-    a8 = a7 + n * (row_width(z, 0) + (z.layers - 1) * row_width(z, 1))
-    a9 = a8 + 4 * recurrent
-    a10 = a9 + recurrent
-    a11 = a10 + recurrent
-    a12 = a11 + n * h
-    a13 = a12 + n * h
-    a14 = a13 + n
-    a15 = a14 + n * h
-    a16 = a15 + n * z.head
-    a17 = a16 + n * z.head
-    a18 = a17 + m * z.head
-    a19 = a18 + (n * rest_inputs(z) if z.context > 0 else 0)
-    a20 = a19 + z.rest * n * z.head
-    a21 = a20 + n * z.choices
-    return Activations(
-        a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21
-    )
+    cells = z.layers * n * h if z.recurrent else 0
+    rows = n * (row_width(z, 0) + (z.layers - 1) * row_width(z, 1))
+    joined = n * rest_inputs(z) if z.context > 0 else 0
+    encoder = n * base_inputs(z), n * e, n, own * (z.slot_size + z.embedding), own * e, own, m * e
+    core = rows, 4 * cells, cells, cells, n * h
+    sizes = *encoder, *core, n * h, n, n * h, head, head, m * z.head, joined, z.rest * head, n * z.choices
+    places = np.zeros(PLACES, np.int64)
+    for k in range(PLACES - 1):
+        places[k + 1] = places[k] + sizes[k]
+    return Activations(*_first(places, PLACES))
 
 
 @inner

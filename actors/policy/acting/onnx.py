@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from actors.errors import UserError
 from actors.policy.acting.exported import BATCH_AXES, INPUTS, OUTPUTS, ExportedStep, example_inputs
-from actors.policy.gaussian import TAIL
+from actors.policy.distribution import TAIL
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 
@@ -103,7 +103,7 @@ def _erfinv(x: Tensor) -> Tensor:
 
     Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), PPND16, whose relative error is about 1e-16. The
     exporter writes numbers as float32, which leaves a relative error of about 1e-7, one hundredth of a cell. It also
-    rounds the largest noise that `gaussian.sample` accepts to 1, so the tail ends here.
+    rounds the largest noise that `sample_cells` accepts to 1, so the tail ends here.
     """
     q = 0.5 * x  # p - 1/2, where p is the probability below
     central = q * _ratio(0.180625 - q * q, _CENTRAL)
@@ -159,14 +159,11 @@ _DECOMPOSITIONS: dict[Any, Callable[..., Tensor]] = {
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's advice, which is for people who write exporters."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    before = logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
         try:
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(before)

@@ -136,7 +136,7 @@ class ActingPolicy:
         device = states.h.device
         given = rows, obs, blueprint_indices, noise, greedy
         index, features, blueprints, uniform, likely = (torch.from_numpy(a).to(device) for a in given)
-        legal, before = MaskTensors.of(masks, device), states.rows(index)
+        legal, before = MaskTensors.from_masks(masks, device), states.rows(index)
         step = self.network.step(features, blueprints, legal, before, uniform, likely)
         if keep:
             for tensor, updated in zip(states, step.state, strict=True):

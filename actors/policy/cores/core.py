@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from actors.config import PolicyConfig
-from actors.policy.cores.memory import STATISTICS, ExternalMemory
-from actors.policy.cores.recurrence import recur, recur_sequence
+from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
 from actors.policy.cores.sequences import BucketLayout
 from actors.policy.state import PolicyState, StateSizes
+from actors.precision import matmul_allows_tf32, tf32
 
 
 class CoreOutput(NamedTuple):
@@ -67,30 +68,84 @@ class Recurrent(nn.Module):
                 p.data[hidden : 2 * hidden] = 1.0  # forget gate
         self.memory = ExternalMemory(config) if config.core == "lstm+memory" else None
         self.statistics = STATISTICS if self.memory is not None else ()
-        self.sizes = StateSizes.of(config)
+        self.sizes = StateSizes.from_config(config)
         self.hidden_size = hidden
 
     def step(self, x: Tensor, state: PolicyState) -> CoreOutput:
         """Run one step of N environments, `x [N, inputs]`."""
-        out, after = recur(x.unsqueeze(0), state, *self._weights(), _dtype(x))
+        out, after = self._run(x.unsqueeze(0), state)
         return self._output(out.squeeze(0), after)
 
     def sequence(self, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
-        """Run the N valid steps `x [N, inputs]` of all rows, from `state` before each row's first step."""
-        return self._output(*recur_sequence(x, layout, state, *self._weights(), _dtype(x)))
+        """Run the N valid steps `x [N, inputs]` of all rows, from `state` before each row's first step.
 
-    def _weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        return list(self.lstm.parameters()), list(self.memory.weights()) if self.memory is not None else []
+        The state of rows in padded buckets, and of rows without steps, is returned unchanged.
+        """
+        pieces, after = [x.new_empty(0, self.hidden_size + len(self.statistics))], state
+        for bucket in layout.buckets:
+            r, n = bucket.rows.shape[0], bucket.source.shape[0]
+            inputs = x.index_select(0, bucket.source)
+            if bucket.place is None:
+                padded = inputs.view(r, bucket.steps, -1).transpose(0, 1)
+            else:
+                padded = inputs.new_zeros(bucket.steps * r, inputs.shape[1]).index_copy(0, bucket.place, inputs)
+                padded = padded.view(bucket.steps, r, -1)
+            out, last = self._run(padded, state.rows(bucket.rows))
+            if bucket.place is None:
+                pieces.append(out.transpose(0, 1).reshape(n, -1))
+                changed = (t.index_copy(1, bucket.rows, u.to(t.dtype)) for t, u in zip(after, last, strict=True))
+                after = PolicyState(*changed)
+            else:
+                pieces.append(out.flatten(0, 1).index_select(0, bucket.place))
+        return self._output(torch.cat(pieces).index_select(0, layout.restore), after)
+
+    def _run(self, x: Tensor, state: PolicyState) -> tuple[Tensor, PolicyState]:
+        """Run `x [T, N, inputs]` from `state`. Returns outputs `[T, N, hidden]`, with the statistics of a memory
+        `[T, N, hidden + 3]`, and the state after the last step.
+
+        The LSTM runs in the dtype of the surrounding autocast region, the memory in that of `x`. Weights are cast
+        explicitly, because the region would cache the casts, without gradient if the first pass has none.
+        """
+        kind, run = x.device.type, _by_cell if torch.compiler.is_compiling() else _fused
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        with torch.autocast(kind, enabled=False):
+            weights = [w.to(dtype) for w in self.lstm.parameters()]
+            out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), weights))
+            if self.memory is None:
+                return out, PolicyState(h, c, state.cells, state.usage)
+            out, statistics, cells, usage = scan(self.memory.weights(), out, state.cells, state.usage)
+            return torch.cat([out, statistics], -1), PolicyState(h, c, cells, usage)
 
     def _output(self, out: Tensor, state: PolicyState) -> CoreOutput:
         return CoreOutput(out[:, : self.hidden_size], out[:, self.hidden_size :].detach(), state)
 
 
-def _dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of the surrounding autocast region, or else that of `x`."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
 def make_core(inputs: int, config: PolicyConfig) -> Feedforward | Recurrent:
     return Feedforward(inputs, config) if config.core == "feedforward" else Recurrent(inputs, config)
+
+
+_PER_LAYER = 4  # weight_ih, weight_hh, bias_ih, bias_hh, as in nn.LSTM
+
+
+def _fused(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    layers, training = len(weights) // _PER_LAYER, torch.is_grad_enabled()
+    if not x.is_cuda:
+        return torch.lstm(x, (h, c), weights, True, layers, 0.0, training, False, False)
+    # cuDNN takes contiguous states only. Its LSTM may use TF32 where matrix products may.
+    with tf32(matmul_allows_tf32()):
+        return torch.lstm(x, (h.contiguous(), c.contiguous()), weights, True, layers, 0.0, training, False, False)
+
+
+def _by_cell(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The LSTM's equations, for exported programs: a compiler fuses them better than a call of `torch.lstm`."""
+    steps, hs, cs = list(x.unbind()), [], []
+    for layer in range(len(weights) // _PER_LAYER):
+        w_x, w_h, b_x, b_h = weights[_PER_LAYER * layer : _PER_LAYER * (layer + 1)]
+        hidden, cell = h[layer], c[layer]
+        for t, step in enumerate(steps):
+            i, f, g, o = (F.linear(step, w_x, b_x) + F.linear(hidden, w_h, b_h)).chunk(4, -1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            steps[t] = hidden = o.sigmoid() * cell.tanh()
+        hs.append(hidden)
+        cs.append(cell)
+    return torch.stack(steps), torch.stack(hs), torch.stack(cs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,10 +20,8 @@ class Bucket(NamedTuple):
     """r rows with n valid steps in total, which one fused call runs padded to `steps`."""
 
     rows: Tensor  # [r] indices of the rows in the batch
-    first_row: int | None  # index of the first row if the rows are consecutive
     steps: int
     source: Tensor  # [n] indices of the valid steps in the N flat steps
-    first_step: int | None  # first index of `source` if its indices are consecutive
     place: Tensor | None  # [n] positions in [steps * r], time outermost; None if there is no padding
 
 
@@ -36,7 +34,7 @@ class TimeOrder(NamedTuple):
     rows: Indices  # the rows with at least one step, from the longest to the shortest
 
     @classmethod
-    def of(cls, lengths: Indices, among: slice = slice(None)) -> TimeOrder:
+    def from_lengths(cls, lengths: Indices, among: slice = slice(None)) -> TimeOrder:
         """Return the order of rows of these lengths, or of the steps of some of the rows."""
         rows = np.arange(len(lengths))[among]
         rows = rows[(-lengths[rows]).argsort(kind="stable")]
@@ -57,19 +55,8 @@ class BucketLayout(NamedTuple):
     """Assignment of the N flat steps of R rows to length buckets, computed on the CPU without waiting for a device."""
 
     buckets: tuple[Bucket, ...]
-    restore: Tensor | None  # [N] from bucket order to flat order; None if they are the same
+    restore: Tensor  # [N] from bucket order to flat order
     padded: int  # number of steps that the buckets run, including padding
-
-    def to(self, device: torch.device) -> BucketLayout:
-        """Move all index tensors to `device`."""
-
-        def move(t: Tensor | None) -> Tensor | None:
-            return None if t is None else t.to(device, non_blocking=True)
-
-        buckets = [
-            b._replace(rows=b.rows.to(device), source=b.source.to(device), place=move(b.place)) for b in self.buckets
-        ]
-        return BucketLayout(tuple(buckets), move(self.restore), self.padded)
 
 
 class SequenceLayout:
@@ -94,28 +81,22 @@ class SequenceLayout:
 
     @cached_property
     def time_order(self) -> TimeOrder:
-        return TimeOrder.of(self.lengths)
+        return TimeOrder.from_lengths(self.lengths)
 
     def time_orders(self, most: int) -> list[TimeOrder]:
         """Return one order after the other that together have all steps, each at most `most` or those of one row."""
         orders, first, steps = [], 0, 0
         for row, length in enumerate(self.lengths.tolist()):
             if row > first and steps + length > most:
-                orders.append(TimeOrder.of(self.lengths, slice(first, row)))
+                orders.append(TimeOrder.from_lengths(self.lengths, slice(first, row)))
                 first, steps = row, 0
             steps += length
-        return [*orders, TimeOrder.of(self.lengths, slice(first, None))]
+        return [*orders, TimeOrder.from_lengths(self.lengths, slice(first, None))]
 
     @property
     def padded(self) -> int:
         """Number of steps that are run, including padding; kernels have none."""
         return int(self.lengths.sum()) if self._buckets is None else self._buckets.padded
-
-    def to(self, device: torch.device) -> SequenceLayout:
-        """Return a copy for computation on `device`."""
-        moved = SequenceLayout(self.lengths, self._max_waste, torch.device("cpu"))
-        moved._device, moved._buckets = device, self.buckets.to(device)
-        return moved
 
 
 class Steps(NamedTuple):
@@ -129,27 +110,17 @@ class Steps(NamedTuple):
     layout: SequenceLayout
 
 
-class CallCost(NamedTuple):
-    """Fixed cost of a fused call, in units of one step of one row. The default allows any padding below the bound."""
-
-    call: float = float("inf")
-    per_step: float = 0.0  # per step of the longest row
+CALL, CALL_STEP = 100.0, 3.0
+"""Fixed cost of a fused call on a CPU, and cost per step of its longest row, in units of one step of one row. Measured
+with 128 units: 1 ms per call, 29 us per time step, and 10 us per step of each row."""
 
 
-CPU_CALL = CallCost(100.0, 3.0)
-"""Measured with 128 units: 1 ms per call, 29 us per time step, and 10 us per step of each row."""
-
-
-def length_buckets(
-    lengths: Sequence[int],
-    max_waste: float,
-    cost: CallCost = CallCost(),  # noqa: B008 (immutable)
-) -> list[tuple[list[int], int]]:
+def length_buckets(lengths: Sequence[int], max_waste: float, on_cpu: bool = False) -> list[tuple[list[int], int]]:
     """Partition the rows with at least one step into buckets; returns (rows, longest length) per bucket.
 
-    In each bucket, padded / valid steps stays below `max_waste`, and padding costs less than another call would. The
-    partition is greedy, from the longest row down, because many rows of equal length leave room for the padding of
-    shorter ones.
+    In each bucket, padded / valid steps stays below `max_waste`, and on a CPU padding costs less than another call
+    would. The partition is greedy, from the longest row down, because many rows of equal length leave room for the
+    padding of shorter ones.
     """
     order = sorted(((n, row) for row, n in enumerate(lengths) if n > 0), key=lambda item: (-item[0], item[1]))
     buckets: list[tuple[list[int], int]] = []
@@ -157,7 +128,7 @@ def length_buckets(
     total = steps = 0
     for n, row in order:
         padded = steps * (len(rows) + 1)
-        too_costly = padded - (total + n) > cost.call + cost.per_step * n
+        too_costly = on_cpu and padded - (total + n) > CALL + CALL_STEP * n
         if rows and (padded > max_waste * (total + n) or too_costly):
             buckets.append((rows, steps))
             rows, total = [], 0
@@ -174,71 +145,14 @@ def bucket_layout(lengths: Indices | Sequence[int], max_waste: float, device: to
     """Build the buckets of rows of these lengths, for computation on `device`. For `max_waste` see `length_buckets`."""
     size = np.asarray(lengths, dtype=np.int64)
     first = size.cumsum() - size
-    buckets, order, padded = [], [], 0
-    for rows, steps in length_buckets(size.tolist(), max_waste, CPU_CALL if device.type == "cpu" else CallCost()):
-        own = size[rows]
-        inside = np.arange(steps)[None, :] < own[:, None]  # [r, steps]
+    buckets, order, padded = [], [np.zeros(0, np.int64)], 0
+    for rows, steps in length_buckets(size.tolist(), max_waste, device.type == "cpu"):
+        inside = np.arange(steps)[None, :] < size[rows][:, None]  # [r, steps]
         source = (first[rows][:, None] + np.arange(steps))[inside]
         place = (np.arange(steps) * len(rows) + np.arange(len(rows))[:, None])[inside]
-        full = bool(inside.all())
-        buckets.append(
-            Bucket(
-                torch.tensor(rows),
-                _start(np.asarray(rows)),
-                steps,
-                torch.from_numpy(source),
-                _start(source),
-                None if full else torch.from_numpy(place),
-            )
-        )
+        places = None if inside.all() else torch.from_numpy(place).to(device, non_blocking=True)
+        buckets.append(Bucket(torch.tensor(rows).to(device), steps, torch.from_numpy(source).to(device), places))
         order.append(source)
         padded += inside.size
-    flat = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
-    restore = None if _start(flat) == 0 else torch.from_numpy(flat.argsort())
-    return BucketLayout(tuple(buckets), restore, padded).to(device)
-
-
-def _start(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int | None:
-    """Return the first index if the indices are consecutive, else None."""
-    if len(indices) and bool((np.diff(indices) == 1).all()):
-        return int(indices[0])
-    return None
-
-
-RunBucket = Callable[[Tensor, PolicyState], tuple[Tensor, PolicyState]]
-"""Maps `[T, r, features]` and the state before it to `[T, r, outputs]` and the state after it."""
-
-
-def run_layout(
-    run: RunBucket, inputs: Tensor, layout: BucketLayout, state: PolicyState, outputs: int
-) -> tuple[Tensor, PolicyState]:
-    """Apply `run` to every bucket of flat `inputs [N, features]`, from `state` before each row's first step.
-
-    Returns outputs `[N, outputs]` and the rows' states after their last steps. The state of rows in padded buckets,
-    and of rows without steps, is returned unchanged.
-    """
-    pieces, after = [], state
-    for bucket in layout.buckets:
-        r, n = bucket.rows.shape[0], bucket.source.shape[0]
-        start, row = bucket.first_step, bucket.first_row
-        own = inputs.index_select(0, bucket.source) if start is None else inputs[start : start + n]
-        before = PolicyState(
-            *(t.index_select(1, bucket.rows) if row is None else t[:, row : row + r].contiguous() for t in state)
-        )
-        if bucket.place is None:
-            padded = own.view(r, bucket.steps, -1).transpose(0, 1)
-        else:
-            padded = own.new_zeros(bucket.steps * r, own.shape[1]).index_copy(0, bucket.place, own)
-            padded = padded.view(bucket.steps, r, -1)
-        out, last = run(padded, before)
-        if bucket.place is None:
-            pieces.append(out.transpose(0, 1).reshape(n, -1))
-            after = PolicyState(
-                *(t.index_copy(1, bucket.rows, new.to(t.dtype)) for t, new in zip(after, last, strict=True))
-            )
-        else:
-            pieces.append(out.flatten(0, 1).index_select(0, bucket.place))
-    if not pieces:
-        return inputs.new_empty(0, outputs), state
-    joined = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-    return joined if layout.restore is None else joined.index_select(0, layout.restore), after
+    restore = torch.from_numpy(np.concatenate(order).argsort()).to(device, non_blocking=True)
+    return BucketLayout(tuple(buckets), restore, padded)

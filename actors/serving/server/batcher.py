@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from actors.policy.median import has_median, median_noise, next_hazard
+from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.rng import Purpose, stream
 from actors.serving.messages import MessageLayout, StepBatch, make_step_batch
 from actors.serving.server.models import ServedModel

@@ -82,7 +82,7 @@ class ModelVersions:
         else:
             self.newest, self.spaces, config = ServedModel(source, device), spaces_of(source), config_of(source)
             self.newest.program(self.spaces)
-            self.state_sizes, self.architecture = StateSizes.of(config), _architecture(source)
+            self.state_sizes, self.architecture = StateSizes.from_config(config), _architecture(source)
             any_slots = self.spaces.slots > 0 and config.encoder == "slots"
         self.held = [self.newest]  # in the order in which they were adopted
         family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if any_slots else [self.spaces]

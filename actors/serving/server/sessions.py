@@ -51,7 +51,7 @@ class Session:
     pinned: ServedModel | None = None  # None: the newest at its next step
     training: TrainingEpisode | None = None  # its episode, if it is a training session
     next_index: int = 0
-    hazard: float = 0.0  # see `actors.policy.median`
+    hazard: float = 0.0  # see `actors.policy.distribution`
     last_digest: bytes = b""  # of the last step's request
     last_response: bytes = b""  # serialized StepResponse without the exported state
     pending: PendingStep | None = None

@@ -73,7 +73,7 @@ class EpisodeImport:
         self._weights = _newest(transport)
         config = config_of(self._weights)
         stride = self._weights.state_stride
-        self._schema = EpisodeSchema(spaces_of(self._weights), StateSizes.of(config), stride)
+        self._schema = EpisodeSchema(spaces_of(self._weights), StateSizes.from_config(config), stride)
         self._max_lag = transport.health().learner.get("max_policy_lag")  # unknown before the first update
         self._incarnation: int | None = None
         self._sequence = 0

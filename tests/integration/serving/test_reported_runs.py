@@ -66,7 +66,7 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
     assert np.unique(served.states.h[0].round(3), axis=0).shape[0] == 4  # stored before steps 0, 2, 4 and 6
     assert set(served.policy_version) == {9}
     assert served.generation == 1
-    EpisodeSchema(SPACES, StateSizes.of(config_of(TRAINED_WEIGHTS)), local.state_stride).check(served)
+    EpisodeSchema(SPACES, StateSizes.from_config(config_of(TRAINED_WEIGHTS)), local.state_stride).check(served)
     assert served.telemetry == local.telemetry
     assert served.telemetry["growth_ratio"] > 0
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actors.policy.median import median_noise, next_hazard
+from actors.policy.distribution import median_noise, next_hazard
 from actors.policy.publish import from_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient

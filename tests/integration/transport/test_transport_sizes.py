@@ -75,7 +75,7 @@ def test_largest_episode_bytes_is_a_tight_upper_bound(
 ) -> None:
     config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)  # type: ignore[arg-type]
     spaces = Spaces.flat(independent_spec(sizes), obs_size)
-    state = StateSizes.of(config)
+    state = StateSizes.from_config(config)
     assert state == make_core(4, config).sizes
     episode = make_episode(
         steps=steps,

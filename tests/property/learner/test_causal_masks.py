@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
-from learner.ppo import losses
 from learner.ppo.gae import head_advantages
+from learner.ppo.objective import clipped_surrogate, entropy_bonus, k3
 from tests.support.learning.sequences import SequenceBatch, evaluate
 from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network
 
@@ -37,7 +37,8 @@ def one_step(
 
 
 def policy_loss(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
-    return losses.policy_losses(ratio, a, counted, clip, denominator).sum()
+    a = a[:, None].expand_as(ratio) if a.dim() == 1 else a
+    return clipped_surrogate(ratio, a, counted, clip, denominator).sum()
 
 
 def policy_term(out: Evaluation, counted: Tensor) -> Tensor:
@@ -47,11 +48,11 @@ def policy_term(out: Evaluation, counted: Tensor) -> Tensor:
 
 
 def entropy_term(out: Evaluation, counted: Tensor) -> Tensor:
-    return losses.entropy_bonus(out.entropies, counted, 1.0)
+    return entropy_bonus(out.entropies, counted, 1.0)
 
 
 def kl_term(out: Evaluation, counted: Tensor) -> Tensor:
-    return losses.k3((out.log_probs - out.log_probs.detach() - 0.1).sum(-1), counted.any(-1))
+    return k3((out.log_probs - out.log_probs.detach() - 0.1).sum(-1), counted.any(-1))
 
 
 TERMS = [policy_term, entropy_term, kl_term]

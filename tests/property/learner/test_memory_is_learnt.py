@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
-from actors.policy.state import PolicyState
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.episode import EndReason
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
+from benchmarks.learning.in_process import Forgetful
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
@@ -55,18 +55,6 @@ class Recall:
         ends = np.full(n, ended)
         reasons = (EndReason.ENVIRONMENT if ended else None,) * n
         return FleetStep(obs, np.zeros((n, 0), np.int64), masks, rewards, ends, ends & False, reasons, ({},) * n)
-
-
-class Forgetful:
-    """The control: the same network, its state zeroed before every step."""
-
-    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
-        self.network, self.initial_state = network, network.initial_state
-
-    def act(
-        self, obs: Any, blueprints: Any, masks: Any, state: PolicyState, *rest: Any
-    ) -> tuple[ActOutput, PolicyState]:
-        return self.network.act(obs, blueprints, masks, self.network.initial_state(len(obs)), *rest)
 
 
 def share_recalled(core: str, critic: str, forgetful: bool, updates: int = 20) -> float:

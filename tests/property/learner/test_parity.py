@@ -135,7 +135,7 @@ def test_one_version_later_the_log_probs_differ() -> None:
     network = toy_network()
     episodes = shipped(network)
     with torch.no_grad():
-        network.lstm.weight_hh_l0.add_(1e-2)
+        network.core.lstm.weight_hh_l0.add_(1e-2)
     assert largest_differences(network, episodes, 4, None)[0] > 1e-4
 
 

@@ -23,7 +23,7 @@ from actors.rollout.wave import Provenance
 from actors.types.episode import Episode, InvalidEpisode
 from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
-from learner.ppo.minibatch import whole_batch
+from learner.ppo.minibatch import replay
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
@@ -69,7 +69,7 @@ def play(core: str, segment_steps: int, burn_in: int) -> list[Episode]:
 
 
 def states(network: FactoredRecurrentActorCritic, batch: Batch) -> PolicyState:
-    return whole_batch(batch, 1.3).load(batch, network.advance).state
+    return replay(batch, network.advance).state
 
 
 def replayed(network: FactoredRecurrentActorCritic, whole: Episode, start: int, burn_in: int) -> PolicyState:

@@ -18,7 +18,7 @@ from actors.gym.make import make_vector_env
 from actors.policy.acting.exported import INPUTS, OUTPUTS, ExportedStep, example_inputs, export_step
 from actors.policy.acting.onnx import onnx_step
 from actors.policy.acting.policy import ActingPolicy
-from actors.policy.gaussian import QUADRATURE, entropy, log_prob, sample
+from actors.policy.distribution import QUADRATURE, cell_log_prob, gaussian_entropy, sample_cells
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.rollout.stream import EpisodeStream
@@ -44,7 +44,7 @@ def parameters(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_log_probs_are_those_of_torch_distributions_times_the_cell(seed: int) -> None:
     mean, log_std = parameters(seed)
     noise = torch.rand(50, 3, dtype=torch.float64)
-    cells, ours = sample(mean, log_std, noise, False)
+    cells, ours = sample_cells(mean, log_std, noise, False)
     u = torch.from_numpy(from_cells(cells.numpy()))
     normal = torch.distributions.Normal(mean.double(), log_std.double().exp())
     assert torch.allclose(ours.double(), normal.log_prob(u) + np.log(CELL_WIDTH), atol=1e-4)
@@ -52,14 +52,14 @@ def test_log_probs_are_those_of_torch_distributions_times_the_cell(seed: int) ->
     mass = normal.cdf(u + CELL_WIDTH / 2) - normal.cdf(u - CELL_WIDTH / 2)
     likely = mass > 1e-9  # elsewhere, the difference of two numbers near 1 has no digits left
     assert torch.allclose(ours.double()[likely].exp(), mass[likely], rtol=1e-2)
-    assert torch.equal(log_prob(cells, mean, log_std), ours)
+    assert torch.equal(cell_log_prob(cells, mean, log_std), ours)
     assert float(ours.max()) < 0.0
 
 
 def test_entropy_is_that_of_torch_distributions_also_when_squashed() -> None:
     mean, log_std = parameters(7)
     normal = torch.distributions.Normal(mean.double(), log_std.double().exp())
-    plain = entropy(mean, log_std, torch.zeros(3, dtype=torch.bool), torch.from_numpy(QUADRATURE))
+    plain = gaussian_entropy(mean, log_std, torch.zeros(3, dtype=torch.bool), torch.from_numpy(QUADRATURE))
     assert torch.allclose(plain.double(), normal.entropy(), atol=1e-5)
     squashed = torch.distributions.TransformedDistribution(
         normal,
@@ -68,7 +68,7 @@ def test_entropy_is_that_of_torch_distributions_also_when_squashed() -> None:
     torch.manual_seed(0)
     draws = squashed.sample((40_000,))
     estimate = -squashed.log_prob(draws).nan_to_num(0.0, 0.0, 0.0).mean(0)  # type: ignore[no-untyped-call]
-    ours = entropy(mean, log_std, torch.ones(3, dtype=torch.bool), torch.from_numpy(QUADRATURE)).double()
+    ours = gaussian_entropy(mean, log_std, torch.ones(3, dtype=torch.bool), torch.from_numpy(QUADRATURE)).double()
     moderate = (mean.abs() < 2) & (log_std < 0)  # tanh does not round to 1 there
     assert moderate.sum() > 20
     assert torch.allclose(ours[moderate], estimate[moderate], atol=0.05)

@@ -85,7 +85,7 @@ def test_time_order() -> None:
         for t in range(max(lengths, default=0)):
             order += [start[r] + t for r in rows if lengths[r] > t]
             times.append(len(order))
-        found = TimeOrder.of(np.array(lengths, dtype=np.int64))
+        found = TimeOrder.from_lengths(np.array(lengths, dtype=np.int64))
         assert [list(part) for part in found] == [order, times, rows]
 
 

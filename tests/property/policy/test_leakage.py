@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.policy.cores import core as core_module
-from actors.policy.cores.recurrence import recur_sequence
+from actors.policy.cores.core import CoreOutput, Recurrent
 from actors.policy.cores.sequences import BucketLayout, bucket_layout
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
@@ -79,26 +78,27 @@ def test_gradients_of_one_episode_do_not_reach_the_others(options: dict[str, str
         assert not bool((grad[[r for r in range(len(LENGTHS)) if r != row]] != 0).any())
 
 
-Leaky = Callable[..., tuple[Tensor, PolicyState]]
+Leaky = Callable[[Recurrent, Tensor, BucketLayout, PolicyState], CoreOutput]
+sequence_of = Recurrent.sequence
 
 
-def one_long_sequence(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
+def one_long_sequence(core: Recurrent, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
     """Run all episodes of a batch as one sequence."""
-    return recur_sequence(x, bucket_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)), *rest)
+    return sequence_of(core, x, bucket_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)))
 
 
-def neighbors_states(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
-    return recur_sequence(x, layout, PolicyState(*(t.roll(1, 1) for t in state)), *rest)
+def neighbors_states(core: Recurrent, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
+    return sequence_of(core, x, layout, PolicyState(*(t.roll(1, 1) for t in state)))
 
 
-def batch_statistics(x: Tensor, layout: BucketLayout, state: PolicyState, *rest: Any) -> tuple[Tensor, PolicyState]:
-    out, after = recur_sequence(x, layout, state, *rest)
-    return out - out.mean(0), after
+def batch_statistics(core: Recurrent, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
+    out = sequence_of(core, x, layout, state)
+    return out._replace(output=out.output - out.output.mean(0))
 
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
 @pytest.mark.parametrize("leaky", [one_long_sequence, neighbors_states, batch_statistics])
 def test_leaks_are_detected(leaky: Leaky, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_module, "recur_sequence", leaky)
+    monkeypatch.setattr(Recurrent, "sequence", leaky)
     with pytest.raises(AssertionError), without_kernels():
         check_no_leak(core=core)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actors.policy import distribution
 from actors.policy import network as network_module
-from actors.policy import scoring as scoring_module
+from actors.policy.distribution import masked_log_probs, normalized_entropy
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, forced_steps
 from tests.support.learning.sequences import SequenceBatch, evaluate
@@ -115,7 +115,7 @@ def test_probabilities_of_legal_joint_actions_sum_to_one_and_match_enumeration(o
 
 
 def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
-    return distribution.masked_log_probs(logits, torch.ones_like(mask), floor)
+    return masked_log_probs(logits, torch.ones_like(mask), floor)
 
 
 def not_renormalized(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
@@ -124,22 +124,22 @@ def not_renormalized(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: flo
 
 def floor_for_everyone(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     n = mask.shape[-1]
-    return ((1 - n * floor) * distribution.masked_log_probs(logits, mask).exp() + floor).log()
+    return ((1 - n * floor) * masked_log_probs(logits, mask).exp() + floor).log()
 
 
 def without_floor(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
-    return distribution.masked_log_probs(logits, mask)
+    return masked_log_probs(logits, mask)
 
 
 def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
     """Use a finite penalty instead of -inf, so that illegal choices remain possible."""
-    return distribution.masked_log_probs(logits - 10.0 * ~mask, torch.ones_like(mask), floor)
+    return masked_log_probs(logits - 10.0 * ~mask, torch.ones_like(mask), floor)
 
 
 @pytest.mark.parametrize("wrong", [without_mask, not_renormalized, floor_for_everyone, without_floor, small_penalty])
 def test_wrong_masking_is_detected(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "masked_log_probs", wrong)
-    monkeypatch.setattr(scoring_module, "masked_log_probs", wrong)
+    monkeypatch.setattr(distribution, "masked_log_probs", wrong)
     with pytest.raises(AssertionError), without_kernels():
         check_joint()
 
@@ -173,10 +173,10 @@ def test_the_flat_mask_is_the_union_over_legal_earlier_choices() -> None:
 
 def test_normalized_entropy_is_one_for_equal_choices_and_zero_for_a_certain_one() -> None:
     mask = torch.arange(4) < torch.arange(1, 5)[:, None]  # 1 to 4 legal choices
-    uniform = distribution.masked_log_probs(torch.zeros(4, 4), mask)
-    assert torch.allclose(distribution.normalized_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
-    certain = distribution.masked_log_probs(torch.tensor([[200.0, 0.0, 0.0, 0.0]] * 4), mask)
-    assert torch.equal(distribution.normalized_entropy(certain, mask), torch.zeros(4))
+    uniform = masked_log_probs(torch.zeros(4, 4), mask)
+    assert torch.allclose(normalized_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    certain = masked_log_probs(torch.tensor([[200.0, 0.0, 0.0, 0.0]] * 4), mask)
+    assert torch.equal(normalized_entropy(certain, mask), torch.zeros(4))
 
 
 @pytest.mark.parametrize("empty", ["op", "slot", "rest"])

@@ -8,19 +8,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from actors.policy.cores.recurrence import recur_sequence
+from actors.config import PolicyConfig
+from actors.policy.cores.core import Recurrent
 from actors.policy.cores.sequences import bucket_layout, length_buckets
 from actors.policy.state import PolicyState
 from tests.support.examples import examples
 
-Run = Callable[[nn.LSTM, Tensor, Tensor, PolicyState, float], Tensor]
+Run = Callable[[Recurrent, Tensor, Tensor, PolicyState, float], Tensor]
 
 
-def run_lstm(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+def run_lstm(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     layout = bucket_layout(valid.sum(1).tolist(), max_waste, valid.device)
-    return recur_sequence(inputs, layout, state, list(lstm.parameters()), [], inputs.dtype)[0]
+    return core.sequence(inputs, layout, state).output
 
 
 def lstm_state(h: Tensor, c: Tensor) -> PolicyState:
@@ -29,16 +30,16 @@ def lstm_state(h: Tensor, c: Tensor) -> PolicyState:
     return PolicyState(h, c, none, none)
 
 
-def by_cell(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+def by_cell(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     """Loop over rows and steps with the LSTM's equations (Hochreiter and Schmidhuber, 1997; with forget gates)."""
     outputs, step = [], 0
     for row in range(valid.shape[0]):
         h, c = list(state.h[:, row].unbind()), list(state.c[:, row].unbind())
         for _ in range(int(valid[row].sum())):
             x = inputs[step]
-            for k in range(lstm.num_layers):
+            for k in range(core.lstm.num_layers):
                 names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-                w_x, w_h, b_x, b_h = (getattr(lstm, f"{n}_l{k}") for n in names)
+                w_x, w_h, b_x, b_h = (getattr(core.lstm, f"{n}_l{k}") for n in names)
                 i, f, g, o = (w_x @ x + b_x + w_h @ h[k] + b_h).chunk(4)
                 c[k] = f.sigmoid() * c[k] + i.sigmoid() * g.tanh()
                 x = h[k] = o.sigmoid() * c[k].tanh()
@@ -51,16 +52,16 @@ def check_equal(run: Run, lengths: list[int], layers: int, max_waste: float) -> 
     """Return outputs and the gradients of all parameters, inputs and states, in float64."""
     torch.set_num_threads(1)
     torch.manual_seed(sum(lengths) + layers)
-    lstm = nn.LSTM(3, 4, layers).double()
+    core = Recurrent(3, PolicyConfig(hidden_size=4, num_layers=layers)).double()
     valid = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
     inputs = torch.randn(sum(lengths), 3, dtype=torch.float64, requires_grad=True)
     h, c = (torch.randn(layers, len(lengths), 4, dtype=torch.float64, requires_grad=True) for _ in "hc")
     state = lstm_state(h, c)
     weights = torch.randn(sum(lengths), 4, dtype=torch.float64)
-    leaves = [inputs, h, c, *lstm.parameters()]
+    leaves = [inputs, h, c, *core.lstm.parameters()]
     results = []
     for one in (by_cell, run):
-        out = one(lstm, inputs, valid, state, max_waste)
+        out = one(core, inputs, valid, state, max_waste)
         assert out.shape == weights.shape
         grads = torch.autograd.grad((out * weights).sum(), leaves, allow_unused=True, materialize_grads=True)
         results.append([out, *grads])
@@ -80,34 +81,34 @@ def test_the_bucketed_lstm_equals_the_cell_loop_forward_and_backward(
     check_equal(run_lstm, lengths, layers, max_waste)
 
 
-def wrong_rows(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+def wrong_rows(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     """Take the states in bucket order instead of row order."""
     order = valid.sum(1).argsort(stable=True)
-    return run_lstm(lstm, inputs, valid, lstm_state(state.h[:, order], state.c[:, order]), max_waste)
+    return run_lstm(core, inputs, valid, lstm_state(state.h[:, order], state.c[:, order]), max_waste)
 
 
-def zero_state(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    return run_lstm(lstm, inputs, valid, PolicyState(*(torch.zeros_like(t) for t in state)), max_waste)
+def zero_state(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+    return run_lstm(core, inputs, valid, PolicyState(*(torch.zeros_like(t) for t in state)), max_waste)
 
 
-def cut_gradient(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+def cut_gradient(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     """Detach the state, so that the outputs are right but its gradient is lost."""
-    return run_lstm(lstm, inputs, valid, PolicyState(*(t.detach() for t in state)), max_waste)
+    return run_lstm(core, inputs, valid, PolicyState(*(t.detach() for t in state)), max_waste)
 
 
-def left_padded(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+def left_padded(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     """Pad on the left, so that padding changes the state before the first step."""
     rows, steps = valid.shape
     padded = inputs.new_zeros(rows, steps, inputs.shape[1])
     late = valid.flip(1)
     padded[late] = inputs
-    out, _ = lstm(padded.transpose(0, 1), (state.h, state.c))
+    out, _ = core.lstm(padded.transpose(0, 1), (state.h, state.c))
     return out.transpose(0, 1)[late]
 
 
-def shortest_gathered(lstm: nn.LSTM, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
+def shortest_gathered(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
     """Return the outputs in bucket order."""
-    out = run_lstm(lstm, inputs, valid, state, max_waste)
+    out = run_lstm(core, inputs, valid, state, max_waste)
     rows = torch.arange(valid.shape[0])[:, None].expand_as(valid)[valid]
     return out[valid.sum(1)[rows].argsort(stable=True)]
 

@@ -1,21 +1,59 @@
-"""One step of the learner's work on a batch, for tests."""
+"""Toy batches and updates, and one step of the learner's work on a batch, for tests."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from learner.config import LearnerConfig
-from learner.ppo.batch import Batch
-from learner.ppo.minibatch import whole_batch
-from learner.ppo.targets import Targets, make_targets
+from learner.ppo.batch import Batch, make_batch
+from learner.ppo.minibatch import replay, whole_batch
+from learner.ppo.optimizer import make_optimizer
+from learner.ppo.targets import Targets, estimate_advantages, make_targets
+from learner.ppo.update import PPOUpdate
+from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+
+LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
 
 
-def evaluate_batch(network: FactoredRecurrentActorCritic, batch: Batch, max_waste: float = 1.3) -> Evaluation:
+def toy_batch(lengths: Sequence[int] = LENGTHS, chunk_length: int | None = None, burn_in: int = 0) -> Batch:
+    """Episodes of these lengths, every other one truncated, that the toy network played."""
+    seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(lengths)]
+    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
+
+
+def toy_ppo(lr: float = 1e-2, network: FactoredRecurrentActorCritic | None = None, **changes: Any) -> PPOUpdate:
+    """The update of a network, the toy one if none is given; `changes` are settings of the learner."""
+    network = network or toy_network()
+    fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0}
+    return PPOUpdate(network, make_optimizer(network, lr, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+
+
+def evaluate_batch(network: FactoredRecurrentActorCritic, batch: Batch) -> Evaluation:
     """Every step of the batch, in its order."""
-    return network.evaluate_steps(whole_batch(batch, max_waste).load(batch, network.advance))
+    batch = replay(batch, network.advance)
+    return network.evaluate_steps(whole_batch(batch).steps(batch))
 
 
 @torch.no_grad()
 def targets_of(network: FactoredRecurrentActorCritic, batch: Batch, config: LearnerConfig) -> Targets:
-    return make_targets(network, evaluate_batch(network, batch), batch, config)[0]
+    """The targets of a batch; this updates the network's value scale, as the update does."""
+    proximal, scale = evaluate_batch(network, batch), network.value_normalizer
+    estimate = estimate_advantages(proximal, batch, scale, config)
+    return make_targets(network, proximal, batch, estimate, scale.update(estimate.returns, network.value_output))
+
+
+class RecordedGradients(torch.optim.SGD):
+    """Keeps each step's gradients and takes none, so that minibatches meet the same weights."""
+
+    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
+        super().__init__([{"params": list(network.parameters()), "name": "all"}], lr=0.0)
+        self.seen: list[list[Tensor]] = []
+
+    def step(self, closure: Any = None) -> None:
+        own = [p.grad for group in self.param_groups for p in group["params"]]
+        self.seen.append([torch.zeros(1) if g is None else g.clone() for g in own])

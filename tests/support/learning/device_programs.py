@@ -25,7 +25,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.gym.fleet import GymFleet
 from actors.gym.unified import UnifiedEnv
 from actors.policy.acting.policy import ActingPolicy
-from actors.policy.cores import recurrence
+from actors.policy.cores import core as core_module
 from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Provenance
@@ -192,8 +192,8 @@ def serve(device: torch.device) -> None:
 
 def masks_left_behind(device: torch.device) -> None:
     """Must fail: the masks of a step stay where they are made."""
-    made = MaskTensors.of
-    with patch.object(MaskTensors, "of", lambda masks, device: made(masks, CPU)):
+    made = MaskTensors.from_masks
+    with patch.object(MaskTensors, "from_masks", lambda masks, device: made(masks, CPU)):
         act(device)
 
 
@@ -206,16 +206,16 @@ PROGRAMS: dict[str, Callable[[torch.device], None]] = {
 @contextmanager
 def without_fused_lstm() -> Iterator[None]:
     """ATen's fused LSTM cell is for real devices alone: on the pretended one its equations run."""
-    fused = recurrence._fused
+    fused = core_module._fused
 
     def run(x: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         if x.device == CPU:
             return fused(x, h, c, weights)
         assert h.is_contiguous(), "cuDNN takes contiguous states only"
         assert c.is_contiguous(), "cuDNN takes contiguous states only"
-        return recurrence._by_cell(x, h, c, weights)
+        return core_module._by_cell(x, h, c, weights)
 
-    with patch.object(recurrence, "_fused", run):
+    with patch.object(core_module, "_fused", run):
         yield
 
 

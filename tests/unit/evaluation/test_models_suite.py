@@ -12,10 +12,19 @@ import pytest
 
 from actors.errors import UserError
 from deploy.cli import main
-from deploy.evaluation.models.pictures import front
-from deploy.evaluation.models.play import ModelCell, ModelRun, cell_file, play_cell, read_run, run_script
-from deploy.evaluation.models.results import BUILT, NEVER, SWEEP, ModelResults
-from deploy.evaluation.models.scripts import FOLDER, SCRIPTS, ModelScript, model_scripts
+from deploy.evaluation.model_results import BUILT, NEVER, SWEEP, ModelResults, front
+from deploy.evaluation.model_runs import (
+    FOLDER,
+    SCRIPTS,
+    ModelCell,
+    ModelRun,
+    ModelScript,
+    cell_file,
+    model_scripts,
+    play_cell,
+    read_run,
+    run_script,
+)
 
 RULE = "fixed-column:double@3"
 SMALL, LARGE = ModelScript("small", "Small", (2, 4, 8)), ModelScript("large", "Large", (2, 4, 8))

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from deploy.evaluation.players import BEST, BLIND, BUILT, NEVER, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Results, with_sweeps
+from deploy.evaluation.results import EQUAL, SWEEP, Results, equal_compute, with_sweeps
 from deploy.evaluation.suite import PRICES
-from deploy.evaluation.sweep import equal_compute
 from tests.support.made_up_rows import Rows, made_up_rows
 
 FAMILIES = ("a", "b", "c")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deploy.evaluation.play import Row
-from deploy.evaluation.sweep import equal_compute, sweep
+from deploy.evaluation.results import equal_compute, sweep
 from tests.support.made_up_rows import built_row
 
 SCALES = (1, 2, 4, 8)

@@ -58,7 +58,7 @@ def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path
         own.grower.step(*own.validate())
     own.epochs(HORIZON)
     log, episode = own.grower.log, written(tmp_path)
-    EpisodeSchema(spaces, StateSizes.of(config_of(weights)), weights.state_stride).check(episode)
+    EpisodeSchema(spaces, StateSizes.from_config(config_of(weights)), weights.state_stride).check(episode)
 
     # The return, from the definition of J and the log.
     accuracies = [d.accuracy for d in log]
@@ -76,9 +76,9 @@ def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path
 
     # What the learner computes with the same weights.
     network = from_weights(weights, spaces=spaces)
-    part = whole_batch(make_batch([episode], spaces), 1.3)
+    batch = make_batch([episode], spaces)
     with torch.no_grad():
-        found = network.evaluate_steps(part.load(make_batch([episode], spaces), network.advance))
+        found = network.evaluate_steps(whole_batch(batch).steps(batch))
     np.testing.assert_allclose(found.log_probs.numpy(), episode.log_probs, atol=1e-5)
     values = network.value_normalizer.denormalize(found.values).numpy()
     np.testing.assert_allclose(values, episode.values, rtol=1e-4, atol=1e-4)

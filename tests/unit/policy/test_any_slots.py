@@ -16,7 +16,6 @@ from actors.config import PolicyConfig
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash, from_weights, to_weights
-from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason
@@ -182,12 +181,3 @@ def learn_bandit(heads: str, updates: int = 20) -> float:
 def test_ops_with_opposite_best_slots_need_conditioned_heads() -> None:
     assert learn_bandit("conditioned") > 0.95
     assert learn_bandit("independent") < 0.1
-
-
-def test_each_core_has_different_state_sizes() -> None:
-    sizes = {toy_network(core=core).core.sizes for core in ("lstm", "lstm+memory", "feedforward")}
-    assert len(sizes) == 3
-    empty = toy_network(core="feedforward").initial_state(3)
-    assert isinstance(empty, PolicyState)
-    assert [t.shape[1] for t in empty] == [3] * 4
-    assert sum(t.numel() for t in empty) == 0

@@ -41,29 +41,3 @@ def test_under_bf16_results_are_float32_and_agree_to_bf16_precision(core: str) -
     kept = [g.norm() for g in gradients(network, exact)]
     for a, b in zip(kept, (g.norm() for g in gradients(network, reduced)), strict=True):
         assert float(abs(a - b)) < 0.1 * float(a) + 0.05
-
-
-def check_casts_are_not_kept(network: FactoredRecurrentActorCritic) -> None:
-    """Autocast caches casts; those of a pass without gradient must not be used by the next pass."""
-    given = sequence(network)
-    with torch.autocast("cpu", torch.bfloat16):
-        with torch.no_grad():
-            evaluate(network, given)
-        found = gradients(network, evaluate(network, given))
-    named = dict(zip((name for name, _ in network.named_parameters()), found, strict=True))
-    # A bias added to all choices of a head has no gradient except for rounding errors.
-    exempt = ("core.memory", "heads.pointer.2.bias")
-    assert all(bool((g != 0).any()) for name, g in named.items() if not name.startswith(exempt)), named.keys()
-
-
-@pytest.mark.parametrize("core", CORES)
-def test_a_pass_without_gradient_does_not_cut_the_gradient_of_the_next(core: str) -> None:
-    check_casts_are_not_kept(toy_network(core=core))
-
-
-def test_cached_casts_are_detected() -> None:
-    network = toy_network()
-    kept = [w.detach().bfloat16() for w in network.lstm.parameters()]
-    network.core._weights = lambda: (kept, [])  # type: ignore[method-assign]
-    with pytest.raises(AssertionError):
-        check_casts_are_not_kept(network)

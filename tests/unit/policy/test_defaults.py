@@ -39,7 +39,8 @@ def test_a_step_needs_only_an_observation(make: type) -> None:
         expected, expected_after = network.act(obs, blueprints, masks, state, noise.numpy(), deterministic)
         for own, other in zip([*chosen, *after], [*expected, *expected_after], strict=True):
             np.testing.assert_array_equal(own, other)
-    inputs, torch_masks = (torch.from_numpy(obs), torch.from_numpy(blueprints)), MaskTensors.of(masks, state.h.device)
+    inputs = torch.from_numpy(obs), torch.from_numpy(blueprints)
+    torch_masks = MaskTensors.from_masks(masks, state.h.device)
     torch.manual_seed(1)
     step, expected_step = network.step(*inputs), network.step(*inputs, torch_masks, state, noise)
     assert torch.equal(step.actions, expected_step.actions)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from actors.config import PolicyConfig
-from actors.policy.network import EmptyMask, FactoredRecurrentActorCritic
-from actors.policy.publish import from_weights, to_weights
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, ActionSpec, forced_steps, independent_spec, relevant_heads
 from actors.types.spaces import Spaces
 from tests.support.learning.sequences import SequenceBatch, evaluate
@@ -119,37 +118,3 @@ def test_acting_makes_legal_choices_and_evaluation_gives_the_same_log_probs() ->
     acted = torch.from_numpy(np.stack([d.log_probs for _, d in rows], 1)).flatten(0, 1)
     assert torch.allclose(out.log_probs, acted, atol=1e-5)
     assert float(acted.min()) < -1.0
-
-
-def test_a_head_without_a_legal_choice_is_an_error() -> None:
-    flat = np.ones((1, 9), dtype=np.bool_)
-    flat[0, 6:] = False
-    masks, made = ActionMasks.of_flat(SPACES.action, flat), network()
-    with pytest.raises(EmptyMask):
-        made.act(np.zeros((1, 5), np.float32), blueprints(1), masks, made.initial_state(1), np.zeros((1, 3)))
-
-
-def test_a_flat_policy_is_published_and_rebuilt() -> None:
-    made = network()
-    again = from_weights(to_weights(made, 0, 0, 8))
-    assert all(torch.equal(a, b) for a, b in zip(made.state_dict().values(), again.state_dict().values(), strict=True))
-
-
-def test_slots_can_be_encoded_flat() -> None:
-    """Each slot's features have their own input weights, so exchanging two slots is not a permutation."""
-    made = toy_network(encoder="flat")
-    spaces = made.spaces
-    obs = torch.randn(2, spaces.obs_size)
-    swapped = torch.cat([obs[:, :4], obs[:, 7:10], obs[:, 4:7]], 1)
-    with torch.no_grad():
-        a = made.encoder(obs, torch.tensor([[0, 2], [1, 1]]))
-        b = made.encoder(swapped, torch.tensor([[2, 0], [1, 1]]))
-    assert a.slots.shape == (2, spaces.slots, 10)
-    assert not torch.allclose(a.core_input, b.core_input, atol=1e-3)
-
-
-def test_the_network_copies_the_causal_table() -> None:
-    made = toy_network()
-    before = made.spaces.action.relevance_table.copy()
-    made.relevance.fill_(True)
-    assert (made.spaces.action.relevance_table == before).all()

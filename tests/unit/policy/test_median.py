@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.policy.median import has_median, median_noise, next_hazard
+from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.rollout.wave import Provenance, run_wave
 from actors.sessions.local import LocalPolicy
 from actors.types.actions import Op, independent_spec

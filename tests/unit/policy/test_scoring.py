@@ -1,4 +1,4 @@
-"""`HeadScorer` and its explicit gradient, compared with single heads under autograd and with finite differences."""
+"""`HeadScorer` and its explicit gradient, compared with the definition under autograd."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.policy import scoring as scoring_module
-from actors.policy.distribution import masked_log_probs, normalized_entropy
-from actors.policy.scoring import HeadScorer
+from actors.policy import distribution
+from actors.policy.distribution import HeadScorer
 
 SIZES = (3, 1, 5, 2)
 N = 40
@@ -27,32 +26,40 @@ def case() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return logits.requires_grad_(), masks, actions, torch.rand(N, len(SIZES), generator=noise) < 0.7
 
 
-def one_by_one(logits: Tensor, masks: Tensor, actions: Tensor, relevant: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+def by_definition(
+    logits: Tensor, masks: Tensor, actions: Tensor, relevant: Tensor, floor: float, mass: float
+) -> tuple[Tensor, Tensor]:
+    """Head by head in float64: q = (1 - k f) p + f over k legal choices, with f at most mass / k."""
     log_probs, entropies = [], []
-    for k, (own, mask) in enumerate(zip(logits.split(SIZES, 1), masks.split(SIZES, 1), strict=True)):
-        table = masked_log_probs(own, mask, floor)
-        log_probs.append(torch.where(relevant[:, k], table.gather(1, actions[:, k : k + 1]).squeeze(1), 0.0))
-        entropies.append(torch.where(relevant[:, k], normalized_entropy(table, mask), 0.0))
+    for k, (own, mask) in enumerate(zip(logits.double().split(SIZES, 1), masks.split(SIZES, 1), strict=True)):
+        p, legal = own.masked_fill(~mask, -torch.inf).softmax(-1), mask.sum(-1, keepdim=True).double()
+        share = (mass / legal).clamp(max=floor)
+        q = torch.where(mask, (1 - legal * share) * p + share, 1.0)
+        log_prob = q.log().gather(1, actions[:, k : k + 1]).squeeze(1)
+        entropy = -(q * q.log()).sum(-1) / legal.squeeze(-1).clamp(min=2).log()
+        log_probs.append(torch.where(relevant[:, k], log_prob, 0.0))
+        entropies.append(torch.where(relevant[:, k], entropy, 0.0))
     return torch.stack(log_probs, 1), torch.stack(entropies, 1)
 
 
-def check(floor: float) -> None:
+def check(floor: float, mass: float = 0.5) -> None:
     logits, masks, actions, relevant = case()
     weights = torch.randn(2, N, len(SIZES), generator=torch.Generator().manual_seed(1))
     results = []
-    for score in (one_by_one, HeadScorer(SIZES)):
-        out = score(logits, masks, actions, relevant, floor)
+    for score in (by_definition, HeadScorer(SIZES)):
+        out = score(logits, masks, actions, relevant, floor, mass)
         (grad,) = torch.autograd.grad((torch.stack(list(out)) * weights).sum(), logits)
         results.append([*out, grad])
     for expected, actual in zip(*results, strict=True):
-        assert torch.allclose(expected, actual, atol=1e-5)
+        torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-4, atol=1e-5)
     assert bool((results[1][2][~masks] == 0).all())  # illegal choices have no gradient
 
 
-@pytest.mark.parametrize("floor", [0.0, 0.002, 0.2])
-def test_scores_and_gradients_equal_those_of_single_heads(floor: float) -> None:
-    """A floor of 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies."""
-    check(floor)
+@pytest.mark.parametrize(
+    ("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)]
+)  # 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies
+def test_scores_and_gradients_are_those_of_the_definition(floor: float, mass: float) -> None:
+    check(floor, mass)
 
 
 def without_share(legal: Tensor, floor: float, mass: float) -> Tensor:
@@ -67,7 +74,7 @@ def unlimited_share(legal: Tensor, floor: float, mass: float) -> Tensor:
 def test_a_gradient_with_a_different_floor_is_detected(
     wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring_module, "floor_share", wrong)
+    monkeypatch.setattr(distribution, "floor_share", wrong)
     with pytest.raises(AssertionError):
         check(0.2)
 
@@ -77,7 +84,7 @@ def test_a_head_in_the_wrong_position_is_detected(monkeypatch: pytest.MonkeyPatc
 
     def shifted(self: HeadScorer, sizes: tuple[int, ...]) -> None:
         make(self, sizes)
-        self.back.copy_(self.back.roll(1))
+        self.places.copy_(self.places.roll(1))
 
     monkeypatch.setattr(HeadScorer, "__init__", shifted)
     with pytest.raises(AssertionError):

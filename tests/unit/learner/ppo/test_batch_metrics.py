@@ -14,9 +14,9 @@ from actors.types.actions import independent_spec
 from actors.types.episode import Episode
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.objective import head_losses, ratio_metrics
+from learner.ppo.metrics import MOST_BARS, MOST_HISTOGRAMS, choice_shares, ranges, step_metrics
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.targets import MOST_BARS, MOST_HISTOGRAMS, Targets, choice_shares, ranges
+from learner.ppo.targets import Targets
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import targets_of
 from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
@@ -51,7 +51,7 @@ def test_hidden_norm_is_that_of_the_state(gain: float) -> None:
     """Not of what LayerNorm makes of it, which is the square root of its size whatever the state is."""
     network = toy_network()
     with torch.no_grad():
-        for p in network.lstm.parameters():
+        for p in network.core.lstm.parameters():
             p.mul_(gain)
     expected = state_norm(network)
     assert metrics_of(network)["hidden_norm"] == pytest.approx(expected, rel=1e-4)
@@ -121,8 +121,7 @@ def test_metrics_are_bounded_for_any_action_space() -> None:
         t = Targets(*[torch.zeros(shape)] * 5, counted, counted[:, 0])
         log_probs = torch.arange(len(sizes)).expand(shape) * 0.01
         metrics = choice_shares(spec, chosen, counted)
-        metrics |= ratio_metrics(log_probs, t, counted[:, 0], config, spec.names)
-        metrics |= head_losses(log_probs, t, counted[:, 0], config, torch.tensor(6.0), spec.names)
+        metrics |= step_metrics(log_probs, t, counted[:, 0], config, torch.tensor(6.0), spec.names)
         assert len(metrics) < 2 + (MOST_HISTOGRAMS + 3) * MOST_BARS
     name, part = ranges(spec.names)[-1]
     moved = log_probs[0, part]

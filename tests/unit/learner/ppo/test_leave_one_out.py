@@ -16,7 +16,7 @@ from actors.rollout.wave import PolicyNoise, Provenance
 from deploy.config.schema import Config
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.leave_one_out import leave_one_out
+from learner.ppo.gae import leave_one_out
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import targets_of

@@ -41,7 +41,7 @@ def decay_everything(network: FactoredRecurrentActorCritic, decay: float) -> lis
 
 
 def without_the_core(network: FactoredRecurrentActorCritic, decay: float) -> list[dict[str, object]]:
-    lstm = {id(p) for p in network.lstm.parameters()}
+    lstm = {id(p) for p in network.core.lstm.parameters()}
     return [
         group | {"params": [p for p in group["params"] if id(p) not in lstm]}  # type: ignore[attr-defined]
         for group in parameter_groups(network, decay)

@@ -12,40 +12,30 @@ import torch
 from torch import Tensor
 
 from actors.policy import network as network_module
-from actors.policy.cores import recurrence
-from actors.policy.network import FactoredRecurrentActorCritic
-from learner.config import LearnerConfig
+from actors.policy.cores import core as core_module
 from learner.ppo import update as update_module
-from learner.ppo.batch import Batch, make_batch
-from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import toy_batch, toy_ppo
+from tests.support.learning.toy import toy_network
 from tests.support.learning.without_kernels import without_kernels
 
 LENGTHS = (5, 9, 4, 7)
 
 
-def batch(chunk_length: int | None = None, burn_in: int = 0) -> Batch:
-    seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
-
-
-def make(critic: str = "v", network: FactoredRecurrentActorCritic | None = None, **changes: Any) -> PPOUpdate:
-    fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0}
-    network = network or toy_network(critic=critic)
-    return PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+def make(**changes: Any) -> PPOUpdate:
+    return toy_ppo(1e-3, **changes)
 
 
 def test_bf16_is_near_float32_and_distinguished_from_it() -> None:
     """Within the tolerance of a lag of 0, and not the same arithmetic."""
-    errors = {p: make(precision=p)(batch(), update=0, version=0)["ratio_error"] for p in ("float32", "bf16")}
+    errors = {p: make(precision=p)(toy_batch(LENGTHS), update=0, version=0)["ratio_error"] for p in ("float32", "bf16")}
     assert errors["float32"] < 1e-5 < errors["bf16"] < 6e-2
 
 
 def check_dtypes(monkeypatch: pytest.MonkeyPatch, precision: str, core: torch.dtype) -> None:
     seen: dict[str, set[torch.dtype]] = {"core": set(), "logits": set(), "loss": set()}
-    ppo, given = make(precision=precision), batch()
-    run, objective = recurrence._fused, update_module.objective
+    ppo, given = make(precision=precision), toy_batch(LENGTHS)
+    run, objective = core_module._fused, update_module.objective
 
     def watch_core(*arguments: Any) -> Any:
         output, *state = run(*arguments)
@@ -57,7 +47,7 @@ def check_dtypes(monkeypatch: pytest.MonkeyPatch, precision: str, core: torch.dt
         seen["loss"] |= {t.dtype for t in (*loss[:4], *out)}
         return loss
 
-    monkeypatch.setattr(recurrence, "_fused", watch_core)
+    monkeypatch.setattr(core_module, "_fused", watch_core)
     monkeypatch.setattr(update_module, "objective", watch_loss)
     ppo.network.heads.op.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
     ppo.network.critic.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
@@ -110,8 +100,8 @@ def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypat
 
     monkeypatch.setattr(ppo.network, "evaluate_steps", watched(evaluate))
     monkeypatch.setattr(ppo.optimizer, "step", watched(step))
-    assert ppo(batch(), update=0, version=0)["ratio_error_limit"] == pytest.approx(0.02 if tf32 else 0.001)
-    ppo.forward(batch())
+    assert ppo(toy_batch(LENGTHS), update=0, version=0)["ratio_error_limit"] == pytest.approx(0.02 if tf32 else 0.001)
+    ppo.forward(toy_batch(LENGTHS))
     assert seen == {(tf32, tf32)}
     assert (cudnn.allow_tf32, matmul.allow_tf32) == (not tf32, not tf32)
 
@@ -155,13 +145,13 @@ def test_on_cuda_the_lstm_agrees_with_the_cpu_but_for_rounding() -> None:
     """To ten times less than TF32 would differ by, which keeps ten bits of a factor."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    plain = make(network=toy_network().to("cuda"))(batch(), update=0, version=0)
+    plain = make(network=toy_network().to("cuda"))(toy_batch(LENGTHS), update=0, version=0)
     assert plain["ratio_error"] < 1e-5
 
 
 def weights_without_gradient(ppo: PPOUpdate) -> list[str]:
     """After a pass without gradient, which must not leave casts of the weights to the next one."""
-    ppo(batch(ppo.config.chunk_length, ppo.config.burn_in), update=0, version=0)
+    ppo(toy_batch(LENGTHS, ppo.config.chunk_length, ppo.config.burn_in), update=0, version=0)
     shift = "heads.pointer.2.bias"  # the same for all slots: its gradient is 0 but for rounding
     return [n for n, p in ppo.network.named_parameters() if p.grad is None or (n != shift and not bool(p.grad.any()))]
 

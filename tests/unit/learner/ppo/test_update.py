@@ -1,4 +1,4 @@
-"""The update as a whole: what it measures, when it stops, what it skips, and how minibatches add up."""
+"""The update as a whole: what it measures, when it stops, what it skips, and when statistics move."""
 
 from __future__ import annotations
 
@@ -10,29 +10,13 @@ import torch
 from torch import Tensor
 
 from actors.policy.network import FactoredRecurrentActorCritic
-from learner.config import LearnerConfig
+from actors.policy.normalizer import ObservationNormalizer
 from learner.ppo import update as update_module
-from learner.ppo.batch import Batch, make_batch
-from learner.ppo.objective import make_denominators, objective
-from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.learning.batches import evaluate_batch
-from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import LENGTHS, evaluate_batch, toy_batch, toy_ppo
+from tests.support.learning.toy import SPACES, toy_network
 
-LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
 RESCALED = ("critic.2.weight", "critic.2.bias")  # PopArt moves these, whether or not a step is taken
-
-
-def batch(network: FactoredRecurrentActorCritic | None = None) -> Batch:
-    seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return make_batch(toy_wave(network or toy_network(), seeds), SPACES)
-
-
-def make(lr: float = 1e-2, **changes: Any) -> PPOUpdate:
-    fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.95, "target_kl": 10.0}
-    config = LearnerConfig(**(fields | changes))
-    network = toy_network()
-    return PPOUpdate(network, make_optimizer(network, lr, 0.0), config, seed=1)
 
 
 def parameters(network: FactoredRecurrentActorCritic) -> dict[str, Tensor]:
@@ -44,19 +28,19 @@ def unchanged(before: dict[str, Tensor], network: FactoredRecurrentActorCritic) 
 
 
 def test_at_lag_0_acting_and_learning_agree() -> None:
-    metrics = make()(batch(), update=0, version=0)
+    metrics = toy_ppo()(toy_batch(), update=0, version=0)
     assert metrics["ratio_error"] < 1e-5
     assert metrics["lag_kl"] < 1e-9
     assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_policy_that_is_not_the_actors_shows_in_the_ratio_error_only_for_fresh_steps() -> None:
-    ppo = make()
+    ppo = toy_ppo()
     with torch.no_grad():
         ppo.network.heads.op[2].bias.add_(torch.tensor([0.5, 0.0, -0.5]))
-    stale = make()
+    stale = toy_ppo()
     stale.network.load_state_dict(ppo.network.state_dict())
-    fresh, lagged = ppo(batch(), update=0, version=0), stale(batch(), update=0, version=3)
+    fresh, lagged = ppo(toy_batch(), update=0, version=0), stale(toy_batch(), update=0, version=3)
     assert fresh["ratio_error"] > 1e-2
     assert "ratio_error" not in lagged  # of older weights: a lag, and nothing to compare
     assert lagged["lag_kl"] == fresh["lag_kl"] > 1e-4
@@ -64,20 +48,20 @@ def test_a_policy_that_is_not_the_actors_shows_in_the_ratio_error_only_for_fresh
 
 def test_ratios_are_against_the_behaviour_policy_that_was_shipped() -> None:
     """Recomputed old log-probs, the trap, would make this 1 whatever the episodes say."""
-    b = batch()
-    metrics = make()(b._replace(log_probs=b.log_probs - 0.1), update=0, version=0)
+    b = toy_batch()
+    metrics = toy_ppo()(b._replace(log_probs=b.log_probs - 0.1), update=0, version=0)
     assert metrics["ratio_mean"] > 1.05
 
 
 def test_the_kl_stop_is_a_gate_that_no_weight_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit below every KL not a single step is taken; without one they are."""
-    free = make(update_epochs=3, minibatches=2)
+    free = toy_ppo(update_epochs=3, minibatches=2)
     before = parameters(free.network)
-    assert free(batch(), update=0, version=0)["update_epochs_done"] == pytest.approx(3.0)
+    assert free(toy_batch(), update=0, version=0)["update_epochs_done"] == pytest.approx(3.0)
     assert not unchanged(before, free.network)
     monkeypatch.setattr(update_module, "KL_STOP", -1.0)
-    stopped = make(update_epochs=3, minibatches=2)
-    metrics = stopped(batch(), update=0, version=0)
+    stopped = toy_ppo(update_epochs=3, minibatches=2)
+    metrics = stopped(toy_batch(), update=0, version=0)
     assert unchanged(before, stopped.network)
     assert metrics["update_epochs_done"] == 0.0
     assert metrics["skipped_steps"] == 0.0
@@ -86,9 +70,9 @@ def test_the_kl_stop_is_a_gate_that_no_weight_passes(monkeypatch: pytest.MonkeyP
 
 def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
     """A tiny target lets the first step pass, at KL 0, and no other: the weights are those of one step."""
-    one, many = make(update_epochs=1), make(update_epochs=4, target_kl=1e-6)
-    one(batch(), update=0, version=0)
-    metrics = many(batch(), update=0, version=0)
+    one, many = toy_ppo(update_epochs=1), toy_ppo(update_epochs=4, target_kl=1e-6)
+    one(toy_batch(), update=0, version=0)
+    metrics = many(toy_batch(), update=0, version=0)
     assert metrics["update_epochs_done"] == 1.0
     assert metrics["kl"] > 1e-6
     assert unchanged(parameters(one.network), many.network)
@@ -96,10 +80,10 @@ def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
 
 def test_the_kl_stop_is_at_one_and_a_half_times_its_target() -> None:
     """The second pass checks the KL of one step: with all steps in one minibatch, it is the KL of an update of one."""
-    kl = make(update_epochs=1, target_kl=None)(batch(), update=0, version=0)["kl"]
+    kl = toy_ppo(update_epochs=1, target_kl=None)(toy_batch(), update=0, version=0)["kl"]
 
     def passes(target_kl: float | None) -> tuple[float, float]:
-        metrics = make(update_epochs=2, target_kl=target_kl)(batch(), update=0, version=0)
+        metrics = toy_ppo(update_epochs=2, target_kl=target_kl)(toy_batch(), update=0, version=0)
         assert metrics.get("kl_limit") == (None if target_kl is None else pytest.approx(1.5 * target_kl))
         return metrics["update_epochs_done"], metrics["kl_stop"]
 
@@ -108,14 +92,9 @@ def test_the_kl_stop_is_at_one_and_a_half_times_its_target() -> None:
     assert passes(None) == (2.0, 0.0)
 
 
-def test_values_in_force_are_metrics() -> None:
-    metrics = make(lr=3e-4, entropy_start=0.02, entropy_end=0.02)(batch(), update=0, version=0)
-    assert (metrics["lr"], metrics["entropy_coef"]) == (3e-4, 0.02)
-
-
 def moved_by(before: FactoredRecurrentActorCritic, after: FactoredRecurrentActorCritic) -> float:
     """k3 of `after` to `before` over all unforced steps, episode by episode and step by step."""
-    b = batch()
+    b = toy_batch()
     old, new = (evaluate_batch(network, b).log_probs.sum(-1).tolist() for network in (before, after))
     forced = b.forced.tolist()
     changes = [n - o for o, n, out in zip(old, new, forced, strict=True) if not out]
@@ -129,8 +108,8 @@ def moved_by(before: FactoredRecurrentActorCritic, after: FactoredRecurrentActor
 )
 def test_kl_is_how_far_the_update_moved_the_policy(changes: dict[str, Any]) -> None:
     """With one pass and one minibatch too, the default: every check of the KL stop then comes before the step."""
-    ppo, before = make(lr=3e-2, **{"update_epochs": 1, **changes}), toy_network()
-    kl = ppo(batch(), update=0, version=0)["kl"]
+    ppo, before = toy_ppo(lr=3e-2, **{"update_epochs": 1, **changes}), toy_network()
+    kl = ppo(toy_batch(), update=0, version=0)["kl"]
     with torch.no_grad():  # the observation statistics, which move after the last step, are no part of it
         for name, tensor in ppo.network.state_dict().items():
             if "normalizer" in name and not name.startswith("value"):
@@ -140,14 +119,14 @@ def test_kl_is_how_far_the_update_moved_the_policy(changes: dict[str, Any]) -> N
 
 
 def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_counted() -> None:
-    ppo = make(update_epochs=2, minibatches=2)
+    ppo = toy_ppo(update_epochs=2, minibatches=2)
     before, calls = parameters(ppo.network), iter(range(100))
 
     def spoil(grad: Tensor) -> Tensor:
         return grad * torch.inf if next(calls) < 3 else grad
 
-    ppo.network.lstm.weight_hh_l1.register_hook(spoil)
-    metrics = ppo(batch(), update=0, version=0)
+    ppo.network.core.lstm.weight_hh_l1.register_hook(spoil)
+    metrics = ppo(toy_batch(), update=0, version=0)
     assert metrics["skipped_steps"] == 3.0
     assert metrics["update_epochs_done"] == 2.0
     assert not unchanged(before, ppo.network)
@@ -156,75 +135,18 @@ def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_counted() -> N
     assert all(value == value for value in metrics.values())
 
 
-def test_all_steps_skipped_leave_weights_and_moments_alone() -> None:
-    ppo = make(update_epochs=2)
-    before = parameters(ppo.network)
-    ppo.network.norm.bias.register_hook(lambda grad: grad * torch.nan)
-    assert ppo(batch(), update=0, version=0)["skipped_steps"] == 2.0
-    assert unchanged(before, ppo.network)
-
-
-class Recorded(torch.optim.SGD):
-    """Keeps each step's gradients and takes none, so that minibatches meet the same weights."""
-
-    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
-        groups = [{"params": list(network.parameters()), "name": "all"}]
-        super().__init__(groups, lr=0.0)
-        self.seen: list[list[Tensor]] = []
-
-    def step(self, closure: Any = None) -> None:
-        own = [p.grad for group in self.param_groups for p in group["params"]]
-        self.seen.append([torch.zeros(1) if g is None else g.clone() for g in own])
-
-
-def gradients(minibatches: int, **changes: Any) -> list[list[Tensor]]:
-    ppo = make(minibatches=minibatches, grad_clip=1e9, **changes)
-    recorder = Recorded(ppo.network)
-    ppo.optimizer = recorder
-    ppo(batch(), update=0, version=0)
-    return recorder.seen
-
-
-def check_minibatches_add_up() -> None:
-    whole, parts = gradients(1), gradients(4)
-    assert (len(whole), len(parts)) == (1, 4)
-    for k, full in enumerate(whole[0]):
-        mean = torch.stack([part[k] for part in parts]).mean(0)
-        assert torch.allclose(mean, full, atol=1e-5 * max(1.0, float(full.abs().max())))
-
-
-def test_four_minibatches_average_to_the_gradient_of_the_whole_batch() -> None:
-    check_minibatches_add_up()
-
-
-def test_a_denominator_of_the_minibatchs_own_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dividing by the steps of the minibatch would weight short episodes more."""
-
-    def own(out: Any, t: Any, config: LearnerConfig, coef: float, denominators: Any, continuous: int) -> Any:
-        return objective(out, t, config, coef, make_denominators(t, config, 1), continuous)
-
-    monkeypatch.setattr(update_module, "objective", own)
-    with pytest.raises(AssertionError):
-        check_minibatches_add_up()
-
-
 def test_minibatches_hold_whole_episodes_each_once_in_an_order_of_seed_and_update() -> None:
     def orders(update: int) -> list[list[int]]:
-        ppo = make(minibatches=4, update_epochs=2)
+        ppo = toy_ppo(minibatches=4, update_epochs=2)
         seen: list[list[int]] = []
         evaluate = ppo.network.evaluate_steps
 
         def watch(steps: Any) -> Any:
-            places = [
-                b.place if b.place is not None else torch.arange(b.steps * len(b.rows))
-                for b in steps.layout.buckets.buckets
-            ]
-            rows = [torch.bincount(p % len(b.rows)) for p, b in zip(places, steps.layout.buckets.buckets, strict=True)]
-            seen.append(torch.cat(rows).tolist())
+            seen.append(steps.layout.lengths.tolist())
             return evaluate(steps)
 
         ppo.network.evaluate_steps = watch  # type: ignore[method-assign]
-        ppo(batch(), update=update, version=0)
+        ppo(toy_batch(), update=update, version=0)
         return seen[1:-1]  # the first pass is the proximal one, the last measures how far the policy has moved
 
     first = orders(0)
@@ -237,12 +159,66 @@ def test_minibatches_hold_whole_episodes_each_once_in_an_order_of_seed_and_updat
 
 
 def test_forced_steps_are_out_of_the_policy_terms_and_in_the_value_loss() -> None:
-    b = batch()
+    b = toy_batch()
     assert 0 < int(b.forced.sum()) < b.size
     all_forced = b._replace(forced=torch.ones_like(b.forced))
-    metrics = make()(all_forced, update=0, version=0)
+    metrics = toy_ppo()(all_forced, update=0, version=0)
     assert metrics["forced_fraction"] == 1.0
     assert metrics["loss_policy"] == metrics["grad_norm_heads"] == metrics["kl"] == 0.0
     assert "ratio_error" not in metrics
     assert metrics["loss_value"] > 0.0
     assert metrics["grad_norm_critic"] > 0.0
+
+
+def test_the_kl_that_stops_is_to_the_proximal_policy_and_not_to_the_behaviour_policy() -> None:
+    """Behind the present weights by a lag, the first check still reads 0: only this batch's steps count."""
+    b = toy_batch()
+    lagged = b._replace(log_probs=b.log_probs - 0.5)
+    metrics = toy_ppo(target_kl=1e-6)(lagged, update=0, version=4)
+    assert metrics["lag_kl"] > 1e-2
+    assert metrics["update_epochs_done"] == 1.0
+
+
+def test_observation_statistics_move_after_the_update_and_count_valid_steps() -> None:
+    """In the middle of it, acting and learning would normalize differently."""
+    b, ppo = toy_batch(), toy_ppo()
+    base, slots = ppo.network.encoder.split(b.obs)
+    expected = [ObservationNormalizer(SPACES.base_size), ObservationNormalizer(SPACES.slot_size)]
+    own = [ppo.network.encoder.base_normalizer, ppo.network.encoder.slot_normalizer]
+    for fresh, old, rows in zip(expected, own, (base, slots.flatten(0, 1)), strict=True):
+        fresh.load_state_dict(old.state_dict())
+        count = float(old.count)
+        fresh.update(rows)
+        assert float(fresh.count) == count + len(rows)
+    metrics = ppo(b, update=0, version=0)
+    assert metrics["ratio_error"] < 1e-5
+    for fresh, moved in zip(expected, own, strict=True):
+        assert torch.equal(fresh.mean, moved.mean)
+        assert torch.equal(fresh.variance, moved.variance)
+
+
+def test_normalizer_statistics_are_those_of_all_rows_ever_seen() -> None:
+    torch.manual_seed(0)
+    rows = [5.0 + 3.0 * torch.randn(n, 4) for n in (1, 30, 7)]
+    normalizer = ObservationNormalizer(4)
+    for part in rows:
+        normalizer.update(part)
+    everything = torch.cat(rows).double()
+    assert torch.allclose(normalizer.mean, everything.mean(0), atol=1e-12)
+    assert torch.allclose(normalizer.variance, everything.var(0, unbiased=False), atol=1e-10)
+    expected = ((everything - everything.mean(0)) / (everything.var(0, unbiased=False) + 1e-4).sqrt()).clamp(-5, 5)
+    assert torch.allclose(normalizer(everything.float()), expected.float(), atol=1e-6)
+    assert float(normalizer(torch.full((1, 4), 1e9)).max()) == 5.0
+
+
+def test_the_global_gradient_norm_is_clipped() -> None:
+    free, clipped = toy_ppo(grad_clip=1e9), toy_ppo(grad_clip=0.05)
+    norms = [ppo(toy_batch(), update=0, version=0) for ppo in (free, clipped)]
+
+    def norm(ppo: PPOUpdate) -> float:
+        return float(torch.nn.utils.get_total_norm([p.grad for p in ppo.network.parameters() if p.grad is not None]))
+
+    assert norm(free) > 0.1
+    assert norm(clipped) == pytest.approx(0.05, rel=1e-3)
+    for name in ("grad_norm_trunk", "grad_norm_heads", "grad_norm_critic"):  # reported as they were
+        assert norms[0][name] == norms[1][name]

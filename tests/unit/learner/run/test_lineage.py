@@ -22,7 +22,7 @@ from tests.support.stores import Store
 
 
 def names(folder: Path) -> list[tuple[int, int]]:
-    keys = [CheckpointKey.of(path.name) for path in list_checkpoints(folder / "checkpoints")]
+    keys = [CheckpointKey.parse(path.name) for path in list_checkpoints(folder / "checkpoints")]
     return [tuple(key) for key in keys if key]  # type: ignore[misc]
 
 

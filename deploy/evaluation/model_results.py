@@ -11,17 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from deploy.evaluation.models.play import ModelRun
-from deploy.evaluation.models.scripts import ModelScript
+from actors.env.rendering.palette import INK, MUTED, STYLE
+from actors.env.rendering.timeline_chart import WIDTH_IN
+from deploy.evaluation.model_runs import ModelRun, ModelScript
 from deploy.evaluation.text_table import TextTable
 
 NEVER, SWEEP = "never", "sweep"
 BUILT = {"built x2": 2, "built x4": 4}
 """Players that build the model wider instead of growing it: multiples of the width."""
+COLOURS = ("#0072b2", "#cc79a7", "#e69f00", "#a6761d", "#009e73", "#56b4e9")
 WON = 3.0  # points of J that the sweep must be ahead for growing to count as worth it
 
 
@@ -83,11 +90,11 @@ class ModelResults:
     def line(self, script: ModelScript, width: int, player: str) -> ModelLine:
         rows = []
         for seed in self.seeds:
-            own = self._best(script.name, width, seed) if player == SWEEP else player
-            bare, run = self.runs[script.name, width, NEVER, seed], self.runs[script.name, width, own, seed]
-            objective, _, rent = self._objectives(script.name, width, own, seed)
+            played = self._best(script.name, width, seed) if player == SWEEP else player
+            bare, run = self.runs[script.name, width, NEVER, seed], self.runs[script.name, width, played, seed]
+            objective, _, rent = self._objectives(script.name, width, played, seed)
             never = self._objectives(script.name, width, NEVER, seed)[0]
-            spent = [NEVER, *BUILT] if player == SWEEP else [own]
+            spent = [NEVER, *BUILT] if player == SWEEP else [played]
             seconds = sum(self.runs[script.name, width, name, seed].seconds for name in spent)
             params = run.final_params / bare.host_params
             rows.append((objective - never, objective, run.test_accuracy, rent, params, seconds))
@@ -112,10 +119,10 @@ class ModelResults:
         won = by_player[SWEEP] >= WON
         found = []
         for name in self.names[1:]:
-            own = by_player[name]
-            of_sweep = float((own[won] / by_player[SWEEP][won]).mean()) if won.any() else None
-            elsewhere = float(own[~won].mean()) if not won.all() else None
-            found.append(Share(name, float(own.mean()), of_sweep, elsewhere, float(own.min())))
+            points = by_player[name]
+            of_sweep = float((points[won] / by_player[SWEEP][won]).mean()) if won.any() else None
+            elsewhere = float(points[~won].mean()) if not won.all() else None
+            found.append(Share(name, float(points.mean()), of_sweep, elsewhere, float(points.min())))
         return found
 
     def tables(self) -> list[TextTable]:
@@ -163,3 +170,49 @@ class ModelResults:
                 if run.decisions
             },
         }
+
+
+def write_front(results: ModelResults, path: Path) -> None:
+    """Draw the front of accuracy against parameters on each model: built at several widths, and grown from each."""
+    with matplotlib.rc_context(STYLE):
+        front(results).savefig(path, facecolor="white")
+
+
+def front(results: ModelResults) -> Figure:
+    """One panel for each script. Lines lead from a bare model to what the first player made of it."""
+    rows = len(results.scripts) // 3 + 1  # so that the last panel is free for the legend
+    figure = Figure(figsize=(WIDTH_IN, 2.9 * rows), layout="constrained")
+    panels = figure.subplots(rows, 3, squeeze=False).ravel()
+    for ax, script in zip(panels, results.scripts, strict=False):
+        _panel(ax, results, script)
+    for ax in panels[len(results.scripts) :]:
+        ax.axis("off")
+    panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center left", fontsize=9)
+    return figure
+
+
+def _panel(ax: Axes, results: ModelResults, script: ModelScript) -> None:
+    widths = results.widths[script.name]
+    built = sorted({_point(results, script, w, name) for w in widths for name in (NEVER, *BUILT)})
+    ax.plot(*zip(*built, strict=True), "-", color=MUTED, lw=1.1, alpha=0.7, label="built at some width", zorder=1)
+    bare = [_point(results, script, width, NEVER) for width in widths]
+    ax.plot(*zip(*bare, strict=True), "o", color=INK, ms=5, label="never grow", zorder=4)
+    grown = [name for name in results.players if name not in (NEVER, *BUILT)]
+    for player, tint in zip(grown, COLOURS, strict=False):
+        ends, first = [_point(results, script, width, player) for width in widths], player == grown[0]
+        if first:
+            for start, end in zip(bare, ends, strict=True):
+                ax.annotate("", end, start, arrowprops={"arrowstyle": "-", "color": tint, "lw": 1.4, "alpha": 0.5})
+        ax.plot(*zip(*ends, strict=True), "o", color=tint, ms=8 if first else 4.5, mec="white", label=player, zorder=3)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_title(script.label, fontsize=10)
+    ax.set_xlabel("parameters")
+    ax.set_ylabel("test accuracy, %")
+
+
+def _point(results: ModelResults, script: ModelScript, width: int, player: str) -> tuple[float, float]:
+    """Return the parameters at the end, and the test accuracy in percent: means over the seeds."""
+    runs = [results.runs[script.name, width, player, seed] for seed in results.seeds]
+    return float(np.mean([run.final_params for run in runs])), float(np.mean([run.test_accuracy for run in runs]))
