@@ -41,8 +41,10 @@ class GrowthConfig:
     evaluate_every: int = 1
     """Epochs between two measurements of contributions."""
     max_added_parameters: int | None = None
-    """Upper limit of what can be added at any time. None means fifteen times the model's own trainable parameters,
-    which is four doublings."""
+    """Most parameters that seeds which joined may add to the model. None means 16 times the model's own, frozen ones
+    included: a column of four times the width has that many."""
+    max_isolated_parameters: int | None = None
+    """Most parameters of seeds that have not joined the model. None means 1.5 times `max_added_parameters`."""
     gates: Literal["permissive", "strict"] = "permissive"
     """Conditions that a seed must meet before it may advance or be fossilized."""
     embargo_epochs: int = 2
@@ -84,5 +86,6 @@ class GrowthConfig:
             "report needs sampled actions, which are those that policies learn from: leave out deterministic",
         )
         require(not (self.report and self.dry_run), "dry_run applies nothing that could be reported: leave out report")
-        limit = self.max_added_parameters
-        require(limit is None or limit >= 1, f"max_added_parameters is {limit}: with less than 1 nothing can grow")
+        for name in ("max_added_parameters", "max_isolated_parameters"):
+            limit = getattr(self, name)
+            require(limit is None or limit >= 1, f"{name} is {limit}: with less than 1 nothing can grow")

@@ -26,11 +26,13 @@ from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
 from actors.growth.training.ranks import Ranks, unwrap
+from actors.growth.training.train_loss import TrainLossMeter, unscaled_losses
 from actors.sessions.session import Answer
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
-from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
+from actors.slots.growth_state import AUTO, BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
+from actors.slots.slot_shape import SlotKind
 from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.actions import Op
@@ -76,23 +78,22 @@ class GrowthController:
         require(not isinstance(slots, str), f"slots is {slots!r}: give a list of names of modules")
         if optimizer is None:
             raise UserError("no optimizer was given: GrowthController(model, slots, optimizer, ...)")
-        outer = model
         self.model, ddp, compiled = unwrap(model)
         self._ranks = Ranks(ddp)
         specs = slots if isinstance(slots, Mapping) else {name: SlotSpec() for name in slots}
-        host_params = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        host_params = sum(p.numel() for p in self.model.parameters())
+        require(host_params > 0, "the model has no parameters: there is nothing to grow")
         self.max_added_parameters = c.max_added_parameters or int(BUDGET_RATIO * host_params)
-        require(self.max_added_parameters >= 1, "the model has no trainable parameters: give max_added_parameters")
+        isolated = c.max_isolated_parameters or int(ISOLATED_RATIO / BUDGET_RATIO * self.max_added_parameters)
         self._seeds = SeedManager(self.model, specs, c.columns, optimizer, self._ranks, c.seed, compiled)
-        if compiled:
-            self._seeds.examine_call(outer)
         spaces = seed_spaces(total, c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        isolated = ISOLATED_RATIO / BUDGET_RATIO * self.max_added_parameters
         rules = GrowthRules(
             self.max_added_parameters, isolated, gates, c.embargo_epochs, c.profile, c.points_per_doubling
         )
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
+        self._report_budget(isolated)
+        self._train_loss = TrainLossMeter()
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None
         if self._ranks.first:
@@ -131,14 +132,26 @@ class GrowthController:
         Call it right before `optimizer.step()`, after any gradient clipping. `loss` computes the loss of the current
         minibatch, scaled by `GradScaler.scale` where the main loss was. It is called only while a seed is in TRAINING.
 
-        The model runs a second time with these seeds switched on. Only their parameters receive gradients; the model's
-        running statistics and all random number generators are restored afterwards.
+        A column's own output, or its mix with the model's, takes the place of the model's output there; seeds in the
+        stream are switched on. Only their parameters receive gradients; whatever the model keeps and all random number
+        generators are restored afterwards.
         """
-        learners = {} if self.config.dry_run else self._growth.training()
+        learners = {} if self.config.dry_run else self._growth.learning()
         if not learners:
             return
-        with self._seeds.shadow_pass(self._growth.blended(), learners):
-            self._seeds.accumulate_gradients(loss(), list(learners))
+        self._seeds.train_young(loss, self._growth.blended(), learners)
+        if self._undecided() and self._train_loss.due(self._seeds.steps_per_epoch):
+            with unscaled_losses():
+                self._train_loss.add(self._seeds.host_loss(loss))
+
+    def _undecided(self) -> list[int]:
+        """Return the slots of columns in TRAINING that learn the task itself once the model overfits."""
+        slots, shapes = self._growth.slots, self._growth.slot_shapes
+        return [
+            s
+            for s in self._growth.training()
+            if shapes[s].kind is SlotKind.COLUMN and slots[s].blend == AUTO and not slots[s].learns_alone
+        ]
 
     def step(
         self,
@@ -149,20 +162,20 @@ class GrowthController:
         """Ask the policy for a decision and apply it. Call it once per epoch.
 
         `loss` and `accuracy` (0 to 1, None where there is none) are those of validation, `train_loss` is the mean
-        loss of the minibatches since the last call, if you have it. A call before any training shows the policy the
-        untrained model.
+        loss of the minibatches since the last call; without it, `shadow` measures a few while a column needs it. A call
+        before any training shows the policy the untrained model.
         """
         value, share = float(loss), None if accuracy is None else float(accuracy)
         require(share is None or not share > 1.0, f"accuracy is {share}: give a share between 0 and 1, not percent")
         points = 100.0 * share if share is not None and isfinite(share) else None
-        trained = float(train_loss) if train_loss is not None and isfinite(float(train_loss)) else None
+        trained = self._train_loss.take() if train_loss is None else float(train_loss)
+        trained = trained if trained is not None and isfinite(trained) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.optimizer_steps:
             self._finish_epoch()
         self._losses.append(value)
         self._accuracies.append(points)
         self._train_losses.append(trained)
-        self._settle_columns()
         if self._report is not None:
             self._report.measured(points, self._rent)
         asked, reason, answer = self._ranks.broadcast(self._ask())
@@ -174,19 +187,16 @@ class GrowthController:
         slots = self._growth.slots  # of which the action may clear one
         measured = [slot.contribution for slot in slots], [slot.gradient_health for slot in slots]
         self._apply(action, asked=action is asked or answer is None)
+        self._choose_lessons(trained, value)
         decision = self._decision(action, asked, reason, answer, *measured)
         self._log.append(decision)
         return decision
 
-    def _settle_columns(self) -> None:
-        """Decide how columns start. A model that was not seen running gets columns with a gate, which always fits."""
-        if self.config.columns is not None and self._seeds.columns_gated is None:
-            self._seeds.columns_gated = True
-        self._growth.set_slot_shapes(self._seeds.slot_shapes)
-
     def _finish_epoch(self) -> None:
         """Record gradients and contributions of the epoch that was just trained, and run the automatic stage edges."""
         blended, training = self._growth.blended(), self._growth.training()
+        if self._seeds.adopted is not None:
+            blended.pop(self._seeds.adopted, None)  # without it there is no model
         norms = self._ranks.broadcast(self._seeds.take_norms())
         if missing := training.keys() - norms.keys():
             names = ", ".join(self._seeds.names[s] for s in sorted(missing))
@@ -211,7 +221,7 @@ class GrowthController:
         alphas, measured = {**blended, **training}, {}
         try:
             for subset in subsets_to_evaluate(blended, training):
-                on = {s: alphas[s] for s in subset}
+                on = {s: alpha for s, alpha in alphas.items() if s in subset}
                 with torch.no_grad(), without_side_effects(self.model), self._seeds.activated(on):
                     if calibrate is not None:
                         with fresh_statistics(self.model):
@@ -268,7 +278,36 @@ class GrowthController:
         self._seeds.clear(self._growth.apply(action, asked))
         if action.op is Op.GERMINATE:
             self._seeds.germinate(action.slot, action.blueprint, action.blend)
+        if action.op is Op.FOSSILIZE and self._replaces(action.slot):
+            self._seeds.adopt(action.slot)
         self._seeds.activate(self._growth.blended())
+
+    def _replaces(self, s: int) -> bool:
+        slot, kind = self._growth.slots[s], self._growth.slot_shapes[s].kind
+        return kind is SlotKind.COLUMN and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
+
+    def _choose_lessons(self, train_loss: float | None, val_loss: float) -> None:
+        """Let columns learn the task itself if the model overfits."""
+        before = set(self._undecided())
+        self._growth.record_losses(train_loss, val_loss)
+        for s in sorted(before - set(self._undecided())):
+            logger.info(
+                "epoch %d: the training loss is %.3g, the validation loss %.3g: %s learns the task itself from now on",
+                self.epoch, train_loss, val_loss, self._seeds.names[s],
+            )  # fmt: skip
+
+    def _report_budget(self, isolated: int) -> None:
+        """Say which columns can never grow."""
+        shapes = [shape for shape in self._growth.slot_shapes if shape.kind is SlotKind.COLUMN][:1]
+        for shape in shapes:
+            limit = min(self.max_added_parameters, isolated)
+            costs = {shape.family.name_of(i): cost for i, cost in enumerate(shape.costs) if cost is not None}
+            forbidden = [f"{name} ({cost:,} parameters)" for name, cost in costs.items() if cost > limit]
+            if forbidden:
+                logger.warning(
+                    "the budget of %s added parameters forbids %s: raise max_added_parameters, and "
+                    "max_isolated_parameters", f"{limit:,}", ", ".join(forbidden),
+                )  # fmt: skip
 
     def _decision(
         self,
@@ -310,10 +349,10 @@ class GrowthController:
         self._seeds.activate(self._growth.blended())
 
     def export(self) -> nn.Module:
-        """Return a copy of the grown model that loads and runs without Tamiyo; see `exported_model`."""
+        """Return a copy of the grown model that needs PyTorch and the model's own classes; see `exported_model`."""
         from actors.growth.export import exported_model
 
-        return exported_model(self.model, self._seeds.slot_modules, self.config.columns)
+        return exported_model(self.model, self._seeds.slot_modules, self.config.columns, self._seeds.scales())
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that `load_state_dict` needs, as plain types.
@@ -331,7 +370,8 @@ class GrowthController:
             "losses": list(self._losses),
             "accuracies": list(self._accuracies),
             "train_losses": list(self._train_losses),
-            "columns_gated": self._seeds.columns_gated,
+            "adopted": "" if self._seeds.adopted is None else self._seeds.names[self._seeds.adopted],
+            "partial": [self._seeds.names[s] for s in sorted(self._seeds.partial)],
             "steps_per_epoch": self._seeds.steps_per_epoch,
             "chance_loss": self._chance_loss,
             "session": self._advisor.exported if self._advisor is not None else b"",
@@ -341,14 +381,19 @@ class GrowthController:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Rebuild the grown topology. Load the states of the model and the optimizer afterwards: they hold the values
         of the parameters. Raises `UserError` before anything is changed."""
+        require(
+            self._seeds.adopted is None,
+            f"{self._seeds.names[self._seeds.adopted or 0]} has replaced the model: load states into a new one",
+        )
         saved = read_growth(state, self._seeds.names, self._seeds.slot_shapes)
         self._seeds.clear(self._growth.filled())
-        self._seeds.columns_gated, self._seeds.steps_per_epoch = saved.columns_gated, saved.steps_per_epoch
-        self._growth.set_slot_shapes(self._seeds.slot_shapes)
+        self._seeds.steps_per_epoch = saved.steps_per_epoch
         self._growth.lifecycle.slots[:] = saved.slots
         for s in saved.order:
             self._seeds.germinate(s, saved.slots[s].blueprint, saved.slots[s].blend)
-        self._seeds.germinations = saved.germinations
+        self._seeds.germinations, self._seeds.partial = saved.germinations, set(saved.partial)
+        if saved.adopted is not None:
+            self._seeds.adopt(saved.adopted)
         self._growth.last_op, self._growth.last_success = saved.last_op, saved.last_success
         self.epoch, self._chance_loss = saved.epoch, saved.chance_loss
         self._losses, self._accuracies = list(saved.losses), list(saved.accuracies)

@@ -16,14 +16,16 @@ from actors.blueprints.blueprint import NOOP
 from actors.blueprints.family import FAMILIES, Family
 from actors.config import require
 from actors.errors import UserError
+from actors.growth.columns.grown_model import keep_output
 from actors.growth.slot_module import attachment_point
 
 
 @dataclass(frozen=True)
 class Column:
-    """Lets columns grow: independent networks of the model's own architecture whose outputs are added to the model's.
+    """Lets columns grow: independent networks of the model's own architecture whose outputs are mixed with the model's.
 
-    A column reads the model's input and starts without effect. Raises `UserError` for a value that is out of range.
+    A column reads the model's input, and learns beside the model before it joins it. Raises `UserError` for a value
+    that is out of range.
     """
 
     factory: Callable[[float], nn.Module]
@@ -33,9 +35,9 @@ class Column:
     count: int = 2
     """Most columns at a time."""
     output: str = ""
-    """Name of the module to whose output columns are added, "" for the model itself. Where the model computes its own
-    loss, this must be the module that returns its logits. A column adds the output of its module of the same name, or
-    its own output if it has none."""
+    """Name of the module whose output columns are mixed with, "" for the model itself. Where the model computes its own
+    loss, this must be the module that returns its logits. What is mixed is the output of the column's module of the
+    same name, or its own output if it has none."""
     model: str = ""
     """Name of the module that columns are copies of; they are called when it is, with the same arguments. "" is the
     whole model. Where the module that is trained is not called itself, as with Lightning, name its network."""
@@ -47,13 +49,19 @@ class Column:
         require(1 <= self.count <= 8, f"count is {self.count}: there can be 1 to 8 columns")
         require(self.lr_scale > 0, f"lr_scale is {self.lr_scale}: it must be positive")
 
-    def build(self, scale: float, seed: int) -> nn.Module:
-        """Call the factory, with random numbers of its own. Raises `UserError` if it fails."""
+    def build(self, scale: float, seed: int, model: nn.Module) -> nn.Module:
+        """Call the factory, with random numbers of its own, for a column of `model`, whose device and dtype it takes.
+        Raises `UserError` if it fails."""
         with own_random_numbers(seed):
-            return self._call(scale)
+            network = self._call(scale)
+        given, made = next(model.parameters()), next(network.parameters())
+        casts = made.is_floating_point() and given.dtype != made.dtype
+        network = network.to(given.device, given.dtype if casts else None)
+        keep_output(network, self.output)
+        return network
 
     def count_params(self, scale: float, model: nn.Module) -> int:
-        """Return the number of trainable parameters of a column, without allocating them where that is possible.
+        """Return the number of parameters of a column, without allocating them where that is possible.
 
         Raises `UserError` if the factory fails, returns the model's own parameters, or visibly another number of
         outputs.
@@ -77,9 +85,9 @@ class Column:
             f"factory({scale:g}) of a column returned a network of {outputs[1]} outputs, the model has {outputs[0]}: "
             "the factory must not scale the model's outputs",
         )
-        count = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        require(count > 0, f"factory({scale:g}) of a column returned a network without trainable parameters")
-        return count
+        trains = any(p.requires_grad for p in network.parameters())
+        require(trains, f"factory({scale:g}) of a column returned a network without trainable parameters")
+        return sum(p.numel() for p in network.parameters())
 
     def _outputs(self, network: nn.Module) -> int | None:
         """Return the number of outputs; None where the structure does not tell."""
