@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
@@ -16,7 +13,7 @@ from torch import nn
 from actors.config import require
 from actors.errors import UserError
 from actors.growth.columns.column import own_random_numbers
-from actors.growth.columns.grown_model import GrownModel, GrownSeed
+from actors.growth.columns.grown_model import build_grown
 from actors.growth.controller import GrowthController
 from actors.growth.export import GROWN
 
@@ -54,7 +51,7 @@ def load_grown(path: str | Path, factory: Callable[[float], nn.Module]) -> nn.Mo
         grown = json.loads((folder / DESCRIPTION).read_text())
         require(grown["format"] == FORMAT, f"{folder} has format {grown['format']!r}: this version reads {FORMAT}")
         with own_random_numbers(0):
-            model = _built(grown, factory)
+            model = build_grown(grown, factory)
         model.__dict__[GROWN] = {key: value for key, value in grown.items() if key != "format"}
         load_model(model, folder / TENSORS)
     except UserError:
@@ -63,17 +60,3 @@ def load_grown(path: str | Path, factory: Callable[[float], nn.Module]) -> nn.Mo
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{folder} cannot be read as a grown model of this factory: {reason:.300}") from error
     return model
-
-
-def _built(grown: dict[str, Any], factory: Callable[[float], nn.Module]) -> nn.Module:
-    model = factory(grown["scale"])
-    for name, seed in grown["seeds"].items():
-        tensors = {key: torch.zeros(shape) for key, shape in seed["shapes"].items()}
-        module = GrownSeed(seed["steps"], tensors, torch.zeros(()))
-        pair = nn.Sequential(OrderedDict(host=model.get_submodule(name), seed=module))
-        if name:
-            model.set_submodule(name, pair)
-        else:
-            model = pair
-    columns = [factory(scale) for scale in grown["columns"]]
-    return GrownModel(model, columns, [torch.zeros(()) for _ in columns], grown["output"]) if columns else model

@@ -74,10 +74,12 @@ class Column:
                 network = self._call(scale)
         lazy = any(isinstance(p, nn.UninitializedParameter) for p in network.parameters())
         require(not lazy, f"factory({scale:g}) of a column returned lazy layers, of unknown size: give their sizes")
-        known = {id(p) for p in model.parameters()}
+        known = {id(m) for m in model.modules()} | {id(p) for p in model.parameters()}
+        shared = next((m for m in (*network.parameters(), *network.modules()) if id(m) in known), None)
         require(
-            not any(id(p) in known for p in network.parameters()),
-            f"factory({scale:g}) of a column returned the model's own parameters: return a new network at each call",
+            shared is None,
+            f"factory({scale:g}) of a column returned the model's own {type(shared).__name__}: "
+            "return a new network at each call",
         )
         outputs = self._outputs(model.get_submodule(self.model)), self._outputs(network)
         require(

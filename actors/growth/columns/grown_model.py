@@ -1,4 +1,4 @@
-"""`GrownModel`: a model and the columns that are mixed with it, and `GrownSeed`, a seed within one.
+"""`GrownModel`: a model and the columns that are mixed with it; `GrownSeed`: a seed within one.
 
 This file needs PyTorch alone, so that it can be copied to where a grown model is used without Tamiyo.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -235,3 +236,20 @@ def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
     if "torch" in value:
         return getattr(torch, value["torch"])
     return {key: _resolved(element, values) for key, element in value.items()}
+
+
+def build_grown(grown: Mapping[str, Any], factory: Callable[[float], nn.Module]) -> nn.Module:
+    """Build a grown model from its description, the contents of `grown.json`, and the factory of its columns. Load its
+    tensors afterwards, by `safetensors.torch.load_model`."""
+    model = factory(grown["scale"])
+    for name, seed in grown["seeds"].items():
+        tensors = {key: torch.zeros(shape) for key, shape in seed["shapes"].items()}
+        module = GrownSeed(seed["steps"], tensors, torch.zeros(()))
+        pair = nn.Sequential(OrderedDict(host=model.get_submodule(name), seed=module))
+        if name:
+            model.set_submodule(name, pair)
+        else:
+            model = pair
+    columns = [factory(scale) for scale in grown["columns"]]
+    alphas = [torch.zeros(()) for _ in columns]
+    return GrownModel(model, columns, alphas, grown["output"]) if columns else model
