@@ -6,11 +6,14 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
+from actors.config import require
 from actors.errors import UserError
 from actors.growth.columns.column import Column, column_family
 from actors.growth.columns.column_slots import column_slots_of, replace_model
@@ -216,7 +219,10 @@ class SeedManager:
                 continue
             columns = column_slots_of(self._model, sites[slot].column)
             with self._isolated([slot]), self.activated({**blended, slot: strength}):
-                with columns.learning(sites[slot].index, sites[slot].called), self._first_time(slot):
+                with (
+                    columns.learning(sites[slot].index, sites[slot].called),
+                    self._first_time(slot, sites[slot].called),
+                ):
                     value = loss()
                 self._accumulate(value, [slot])
 
@@ -242,15 +248,31 @@ class SeedManager:
             yield
 
     @contextmanager
-    def _first_time(self, slot: int) -> Iterator[None]:
-        """Say in one line what is wrong if a column fails when it runs for the first time."""
+    def _first_time(self, slot: int, called: nn.Module) -> Iterator[None]:
+        """Say in one line what is wrong if a column fails, or changes what it reads, when it runs for the first time."""
+        if slot in self._tried:
+            yield
+            return
+        read: list[tuple[Tensor, int]] = []
+
+        def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+            tensors = (t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and not t.is_inference())
+            read.extend((t, t._version) for t in tensors)
+
+        handle = called.register_forward_pre_hook(note, with_kwargs=True)
         try:
             yield
         except Exception as error:
-            if slot in self._tried or isinstance(error, UserError):
+            if isinstance(error, UserError):
                 raise
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"{self.names[slot]} cannot be called in the place of the model: {reason}") from error
+        finally:
+            handle.remove()
+        require(
+            all(t._version == version for t, version in read),
+            "the model changes its input in place, which its columns read as well: let it work on a copy",
+        )
         self._tried.add(slot)
 
     def _accumulate(self, loss: Tensor, slots: list[int]) -> None:

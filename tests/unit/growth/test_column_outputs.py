@@ -177,6 +177,28 @@ def test_a_column_that_does_not_fit_is_refused_when_it_first_runs(kind: str, fac
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("lesson", ["own", "rest"])
+def test_a_model_that_changes_its_input_in_place_is_refused(lesson: str) -> None:
+    """A column would read what the model has left of it."""
+
+    class Shifting(nn.Module):
+        def __init__(self, width: int = 8) -> None:
+            super().__init__()
+            self.net = mlp(width=width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.net(x.sub_(0.5).mul_(2))
+            return out
+
+    own = Run(
+        Shifting(), Script([grow(lesson=lesson), *JOINED[1:]]), [], columns=Column(lambda s: Shifting(int(8 * s)))
+    )
+    own.x_y = own.x_y[0].clone(), own.x_y[1]
+    own.epochs(2)
+    with pytest.raises(UserError, match="the model changes its input in place, which its columns read as well"):
+        own.train()
+
+
 def no_network(scale: float) -> Any:
     return scale
 

@@ -77,37 +77,9 @@ def test_an_export_compiles_whole_and_continues_to_train(output: str) -> None:
     assert torch.equal(plain(x), own.model(x)), "a copy of the export leaves it alone"
 
 
-class Shifting(nn.Module):
-    """Normalizes its input in place."""
-
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        self.net = mlp(width=width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.net(x.sub_(0.5).mul_(2) + 0)
-        return out
-
-
-@pytest.mark.parametrize("output", ["", "net"])
-def test_host_and_columns_are_called_in_the_order_of_training(output: str) -> None:
-    class CopyRun(Run):
-        def loss(self, rows: slice) -> Tensor:
-            return F.cross_entropy(self.model(self.x_y[0][rows].clone()), self.x_y[1][rows])
-
-        def validate(self) -> tuple[float, float]:
-            return self.loss(slice(None)).item(), 0.5
-
-    torch.manual_seed(0)
-    columns = Column(lambda s: Shifting(int(8 * s)), output=output)
-    own = CopyRun(Shifting(), Script(JOINED), [], columns=columns).epochs(4)
-    assert own.grower.stages["column 1"] is Stage.HOLDING
-    x = own.x_y[0]
-    assert torch.equal(own.model(x.clone()), own.grower.export()(x.clone()))
-
-
 @pytest.mark.parametrize("output", ["", "head"])
 def test_random_numbers_are_those_of_training(output: str) -> None:
+    """Since the model and its columns are called in the same order."""
     own = run("resnet", [*JOINED, grow(1, target=0), advance(1), advance(1)], output=output).epochs(7)
     own.model.train()
     plain = own.grower.export()
