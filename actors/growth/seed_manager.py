@@ -249,7 +249,7 @@ class SeedManager:
 
     @contextmanager
     def _first_time(self, slot: int, called: nn.Module) -> Iterator[None]:
-        """Say in one line what is wrong if a column fails, or changes what it reads, when it runs for the first time."""
+        """Say in one line what is wrong if a column fails, or changes its input, when it runs for the first time."""
         if slot in self._tried:
             yield
             return
