@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 CACHES = ("past_key_values", "cache_params")
-"""Arguments by which transformers pass a model's own state back to it."""
+"""Arguments by which transformers pass a model's own state back to it, beside those with a `get_seq_length`."""
 ARITHMETIC = ("add", "floordiv", "getitem", "mul", "neg", "sub")
 """Functions of Python that a `GrownSeed` may call, on sizes."""
 
@@ -129,8 +129,8 @@ def _misfit(output: Any, column: Any) -> str:
 
 def check_arguments(kwargs: Mapping[str, Any]) -> None:
     """Raise `ValueError` if a model is called with a state that belongs to one network, while it is several."""
-    for name in CACHES:
-        if kwargs.get(name) is not None:
+    for name, value in kwargs.items():
+        if value is not None and (name in CACHES or hasattr(value, "get_seq_length")):
             raise ValueError(
                 f"{name} holds the state of one network, but a column is mixed with this model: "
                 "call it without, as generate(..., use_cache=False) does"
