@@ -305,6 +305,11 @@ class SeedManager:
 
     def follow(self, model: nn.Module) -> None:
         """Give `model`, a copy of the grown model, the same seeds from now on. Raises `UserError` if it is no copy."""
+        shapes = [[p.shape for p in each.parameters()] for each in (model, self._model)]
+        require(
+            self.adopted is None or shapes[0] == shapes[1],
+            "a column has replaced the model, and this copy is one of the old: copy the model again",
+        )
         self._followers.append(model)
         for slot in self.slot_modules:
             self._copy(slot, model)

@@ -62,7 +62,9 @@ def test_an_export_compiles_whole_and_continues_to_train(output: str) -> None:
     plain, x = own.grower.export().eval(), own.x_y[0]
     torch.compiler.reset()
     compiled = torch.compile(plain, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(x), own.model.eval()(x))
+    expected = own.model.eval()(x)
+    assert torch.equal(compiled(x), expected)
+    assert torch.equal(torch.export.export(plain, (x,)).module()(x), expected)
     torch.compiler.reset()
     copied = copy.deepcopy(plain)
     optimizer = torch.optim.SGD(copied.parameters(), 0.3)

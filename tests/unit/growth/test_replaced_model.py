@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
-from tests.support.growth.columns import MODELS, column_of, grow, host_state, run
+from tests.support.growth.columns import MODELS, column_of, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, germinate, mlp
 
 JOIN = [grow(), advance(), advance(), fossilize()]
@@ -200,7 +200,8 @@ def test_averaged_copies_become_the_column_too() -> None:
     assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == [n for n, _ in model.named_parameters()]
     ema.module.load_state_dict(model.state_dict())
     assert torch.equal(ema.eval()(own.x_y[0]), model.eval()(own.x_y[0]))
-    assert not any("tamiyo" in n for n in host_state(ema.module))
+    with pytest.raises(UserError, match="this copy is one of the old: copy the model again"):
+        own.grower.follow(make(1.0))
 
 
 @pytest.mark.parametrize("where", ["outside", "in place"])
