@@ -45,6 +45,15 @@ def play(model, script, slots, shape, epochs, **options):
     }
 
 
+class Outer(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.scale = net, torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * self.net(x)
+
+
 seeds = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)]
 told = {"seeds": play(ConvNet(), seeds, ["stem", "block"], (1, 5, 4), 8)}
 make, shape = MODELS["resnet"]
@@ -52,7 +61,7 @@ torch.manual_seed(0)
 told["column"] = play(make(1.0), [*JOINED, grow(1), advance(1)], [], shape, 7, columns=Column(make))
 torch.manual_seed(0)
 replacing = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
-told["replaced"] = play(make(1.0), replacing, [], shape, 9, columns=Column(make))
+told["replaced"] = play(Outer(make(1.0)), replacing, [], shape, 9, columns=Column(make, model="net"))
 same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
 told["norm"] = same.grower._growth.slots[0].gradient_norm
 rule, folder = "periodic:start=1,every=1,seeds=1", rendezvous + ".episodes"
@@ -112,7 +121,8 @@ def test_ranks_train_a_model_that_a_column_replaced(ranks: list[dict[str, Any]])
     """DDP would wait for the gradients of a host that is gone; they are averaged all the same."""
     first, second = (dict(rank["replaced"]) for rank in ranks)
     assert first["stages"] == ["FOSSILIZED", "HOLDING"]
-    assert first["names"][:2] == ["module.stem.weight", "module.norm.weight"]
+    assert first["names"][:2] == ["module.scale", "module.net.stem.weight"]
+    assert first["weights"][0] != 1.0
     first.pop("statistics"), second.pop("statistics")
     assert first == second
 
