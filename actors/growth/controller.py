@@ -25,11 +25,11 @@ from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
+from actors.growth.training.lessons import Lessons
 from actors.growth.training.ranks import Ranks, unwrap
-from actors.growth.training.train_loss import TrainLossMeter, unscaled_losses
 from actors.sessions.session import Answer
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
-from actors.slots.growth_state import AUTO, BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
+from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.slot_shape import SlotKind
@@ -93,7 +93,7 @@ class GrowthController:
         )
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._report_budget(isolated)
-        self._train_loss = TrainLossMeter()
+        self._lessons = Lessons(self._growth, self._seeds.names)
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None
         if self._ranks.first:
@@ -140,18 +140,7 @@ class GrowthController:
         if not learners:
             return
         self._seeds.train_young(loss, self._growth.blended(), learners)
-        if self._undecided() and self._train_loss.due(self._seeds.steps_per_epoch):
-            with unscaled_losses():
-                self._train_loss.add(self._seeds.host_loss(loss))
-
-    def _undecided(self) -> list[int]:
-        """Return the slots of columns in TRAINING that learn the task itself once the model overfits."""
-        slots, shapes = self._growth.slots, self._growth.slot_shapes
-        return [
-            s
-            for s in self._growth.training()
-            if shapes[s].kind is SlotKind.COLUMN and slots[s].blend == AUTO and not slots[s].learns_alone
-        ]
+        self._lessons.measure(lambda: self._seeds.host_loss(loss), self._seeds.steps_per_epoch)
 
     def step(
         self,
@@ -168,7 +157,7 @@ class GrowthController:
         value, share = float(loss), None if accuracy is None else float(accuracy)
         require(share is None or not share > 1.0, f"accuracy is {share}: give a share between 0 and 1, not percent")
         points = 100.0 * share if share is not None and isfinite(share) else None
-        trained = self._train_loss.take() if train_loss is None else float(train_loss)
+        trained = self._lessons.train_loss() if train_loss is None else float(train_loss)
         trained = trained if trained is not None and isfinite(trained) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.optimizer_steps:
@@ -187,7 +176,7 @@ class GrowthController:
         slots = self._growth.slots  # of which the action may clear one
         measured = [slot.contribution for slot in slots], [slot.gradient_health for slot in slots]
         self._apply(action, asked=action is asked or answer is None)
-        self._choose_lessons(trained, value)
+        self._lessons.choose(self.epoch, trained, value)
         decision = self._decision(action, asked, reason, answer, *measured)
         self._log.append(decision)
         return decision
@@ -285,16 +274,6 @@ class GrowthController:
     def _replaces(self, s: int) -> bool:
         slot, kind = self._growth.slots[s], self._growth.slot_shapes[s].kind
         return kind is SlotKind.COLUMN and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
-
-    def _choose_lessons(self, train_loss: float | None, val_loss: float) -> None:
-        """Let columns learn the task itself if the model overfits."""
-        before = set(self._undecided())
-        self._growth.record_losses(train_loss, val_loss)
-        for s in sorted(before - set(self._undecided())):
-            logger.info(
-                "epoch %d: the training loss is %.3g, the validation loss %.3g: %s learns the task itself from now on",
-                self.epoch, train_loss, val_loss, self._seeds.names[s],
-            )  # fmt: skip
 
     def _report_budget(self, isolated: int) -> None:
         """Say which columns can never grow."""

@@ -65,6 +65,7 @@ class SeedManager:
         self._scales: dict[int, float] = {}  # of columns, in multiples of the model's width
         self.adopted: int | None = None  # the slot of the column that has become the model
         self.germinations = 0
+        self._steps = 0  # of the optimizer, in the last whole epoch
         self._recorder = None if compiled else ScoreRecorder(self._host, optimizer)
         self._watch()
         if column is not None and ranks.size > 1:
@@ -105,6 +106,7 @@ class SeedManager:
 
     def take_norms(self) -> dict[int, list[float]]:
         """Return and forget gradient norms; see `SeedGroups.take_norms`."""
+        self._steps = self._groups.steps
         return self._groups.take_norms()
 
     def take_scores(self) -> dict[int, float]:
@@ -114,10 +116,11 @@ class SeedManager:
     @property
     def steps_per_epoch(self) -> int:
         """Return the number of optimizer steps of the last whole epoch, by which the recorder finds an epoch's end."""
-        return 0 if self._recorder is None else self._recorder.steps_per_epoch
+        return self._steps if self._recorder is None else self._recorder.steps_per_epoch
 
     @steps_per_epoch.setter
     def steps_per_epoch(self, steps: int) -> None:
+        self._steps = steps
         if self._recorder is not None:
             self._recorder.steps_per_epoch = steps
 

@@ -58,7 +58,7 @@ def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -
 def _scratch(value: Any) -> Any:
     """Return a copy of what a module may change in place, and anything else itself."""
     match value:
-        case Tensor() if not value.requires_grad:
+        case Tensor() if not value.requires_grad and not isinstance(value, nn.Parameter):
             return value.clone()
         case list() | deque() | set() | dict() if type(value).__module__ in ("builtins", "collections"):
             made = copy.copy(value)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from actors.growth.columns.column import Column
-from actors.growth.training.train_loss import TrainLossMeter
+from actors.growth.training.lessons import TrainLossMeter
 from actors.slots.stage import Stage
 from tests.support.growth.columns import MODELS, YOUNG, column_of, grow, host_state, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp
@@ -128,7 +128,7 @@ def test_a_loss_scale_does_not_change_the_measured_training_loss() -> None:
     loss = own.loss(slice(0, 32))
     scaler.scale(loss).backward()
     own.grower.shadow(lambda: scaler.scale(own.loss(slice(0, 32))))
-    assert own.grower._train_loss.take() == pytest.approx(loss.item())
+    assert own.grower._lessons.train_loss() == pytest.approx(loss.item())
     assert scaler.scale(torch.ones(())) == 2.0**16
 
 
