@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.rules.rule import INSTANT, WAIT, ModelState, RulePolicy, choices
+from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
@@ -65,7 +65,7 @@ class GapRule(RulePolicy):
             return WAIT
         for slot in model.germinable(self.settings.blueprint):
             memory[3:5] = 0
-            return choices(Op.GERMINATE, slot, self.settings.blueprint, target=2, speed=1)
+            return choices(Op.GERMINATE, slot, self.settings.blueprint, target=AVERAGE, speed=1)
         return WAIT
 
     def _remember(self, obs: NDArray[np.float32], memory: NDArray[np.float32]) -> float:

@@ -13,10 +13,18 @@ from actors.rules.chooser import ChooserRule
 from actors.rules.gains import ColumnChoice, GainModel, packaged_gains
 from actors.rules.gap import GapRule, GapSettings
 from actors.rules.schedule import NEVER, Schedule, Scheduled
+from actors.rules.trial import Trial, TrialRule
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS
 from actors.types.spaces import Spaces
 
-FORMS = ("never", "periodic:KEY=VALUE,...", "fixed-column:SIZE[*COLUMNS]@EPOCH", "gap:KEY=VALUE,...", "chooser")
+FORMS = (
+    "never",
+    "trial:SIZE[+SIZE...]@START-LEFT",
+    "periodic:KEY=VALUE,...",
+    "fixed-column:SIZE[*COLUMNS]@EPOCH",
+    "gap:KEY=VALUE,...",
+    "chooser",
+)
 DEFAULT_STREAM_RULE = (
     "periodic:blueprint=attention,start=0,every=3,seeds=3,blend=multiply,alpha=1,ramp=3,training=1,keep=all"
 )
@@ -24,7 +32,9 @@ DEFAULT_STREAM_RULE = (
 
 _FIXED_COLUMN = re.compile(r"(\w+)(?:\*([0-9]+))?@([0-9]+|-[1-9][0-9]*)")  # size, columns, epoch
 
-RuleFollower = NeverGrow | Scheduled | GapRule | ChooserRule
+_TRIAL = re.compile(r"([\w+]+)@([0-9]+)-([0-9]+)")  # sizes, first epoch, epochs left
+
+RuleFollower = NeverGrow | Scheduled | GapRule | ChooserRule | TrialRule
 """The policies that `rule_policy` returns."""
 
 
@@ -33,7 +43,7 @@ def is_rule(name: str) -> bool:
     return name.partition(":")[0] in _RULES
 
 
-def parse_rule(name: str) -> Schedule | GapSettings | GainModel:
+def parse_rule(name: str) -> Schedule | GapSettings | GainModel | Trial:
     """Return the settings that a name stands for. Raises `ConfigError` for a name that is no rule."""
     kind, _, text = name.partition(":")
     try:
@@ -54,6 +64,8 @@ def rule_policy(name: str, spaces: Spaces) -> RuleFollower:
     match parse_rule(name):
         case GapSettings() as settings:
             return GapRule(spaces, settings)
+        case Trial() as trial:
+            return TrialRule(spaces, trial)
         case GainModel() as gains:
             return ChooserRule(spaces, gains)
         case schedule:
@@ -95,6 +107,16 @@ def column_choice(text: str) -> ColumnChoice:
             "of columns, as in fixed-column:quad*2@3"
         )
     return ColumnChoice(_size(found[1]), int(found[3]), columns)
+
+
+def _trial(text: str) -> Trial:
+    found = _TRIAL.fullmatch(text)
+    if found is None:
+        raise ValueError("write sizes, a first epoch and the epochs that are left, as in trial:double+quad@1-2")
+    sizes = found[1].split("+")
+    if len(set(sizes)) < len(sizes):
+        raise ValueError("each size can be tried once")
+    return Trial(tuple(map(_column, sizes)), int(found[2]), int(found[3]))
 
 
 def _gap(text: str) -> GapSettings:
@@ -139,8 +161,9 @@ def _settings(text: str, defaults: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
-_RULES: dict[str, Callable[[str], Schedule | GapSettings | GainModel]] = {
+_RULES: dict[str, Callable[[str], Schedule | GapSettings | GainModel | Trial]] = {
     "never": _never,
+    "trial": _trial,
     "periodic": _periodic,
     "fixed-column": _fixed_column,
     "gap": _gap,

@@ -15,9 +15,11 @@ from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.reader import ObservationReader
 from actors.slots.stage import Stage
-from actors.types.actions import ActionMasks, Op
+from actors.types.actions import ALPHA_TARGETS, ActionMasks, Op
 from actors.types.spaces import Spaces
 
+AVERAGE = ALPHA_TARGETS.index(0.5)
+"""Index of the alpha target at which a column is the model's equal."""
 INSTANT = 0
 """Index of the alpha speed that acts at once."""
 
@@ -28,6 +30,7 @@ class ModelState(NamedTuple):
     row: int
     obs: NDArray[np.float32]  # [1, D]
     stages: NDArray[np.int64]  # [S]
+    blueprints: NDArray[np.int64]  # [S], -1 where there is no seed
     masks: ActionMasks  # of all rows
     noise: NDArray[np.float64]  # [H]
 
@@ -82,7 +85,7 @@ class RulePolicy(ABC):
         actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)
         stages = self.reader.slot(obs, "stage").argmax(-1)
         for row in range(len(obs)):
-            model = ModelState(row, obs[row : row + 1], stages[row], masks, noise[row])
+            model = ModelState(row, obs[row : row + 1], stages[row], blueprint_indices[row], masks, noise[row])
             actions[row] = self._choose(model, memory[row])
         return rule_output(self.spaces, actions, masks), state._replace(h=torch.from_numpy(memory)[None])
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.rules.rule import INSTANT, WAIT, ModelState, RulePolicy, choices
+from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
@@ -54,10 +54,10 @@ NEVER = Schedule(0, 1, 0, 1, 0, 2, 0, 1)
 
 def fixed_column(blueprint: int, epoch: int, columns: int = 1) -> Schedule:
     """Return the schedule that grows equal columns from an epoch on, and keeps them. A column learns for one epoch
-    before it joins: over three epochs or, if the epoch is negative and thus counted back from the end of the training,
-    at once."""
+    before it joins, as the average of the model and the column: over three epochs or, if the epoch is negative and thus
+    counted back from the end of the training, at once."""
     wait, alpha_speed = (1 << 20 if columns == 1 else 1), (INSTANT if epoch < 0 else 1)
-    return Schedule(epoch, wait, columns, blueprint, 0, 2, alpha_speed, 1)
+    return Schedule(epoch, wait, columns, blueprint, 0, AVERAGE, alpha_speed, 1)
 
 
 class Scheduled(RulePolicy):

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,9 @@ from actors.slots.lifecycle import Gates, Lifecycle, SeedAction
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.slot_shape import SlotKind, SlotShape, doublings
 from actors.slots.stage import BLENDED, Slot, Stage
-from actors.types.actions import LESSONS, PROFILES, ActionMasks, ActionSpec, Op
+from actors.types.actions import PROFILES, ActionMasks, ActionSpec, Op
 
 log = logging.getLogger(__name__)
-AUTO, OWN = LESSONS.index("auto"), LESSONS.index("own")
 
 BUDGET_RATIO, ISOLATED_RATIO = 16.0, 24.0
 """Default limits, in multiples of the model's own parameters: a column of four times the width of a CNN has up to 16
@@ -40,6 +39,11 @@ HEALTHY_NORM = (1e-8, 100.0)
 """A minibatch whose gradient norm lies between these bounds counts as healthy."""
 
 
+Lesson = Literal["auto", "own", "rest"]
+"""What a column learns in TRAINING: the task itself (`own`), what the model leaves (`rest`), or `rest` until the model
+overfits and `own` from then on (`auto`)."""
+
+
 @dataclass(frozen=True)
 class GrowthRules:
     """Limits on growth that hold for a whole episode or training run."""
@@ -50,6 +54,7 @@ class GrowthRules:
     embargo_epochs: int  # epochs for which a pruned slot stays empty
     profile: str  # name of the action profile in `actors.types.actions.PROFILES`
     rent_weight: float  # points per doubling of the model's parameters
+    lesson: Lesson = "auto"
 
 
 class GrowthState:
@@ -65,7 +70,7 @@ class GrowthState:
     ) -> None:
         self.spec = spec
         self.host_params, self.budget_params = host_params, rules.budget_params
-        self.isolated_params = rules.isolated_params
+        self.isolated_params, self.lesson = rules.isolated_params, rules.lesson
         self.rent_weight = rules.rent_weight
         self._slot_kinds = tuple(shape.kind for shape in slot_shapes)
         self.set_slot_shapes(slot_shapes)
@@ -105,13 +110,12 @@ class GrowthState:
             for s, target in self.training().items()
         }
 
-    @staticmethod
-    def _strength(slot: Slot) -> float:
-        own = slot.learns_alone if slot.blend == AUTO else slot.blend == OWN
+    def _strength(self, slot: Slot) -> float:
+        own = slot.learns_alone if self.lesson == "auto" else self.lesson == "own"
         return 1.0 if own else REST_STRENGTH
 
     def record_losses(self, train_loss: float | None, val_loss: float | None) -> None:
-        """From the epoch on in which the model overfits, columns whose lesson is `auto` learn the task itself."""
+        """Once the model overfits, columns whose lesson is `auto` learn the task itself, from then on."""
         if train_loss is None or val_loss is None or not train_loss < OVERFITS * val_loss:
             return
         for slot in self.slots:

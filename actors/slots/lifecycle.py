@@ -48,7 +48,7 @@ class SeedAction:
     blueprint: int = 0
     """Index of the blueprint; `blueprint_index` gives it by name."""
     blend: int = 0
-    """In the stream 0 add, 1 multiply, 2 gated; in a column slot what the column learns: 0 auto, 1 own, 2 rest."""
+    """0 add, 1 multiply, 2 gated. In a column slot only 0 is legal."""
     alpha_target: int = 0
     """0, 1 and 2 are targets of 0.5, 0.7 and 1.0."""
     alpha_speed: int = 0
@@ -157,6 +157,7 @@ class Lifecycle:
             fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
             advance=self._may_advance(s),
             affordable=affordable,
+            column=self.columns[s],
             alpha_target=slot.alpha_target,
         )
 
@@ -262,6 +263,7 @@ class LegalOps(NamedTuple):
     fossilize: bool
     advance: bool
     affordable: tuple[bool, ...]  # by blueprint, without NOOP
+    column: bool  # whether the slot is for a column, which has no choice of a blend
     alpha_target: float
 
 
@@ -280,7 +282,8 @@ def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
         slot_mask[Op.FOSSILIZE, s] = ops.fossilize
         slot_mask[Op.ADVANCE, s] = ops.advance
         rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
-        rest[Op.GERMINATE, s, blend] = rest[Op.GERMINATE, s, target] = True
+        rest[Op.GERMINATE, s, blend] = [not ops.column or i == 0 for i in range(len(BLENDS))]
+        rest[Op.GERMINATE, s, target] = True
         rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
         rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
     op: NDArray[np.bool_] = np.any(slot_mask, axis=1)

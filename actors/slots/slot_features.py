@@ -95,7 +95,7 @@ OF_SEED: tuple[SlotFeature, ...] = (
         len(BLENDS),
         0,
         1,
-        "one-hot; of a column, what it learns",
+        "one-hot",
         lambda v, s: one_hot(v.slots[s].blend, len(BLENDS)),
     ),
     SlotFeature("age", 1, 0, 1, "epochs since germination / horizon; 0 if time is hidden", _age),

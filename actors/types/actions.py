@@ -32,10 +32,7 @@ class Op(IntEnum):
 
 MAX_CHOICES = 2**16  # of all independent heads together; each is a byte of every step's mask
 BLENDS = ("add", "multiply", "gated")
-"""How a seed in the stream joins what it grows after."""
-LESSONS = ("auto", "own", "rest")
-"""What a column learns before it joins, chosen by the same head: the task itself (`own`), what the model leaves
-(`rest`), or `rest` until the model overfits and `own` from then on (`auto`)."""
+"""How a seed joins what it grows after. A column is mixed with the model instead, under the first of these names."""
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
 ALPHA_SPEEDS_EPOCHS = (0, 3, 5, 8)  # 0 = instant
 
@@ -193,7 +190,7 @@ def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "ta
     choices = {
         "slot": tuple(str(s) for s in range(slots)),
         "blueprint": blueprints,
-        "blend": tuple(f"{blend}/{lesson}" for blend, lesson in zip(BLENDS, LESSONS, strict=True)),
+        "blend": BLENDS,
         "alpha_target": tuple(str(a) for a in ALPHA_TARGETS),
         "alpha_speed": tuple("instant" if n == 0 else f"{n} epochs" for n in ALPHA_SPEEDS_EPOCHS),
     }

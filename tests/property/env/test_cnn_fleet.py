@@ -195,7 +195,7 @@ def test_every_column_equals_the_reference_beside_seeds_of_the_stream(task: str)
     It grows in four of five environments; the last has the seed in the stream alone.
     """
     script = [(1, 3), (5, 3), (1, 1), (5, 1), (5, 3), (1, 4), (5, 4), (5, 1), (5, 4)]  # germinate, train, blend
-    actions = [[(op, slot, 5 if slot == 1 else 7 + e, 0, 2, 1) for e in range(4)] for op, slot in script]
+    actions = [[(op, slot, 5 if slot == 1 else 7 + e, 0, 1, 1) for e in range(4)] for op, slot in script]
     for row, (op, slot) in zip(actions, script, strict=True):
         row.append((op, slot, 5, 0, 2, 1) if slot == 1 else (0,) * 6)
     follow(config([task], horizon_epochs=len(script) + 1), 5, actions)

@@ -22,6 +22,7 @@ from actors.kernels.hosts.evaluate import evaluate
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.slots.lifecycle import EMBARGO_EPOCHS
+from actors.slots.stage import Stage
 from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
 from tests.support.env.fleets import BACKENDS, Backend, Vectors, assert_same_params, break_seed, host, seed, synchronize
@@ -112,6 +113,48 @@ def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: 
             assert contributions[0] == contributions[1]
     assert max(evaluated) == 8  # all subsets of two columns and a seed
     assert evaluated[-1] == 1 + 4  # of four seeds and columns: each is switched once
+
+
+def twice(envs: int) -> list[NDArray[np.int64]]:
+    """Grow two columns that join in an order of each environment's own, at alphas up to 1, and are kept, beside a seed
+    that learns in the stream. The second may replace the first."""
+    steps = [(Op.GERMINATE, 0), (Op.ADVANCE, 0), (Op.GERMINATE, 1), (Op.ADVANCE, 1), (Op.ADVANCE, 0), (Op.GERMINATE, 2)]
+    steps += [(Op.ADVANCE, 2), (Op.ADVANCE, 1), (Op.FOSSILIZE, 0), (Op.FOSSILIZE, 1), (Op.WAIT, 0)]
+
+    def action(op: Op, which: int, env: int) -> NDArray[np.int64]:
+        slot = (A_COLUMN, OTHER_COLUMN, A_SEED)[which if which == 2 else (which + env) % 2]
+        if op is not Op.GERMINATE:
+            return act(op, 0 if op is Op.WAIT else slot)
+        blueprint = DENSE if which == 2 else SIZES[(env + which) % len(SIZES)]
+        return act(op, slot, blueprint, 0, (env // 2 + which) % 3, 0)
+
+    return [np.stack([action(op, which, e) for e in range(envs)]) for op, which in steps]
+
+
+@both_backends
+def test_columns_that_join_one_after_the_other_equal_the_reference(backend: Backend, results: dict[int, Any]) -> None:
+    envs = 6
+    reference, fleet = fleets(CONFIG, backend, envs)
+    orders, learning = set(), set()
+    for actions in twice(envs):
+        for episode in (*fleet.episodes[::3], *(env.episode for env in reference.envs[::3])):
+            for slot in episode.lifecycle.slots:
+                slot.learns_alone = slot.stage is Stage.TRAINING  # as if the host overfitted
+        reference.step(actions)
+        fleet.step(actions)
+        assert_same_params(fleet, reference, rtol=1e-8, atol=1e-8)
+        for own, env in zip(fleet.episodes, reference.envs, strict=True):
+            (plan, mine), (_, theirs) = results[id(own)], results[id(env.episode)]
+            assert mine.train_loss == pytest.approx(theirs.train_loss, rel=1e-8)
+            assert tuple(mine.validation) == pytest.approx(tuple(theirs.validation), rel=1e-8)
+            for subset in theirs.ablations:
+                assert tuple(mine.ablations[subset]) == pytest.approx(tuple(theirs.ablations[subset]), rel=1e-8)
+            orders.add(tuple(s for s in plan.blended if s >= A_COLUMN))
+            learning |= {strength for s, strength in plan.training.items() if s >= A_COLUMN}
+    replaced = sum(episode.lifecycle.replaced for episode in fleet.episodes)
+    assert {(A_COLUMN, OTHER_COLUMN), (OTHER_COLUMN, A_COLUMN)} <= orders
+    assert learning == {0.5, 1.0}
+    assert 0 < replaced < envs
 
 
 @both_backends

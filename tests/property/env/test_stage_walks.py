@@ -23,7 +23,7 @@ NEXT = {
     "TRAINING": "BLENDING PRUNED",
     "BLENDING": "HOLDING PRUNED",
     "HOLDING": "BLENDING FOSSILIZED PRUNED",
-    "FOSSILIZED": "",
+    "FOSSILIZED": "PRUNED",  # if a column replaces it
     "PRUNED": "EMBARGOED",
     "EMBARGOED": "RESETTING",
     "RESETTING": "DORMANT",
@@ -31,12 +31,18 @@ NEXT = {
 
 
 def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tuple[str, float]]]:
-    """[S][2 * epochs] (stage, alpha) after each action and after each epoch's automatic transitions."""
+    """[S][2 * epochs] (stage, alpha) after each action and after each epoch's automatic transitions; the last two slots
+    are for columns."""
     rng = np.random.default_rng(seed)
-    machine = Lifecycle([(True, True, True)] * 3, GATES[gates], embargo)
+    machine = Lifecycle([False, True, True], GATES[gates], embargo)
     lanes: list[list[tuple[str, float]]] = [[("DORMANT", 0.0)] for _ in range(3)]
 
     def note() -> None:
+        stages = [slot.stage for slot in machine.slots]
+        columns = machine.slots[1:]
+        replaced = any(slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0 for slot in columns)
+        for lane, stage in zip(lanes, stages, strict=True):
+            assert replaced or lane[-1][0] != "FOSSILIZED" or stage is Stage.FOSSILIZED
         for lane, slot in zip(lanes, machine.slots, strict=True):
             lane.append((slot.stage.name, slot.alpha))
 
@@ -80,7 +86,7 @@ def complaints(lane: list[tuple[str, float]], embargo: int) -> list[str]:
     for (a, alpha), (b, then) in pairwise(lane):
         if a != b and b not in NEXT[a].split():
             found.append(f"{a} to {b}")
-        if a == "FOSSILIZED" and alpha != then:
+        if a == b == "FOSSILIZED" and alpha != then:
             found.append("alpha of a fossil moved")
     epoch_ends = [stage for stage, _ in lane[2::2]]
     text = " ".join(epoch_ends)

@@ -1,4 +1,4 @@
-"""Columns: networks beside the host that start without effect, learn in isolation, and add to the host's logits."""
+"""Columns: networks beside the host that learn in isolation, and are then mixed with its logits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.blueprints.family import blueprint_index
@@ -19,7 +20,8 @@ from actors.env.hosts.host import Host
 from actors.env.hosts.mlp import MLPHost
 from actors.layers.batch_norm import Moments, batch_statistics, running_statistics
 from actors.slots.stage import Stage
-from actors.types.actions import BLENDS, Op
+from actors.types.actions import Op
+from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork, SeedAlphas, recorded_statistics
 from tests.support.env.walks import WAIT, act, legal_actions, tiny_reference
 
@@ -33,16 +35,14 @@ HOSTS: dict[str, tuple[Host, tuple[int, ...]]] = {
 FREE = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)  # neither decay nor clip
 
 
-def network(
-    kind: str, columns: dict[int, str], settings: OptimizerSettings = FREE, moved: bool = True
-) -> ReferenceNetwork:
+def network(kind: str, columns: dict[int, str], settings: OptimizerSettings = FREE) -> ReferenceNetwork:
     """Make a host with columns (column slot, from 0 -> name), moved away from their start, in double precision."""
     host, _ = HOSTS[kind]
     net = ReferenceNetwork(host, np.random.default_rng(0), settings, torch.float64, column_slots=2)
     for c, name in columns.items():
         rng = np.random.default_rng(100 + c)
         net.germinate(host.slots + c, blueprint_index(name), 0, rng)
-        for tensor in net.seeds[host.slots + c].group.tensors if moved else ():
+        for tensor in net.seeds[host.slots + c].group.tensors:
             tensor.data += torch.from_numpy(0.3 * rng.standard_normal(tuple(tensor.shape)))
     return net
 
@@ -71,18 +71,21 @@ def test_a_column_is_a_multiple_of_the_hosts_width_between_2_and_64(width: int, 
 
 @pytest.mark.parametrize("kind", HOSTS)
 @pytest.mark.parametrize("name", SIZES)
-def test_germinating_a_column_changes_no_bit_of_the_function(kind: str, name: str) -> None:
-    x, _ = batches(kind, 1)
-    bare, grown = network(kind, {}), network(kind, {1: name}, moved=False)
-    assert torch.equal(bare.logits(x[0], {}), grown.logits(x[0], {grown.host.slots + 1: 1.0}))
+def test_at_0_a_column_leaves_no_trace_and_at_1_nothing_else(kind: str, name: str) -> None:
+    (x, _), bare, grown = batches(kind, 1), network(kind, {}), network(kind, {1: name})
+    slot = grown.host.slots + 1
+    assert torch.equal(bare.logits(x[0], {}), grown.logits(x[0], {slot: 0.0}))
+    assert torch.equal(grown.logits(x[0], {slot: 1.0}), alone(grown, slot, x[0]))
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_columns_add_their_logits_at_their_alphas(kind: str) -> None:
+def test_columns_are_mixed_one_after_the_other(kind: str) -> None:
     net, (x, _) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
     s = net.host.slots
-    expected = net.logits(x[0], {}) + 0.5 * alone(net, s, x[0]) + 0.7 * alone(net, s + 1, x[0])
-    torch.testing.assert_close(net.logits(x[0], {s: 0.5, s + 1: 0.7}), expected, rtol=1e-12, atol=1e-12)
+    host, first, second = net.logits(x[0], {}), alone(net, s, x[0]), alone(net, s + 1, x[0])
+    for alphas, weights in (({s: 0.5, s + 1: 0.7}, (0.15, 0.15, 0.7)), ({s + 1: 0.7, s: 0.5}, (0.15, 0.5, 0.35))):
+        expected = weights[0] * host + weights[1] * first + weights[2] * second
+        torch.testing.assert_close(net.logits(x[0], alphas), expected, rtol=1e-12, atol=1e-12)
 
 
 def state(net: ReferenceNetwork, slots: tuple[int, ...]) -> list[Tensor]:
@@ -121,14 +124,16 @@ def test_a_leak_into_the_host_is_detected(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_gradients_equal_those_of_the_written_out_sum(kind: str) -> None:
-    """A blended column gets the total derivative, a training one that of the shadow loss with all else constant."""
+@pytest.mark.parametrize("strength", [0.5, 1.0], ids=["rest", "own"])
+def test_gradients_equal_those_of_the_written_out_mix(kind: str, strength: float) -> None:
+    """A blended column gets the total derivative, a training one that of its lesson, with all else constant."""
     net, (x, y) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
     s, oracle = net.host.slots, copy.deepcopy(net)
-    net.train_epoch(x, y, SeedAlphas({s: 0.5}, {s + 1: 0.7}))
-    blended = oracle.logits(x[0], {}) + 0.5 * alone(oracle, s, x[0])
+    net.train_epoch(x, y, SeedAlphas({s: 0.3}, {s + 1: strength}))
+    blended = 0.7 * oracle.logits(x[0], {}) + 0.3 * alone(oracle, s, x[0])
     F.cross_entropy(blended, y[0]).backward()
-    F.cross_entropy(blended.detach() + 0.7 * alone(oracle, s + 1, x[0]), y[0]).backward()
+    lesson = alone(oracle, s + 1, x[0])
+    F.cross_entropy(lesson if strength == 1.0 else 0.5 * blended.detach() + 0.5 * lesson, y[0]).backward()
     pairs = [(net.group, oracle.group), *((net.seeds[c].group, oracle.seeds[c].group) for c in (s, s + 1))]
     for mine, theirs in pairs:
         for a, b in zip(mine.tensors, theirs.tensors, strict=True):
@@ -173,15 +178,15 @@ def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
     for action in legal_actions(env.masks(), env.spaces.action.sizes):
         if action[0] == Op.GERMINATE:
             assert (action[2] in columns) == (action[1] >= 3)
-            assert action[1] < 3 or BLENDS[action[3]] == "add"
     germinating = [a for a in legal_actions(env.masks(), env.spaces.action.sizes) if a[0] == Op.GERMINATE]
     assert {int(a[2]) for a in germinating if a[1] >= 3} == columns
+    assert {int(a[3]) for a in germinating if a[1] >= 3} == {0}  # it is mixed
 
 
 def test_a_column_grows_in_the_environment_and_pays_rent_by_doublings() -> None:
     env = tiny_reference()
     env.reset(seed=2)
-    plan = [act(Op.GERMINATE, 4, blueprint_index("column_double"), 0, 2, 1), act(Op.ADVANCE, 4), act(Op.ADVANCE, 4)]
+    plan = [act(Op.GERMINATE, 4, blueprint_index("column_double"), 0, 0, 1), act(Op.ADVANCE, 4), act(Op.ADVANCE, 4)]
     steps = [env.step(action) for action in [*plan, WAIT, WAIT, WAIT, act(Op.FOSSILIZE, 4)]]
     assert env.episode.lifecycle.slots[4].stage is Stage.FOSSILIZED
     host = sum(t.numel() for t in env.network.group.tensors)
@@ -193,11 +198,11 @@ def test_a_column_grows_in_the_environment_and_pays_rent_by_doublings() -> None:
 
 
 @pytest.mark.parametrize("task", ["spirals", "signals", "digits_image"])
-def test_the_contribution_of_a_column_is_what_subtracting_its_logits_costs(task: str) -> None:
+def test_the_contribution_of_a_column_is_what_the_host_alone_lacks(task: str) -> None:
     env = tiny_reference(tasks=(task,))
     env.reset(seed=3)
     for action in (
-        act(Op.GERMINATE, 3, blueprint_index("column_double"), 0, 2),
+        act(Op.GERMINATE, 3, blueprint_index("column_double"), 0, 0),
         act(Op.ADVANCE, 3),
         WAIT,
         act(Op.ADVANCE, 3),
@@ -211,9 +216,56 @@ def test_the_contribution_of_a_column_is_what_subtracting_its_logits_costs(task:
 
     with torch.no_grad():
         calibrated: dict[str, Moments] = {}
-        network.logits(env.calibration, {slots: 1.0}, recorded_statistics(calibrated))
-        both = network.logits(env.val_x, {slots: 1.0}, running_statistics(calibrated))
+        network.logits(env.calibration, {slots: 0.5}, recorded_statistics(calibrated))
+        both = network.logits(env.val_x, {slots: 0.5}, running_statistics(calibrated))
         column = network.seeds[slots]
         assert isinstance(column, ReferenceColumn)
-        less = both - column.logits(env.val_x, running_statistics(calibrated))
-    assert info["contribution"][slots] == pytest.approx(right(both) - right(less))
+        host = 2.0 * both - column.logits(env.val_x, running_statistics(calibrated))
+    assert info["contribution"][slots] == pytest.approx(right(both) - right(host))
+
+
+def play(env: ReferenceEnv, *actions: NDArray[np.int64]) -> None:
+    for action in actions:
+        env.step(action)
+
+
+def test_a_column_learns_what_the_model_leaves_until_the_model_overfits() -> None:
+    env = tiny_reference(horizon_epochs=9)
+    env.reset(seed=3)
+    double = blueprint_index("column_double")
+    play(env, act(Op.GERMINATE, 3, double, 0, 1), act(Op.ADVANCE, 3))
+    episode = env.episode
+    for losses, strength in (((0.86, 1.0), 0.5), ((0.84, 1.0), 1.0), ((2.0, 1.0), 1.0)):  # from then on
+        episode.train_losses[-1], episode.val_losses[-1] = losses
+        plan = episode.plan_epoch(*episode.read(WAIT))
+        assert plan.training == {3: strength}
+        assert plan.alphas == {3: 0.7}  # what it is worth is measured at its target
+    for lesson, strength in (("own", 1.0), ("rest", 0.5)):
+        episode.growth.lesson = lesson
+        assert episode.growth.learning() == {3: strength}
+
+
+def test_a_column_that_is_kept_at_1_replaces_the_model() -> None:
+    env = tiny_reference(horizon_epochs=20)
+    env.reset(seed=2)
+    half, double = blueprint_index("column_half"), blueprint_index("column_double")
+    dense = blueprint_index("dense")
+    play(env, act(Op.GERMINATE, 0, dense, 0, 2), act(Op.ADVANCE, 0), WAIT, act(Op.ADVANCE, 0))
+    play(env, act(Op.GERMINATE, 4, half, 0, 0), act(Op.ADVANCE, 4), WAIT, act(Op.ADVANCE, 4))
+    play(env, act(Op.GERMINATE, 3, double, 0, 2), act(Op.ADVANCE, 3), WAIT, act(Op.ADVANCE, 3))
+    assert list(env.episode.growth.blended()) == [0, 4, 3]  # in the order in which they joined
+    before = env.episode.accuracies[-1]
+    play(env, act(Op.FOSSILIZE, 0), act(Op.FOSSILIZE, 4), act(Op.FOSSILIZE, 3))
+    slots = env.episode.lifecycle.slots
+    assert [slots[s].stage for s in (0, 3, 4)] == [Stage.PRUNED, Stage.FOSSILIZED, Stage.PRUNED]
+    assert set(env.network.seeds) == {3}
+    column = sum(t.numel() for t in env.network.seeds[3].group.tensors)
+    host = sum(t.numel() for t in env.network.group.tensors)
+    assert env.episode.rents[-1] == pytest.approx(np.log2(column / host))
+    assert np.isfinite(before)
+    play(env, WAIT, WAIT, WAIT, WAIT)
+    legal = legal_actions(env.masks(), env.spaces.action.sizes)
+    assert {int(a[1]) for a in legal if a[0] == Op.GERMINATE} == {4}  # the stream is gone
+    with torch.no_grad():
+        x = env.val_x
+        assert torch.equal(env.network.logits(x, env.episode.growth.blended()), alone(env.network, 3, x))

@@ -19,10 +19,14 @@ TARGETS = (0.5, 0.7, 1.0)
 
 
 def allowed(env: ReferenceEnv, action: Action) -> bool:
-    """Legality by a table for permissive gates, and by counting actual tensors against the budget."""
+    """Legality by a table for permissive gates, and by counting actual tensors against the budgets: that of what has
+    joined, and half as much again for the rest. A column that is kept at alpha 1 has taken the place of the host."""
     op, slot, blueprint, blend, target, _ = (int(c) for c in action)
     it = env.episode.lifecycle.slots[slot]
-    held = sum(t.numel() for seed in env.network.seeds.values() for t in seed.group.tensors)
+    held = {s: sum(t.numel() for t in seed.group.tensors) for s, seed in env.network.seeds.items()}
+    stages = [slot.stage.name for slot in env.episode.lifecycle.slots]
+    joined = sum(n for s, n in held.items() if stages[s] in ("BLENDING", "HOLDING", "FOSSILIZED"))
+    apart = sum(held.values()) - joined
     w = env.network.host.width
     hidden = {2: max(2, w // 4), 3: w, 5: max(3, w // 2), 6: 4 * w}
     cost = {0: 0, 1: 3 * w, 4: 3 * (w * w + w)} | {b: 2 * w * k + k + w for b, k in hidden.items()}
@@ -30,9 +34,11 @@ def allowed(env: ReferenceEnv, action: Action) -> bool:
     columns = {7: max(2, (w + 1) // 2), 8: w, 9: 2 * w, 10: 4 * w}
     cost |= {b: 3 * k + 3 * (k * k + 3 * k) + 2 * k + 3 * k + 3 for b, k in columns.items()}
     host = sum(t.numel() for t in env.network.group.tensors)
-    gate = w + 1 if slot < 3 else 0  # with the dearest blend
-    fits = held + cost[blueprint] + gate <= env.config.budget_ratio * host
-    fits = fits and (blueprint in columns) == (slot >= 3) and (slot < 3 or blend == 0)
+    gone = any(s >= 3 and stages[s] == "FOSSILIZED" and env.episode.lifecycle.slots[s].alpha == 1.0 for s in held)
+    room = env.config.budget_ratio * host - joined + (host if gone else 0)
+    dearest = cost[blueprint] + (w + 1 if slot < 3 else 0)  # with a gate
+    fits = dearest <= room and apart + dearest <= 1.5 * env.config.budget_ratio * host
+    fits = fits and (blueprint in columns) == (slot >= 3) and (slot < 3 or blend == 0) and not (gone and slot < 3)
     return {
         Op.WAIT: True,
         Op.GERMINATE: it.stage.name == "DORMANT" and blueprint > 0 and fits,
@@ -42,7 +48,10 @@ def allowed(env: ReferenceEnv, action: Action) -> bool:
         Op.PRUNE: it.stage.name in ("GERMINATED", "TRAINING", "BLENDING", "HOLDING") and not it.pruning,
         Op.FOSSILIZE: it.stage.name == "HOLDING" and it.contribution is not None,
         Op.ADVANCE: it.stage.name == "GERMINATED"
-        or (it.stage.name == "TRAINING" and it.trained_epochs > 0 and (it.gradient_health or 0) >= 0.5),
+        or (
+            (it.stage.name == "TRAINING" and it.trained_epochs > 0 and (it.gradient_health or 0) >= 0.5)
+            and held[slot] <= room
+        ),
     }[Op(op)]
 
 
@@ -67,8 +76,6 @@ def test_masks_equal_the_table_for_every_joint_action(seed: int, budget: float) 
     sizes = np.array(env.spaces.action.sizes)
     for _ in range(25):
         assert differences(env) == set()
-        held = sum(t.numel() for s in env.network.seeds.values() for t in s.group.tensors)
-        assert held <= env.episode.growth.budget_params
         legal = legal_actions(env.masks(), env.spaces.action.sizes)
         for action in (legal[int(rng.integers(len(legal)))], rng.integers(0, sizes)):
             trial = copy.deepcopy(env)

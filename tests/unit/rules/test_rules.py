@@ -14,7 +14,7 @@ from actors.rules.names import DEFAULT_STREAM_RULE, is_rule, parse_rule, rule_po
 from actors.rules.reader import ObservationReader
 from actors.sessions.local import LocalRule
 from actors.slots.spaces import seed_spaces
-from actors.slots.stage import Stage
+from actors.slots.stage import BLENDED, Stage
 
 SETTINGS: dict[str, Any] = {"tasks": ("rings",), "horizon_epochs": 12, "inner_steps": 8, "host_width": 4}
 
@@ -43,6 +43,7 @@ def test_names_are_told_from_files_and_servers() -> None:
     "name",
     ["sometimes", "never:3", "fixed-column", "fixed-column:double", "fixed-column:huge@3", "fixed-column:quad*@3",
      "fixed-column:quad*0@3", "fixed-column:quad*9@3", "periodic:evry=2",
+     "trial:double", "trial:huge@1-2", "trial:same+same@0-1", "trial:same@0-0",
      "periodic:every=x", "periodic:every=0", "periodic:blueprint=none", "periodic:alpha=0.3", "gap:size=none", "gap:1"],
 )  # fmt: skip
 def test_a_bad_name_is_one_line_that_lists_the_rules(name: str) -> None:
@@ -73,6 +74,37 @@ def test_a_column_that_is_counted_back_from_the_end_joins_at_once(epoch: int) ->
     assert env.episode.lifecycle.slots[env.config.slots].stage is Stage.FOSSILIZED
 
 
+def trial(rule: str, **settings: Any) -> tuple[list[str], list[Stage]]:
+    ops, env = play(rule, **{"host_width": 2, "inner_steps": 24} | settings)
+    return ops, [slot.stage for slot in env.episode.lifecycle.slots[env.config.slots :]]
+
+
+def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
+    ops, stages = trial("trial:double+quad@1-3", rent_weight=0.01)
+    assert ops == [
+        "WAIT",
+        "GERMINATE",
+        "ADVANCE",
+        "GERMINATE",
+        "ADVANCE",
+        *["WAIT"] * 4,
+        "ADVANCE",
+        "FOSSILIZE",
+        "PRUNE",
+    ]
+    assert sorted(stages[:2]) == [Stage.FOSSILIZED, Stage.PRUNED]
+
+
+def test_a_trial_that_does_not_pay_leaves_the_model_as_it_was() -> None:
+    ops, stages = trial("trial:double+quad@0-2", rent_weight=500.0)
+    assert ops[-2:] == ["PRUNE", "PRUNE"]
+    assert ops.count("ADVANCE") == 2  # to TRAINING
+    assert not any(stage in BLENDED for stage in stages)
+    bare = play("never", host_width=2, inner_steps=24, rent_weight=500.0)[1].episode
+    grown = play("trial:double+quad@0-2", host_width=2, inner_steps=24, rent_weight=500.0)[1].episode
+    assert grown.accuracies == bare.accuracies
+
+
 def test_the_default_of_periodic_is_the_named_stream_rule() -> None:
     assert parse_rule("periodic") == parse_rule(DEFAULT_STREAM_RULE)
     assert parse_rule("periodic:every=7") != parse_rule("periodic")
@@ -83,7 +115,7 @@ def test_a_fixed_column_joins_four_epochs_after_it_germinates() -> None:
     assert ops == ["WAIT"] * 3 + ["GERMINATE", "ADVANCE", "ADVANCE", "WAIT", "WAIT", "FOSSILIZE"] + ["WAIT"] * 3
     slots = env.episode.lifecycle.slots
     column = slots[env.config.slots]  # the first column slot
-    assert (column.stage, column.alpha) == (Stage.FOSSILIZED, 1.0)
+    assert (column.stage, column.alpha) == (Stage.FOSSILIZED, 0.5)
     assert column.blueprint == blueprint_index("column_double")
     assert sum(slot.active for slot in slots) == 1
 

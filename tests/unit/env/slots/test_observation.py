@@ -87,7 +87,7 @@ def test_a_value_out_of_range_is_detected() -> None:
 
 def view(slot: Slot) -> ModelView:
     training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0], [], None)
-    return ModelView(training, Op.WAIT, True, 100, 400.0, 2.0, [0], [SlotKind.STREAM], [None], [slot])
+    return ModelView(training, Op.WAIT, True, 100, 400.0, 2.0, [0], 0, [SlotKind.STREAM], [None], [slot])
 
 
 MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")

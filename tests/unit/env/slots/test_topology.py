@@ -15,7 +15,7 @@ from actors.slots.topology import GrownSeed
 from tests.support.env.reference_env import ReferenceEnv
 
 CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=3, inner_steps=4, rent_weight=2.0, device="cpu")
-BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7), GrownSeed(4, 9, 0, 1.0))  # the last is a column
+BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7), GrownSeed(4, 9, 0, 0.5))  # the last is a column
 WAITS: NDArray[Any] = np.zeros((2, 6), dtype=np.int64)
 
 

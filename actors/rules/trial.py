@@ -1,0 +1,95 @@
+"""`TrialRule`: let columns learn in isolation, then keep the one that pays, or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.config import require
+from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
+from actors.slots.stage import BLENDED, Stage
+from actors.types.actions import Op
+from actors.types.spaces import Spaces
+
+
+@dataclass(frozen=True)
+class Trial:
+    """When `TrialRule` grows, and what."""
+
+    blueprints: tuple[int, ...]
+    """Indices of column blueprints, one column each."""
+    start: int
+    """First epoch in which a column may germinate."""
+    left: int
+    """Epochs before the end of the training at which the trial is decided."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.blueprints), "a trial needs at least one column")
+        require(self.left >= 1, f"a trial is decided {self.left} epochs before the end: it must be at least 1")
+
+
+class TrialRule(RulePolicy):
+    """Grows columns that learn in isolation from an early epoch on, and decides about them near the end.
+
+    The column whose contribution exceeds the price of the doublings that it adds by most joins at once, as the average
+    of the model and the column; the others are pruned, and so are all if none pays. Without contributions or a known
+    horizon nothing joins. Memory: whether the trial is decided.
+    """
+
+    MEMORY = 1
+
+    def __init__(self, spaces: Spaces, trial: Trial) -> None:
+        super().__init__(spaces)
+        self.trial = trial
+
+    def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
+        horizon = int(self.reader.horizon_epochs(model.obs)[0])
+        epoch = round(float(self.reader.base(model.obs, "time")[0, 0]) * horizon)
+        if not horizon or epoch < self.trial.start:
+            return WAIT
+        if epoch < horizon - self.trial.left:
+            return self._begin(model)
+        if not memory[0]:
+            memory[0] = 1
+            if (best := self._best(model)) is not None:
+                return choices(Op.ADVANCE, best)
+        return self._end(model)
+
+    def _begin(self, model: ModelState) -> list[int]:
+        """Germinate the columns that are missing, and let them train."""
+        for slot in np.flatnonzero(model.stages == Stage.GERMINATED).tolist():
+            if model.legal(Op.ADVANCE, slot):
+                return choices(Op.ADVANCE, slot)
+        for blueprint in self.trial.blueprints:
+            free = model.germinable(blueprint)
+            if free and blueprint not in model.blueprints:
+                return choices(Op.GERMINATE, free[0], blueprint, target=AVERAGE, speed=INSTANT)
+        return WAIT
+
+    def _best(self, model: ModelState) -> int | None:
+        """Return the column in TRAINING that pays most, None if none does."""
+        joins = (model.stages == Stage.TRAINING) & [model.legal(Op.ADVANCE, s) for s in range(len(model.stages))]
+        points = self.reader.points(model.obs)[0]
+        worth = np.where(joins, points - self.reader.price(model.obs)[0] * self._doublings(model), -np.inf)
+        worth = np.nan_to_num(worth, nan=-np.inf)
+        return int(worth.argmax()) if worth.max() > 0 else None
+
+    def _end(self, model: ModelState) -> list[int]:
+        """Keep what has joined, and prune what has not."""
+        for slot in model.furthest_first():
+            if model.legal(Op.FOSSILIZE, slot):
+                return choices(Op.FOSSILIZE, slot)
+            if model.stages[slot] in (Stage.GERMINATED, Stage.TRAINING):
+                return choices(Op.PRUNE, slot, speed=INSTANT)
+        return WAIT
+
+    def _doublings(self, model: ModelState) -> NDArray[np.float64]:
+        """Return by how many doublings each seed would enlarge the model if it joined, `[S]`."""
+        added = 2.0 ** float(self.reader.doublings(model.obs)[0]) - 1.0  # parameters of all seeds, in hosts
+        share = self.reader.slot(model.obs, "params")[0, :, 0].astype(np.float64)
+        params = share * (added / max(share.sum(), 1e-9))
+        joined = 1.0 + params[np.isin(model.stages, list(BLENDED))].sum()
+        doublings: NDArray[np.float64] = np.log2((joined + params) / joined)
+        return doublings
