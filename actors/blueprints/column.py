@@ -1,7 +1,7 @@
 """Column blueprints: a column is a second, independent network of the host's architecture at `scale` times its width.
 
-It reads the host's input, and its logits are mixed with the host's: `(1 - alpha) * logits + alpha * column(x)`. While it
-is in TRAINING it learns either what the average of both still lacks, with the host constant, or the task itself.
+It reads the host's input, and its logits are mixed with the host's: `(1 - alpha) * logits + alpha * column(x)`. While
+it is in TRAINING it learns either what the average of both still lacks, with the host constant, or the task itself.
 `actors.env.hosts.column` makes the network.
 """
 

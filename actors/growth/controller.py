@@ -88,9 +88,8 @@ class GrowthController:
         self._seeds = SeedManager(self.model, specs, c.columns, optimizer, self._ranks, c.seed, compiled)
         spaces = seed_spaces(total, c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        rules = GrowthRules(
-            self.max_added_parameters, isolated, gates, c.embargo_epochs, c.profile, c.points_per_doubling
-        )
+        price, lesson = c.points_per_doubling, "auto" if c.columns is None else c.columns.lesson
+        rules = GrowthRules(self.max_added_parameters, isolated, gates, c.embargo_epochs, c.profile, price, lesson)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._report_budget(isolated)
         self._lessons = Lessons(self._growth, self._seeds.names)
@@ -99,7 +98,6 @@ class GrowthController:
         if self._ranks.first:
             opener = find_policy(c.policy, c.timeout_s, c.columns is not None)
             if c.report:
-                price = c.points_per_doubling
                 self._report = open_report(c.report, opener, spaces, price, c.horizon_epochs, c.seed)
             greedy = not c.report if c.deterministic is None else c.deterministic
             self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)

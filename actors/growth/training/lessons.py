@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.slots.growth_state import AUTO, GrowthState
+from actors.slots.growth_state import GrowthState
 from actors.slots.slot_shape import SlotKind
 
 logger = logging.getLogger(__name__)
@@ -29,9 +29,9 @@ class Lessons:
 
     def _undecided(self) -> list[int]:
         """Return the slots of columns in TRAINING that may yet change what they learn."""
-        slots, shapes = self._growth.slots, self._growth.slot_shapes
+        slots, shapes, auto = self._growth.slots, self._growth.slot_shapes, self._growth.lesson == "auto"
         columns = [s for s in self._growth.training() if shapes[s].kind is SlotKind.COLUMN]
-        return [s for s in columns if slots[s].blend == AUTO and not slots[s].learns_alone]
+        return [s for s in columns if auto and not slots[s].learns_alone]
 
     def measure(self, host_loss: Callable[[], Tensor], steps_per_epoch: int) -> None:
         """Measure the loss of the current minibatch if it is needed and due."""

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from actors.blueprints.family import blueprint_index
 from actors.growth.columns.column import Column
-from actors.types.actions import LESSONS
 from tests.support.growth.growing import Run, Script, advance, germinate
 
 
@@ -107,9 +106,9 @@ MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def grow(slot: int = 0, speed: int = 0, size: str = "double", lesson: str = "auto", target: int = 2) -> tuple[int, ...]:
+def grow(slot: int = 0, speed: int = 0, size: str = "double", target: int = 2) -> tuple[int, ...]:
     """The action that germinates a column. Its `target` is an index: 0 is the average with the model, 2 replaces it."""
-    return germinate(slot, blueprint_index(f"column_{size}"), LESSONS.index(lesson), target, speed)
+    return germinate(slot, blueprint_index(f"column_{size}"), 0, target, speed)
 
 
 JOINED = [grow(target=0), advance(), advance()]
@@ -120,7 +119,7 @@ def run(name: str, actions: list[Any], **options: Any) -> Run:
     """Train one of `MODELS` with a scripted policy that grows columns."""
     make, shape = MODELS[name]
     torch.manual_seed(0)
-    column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model") if key in options})
+    column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model", "lesson") if key in options})
     slots = options.pop("slots", [])
     return Run(make(1.0), Script(actions), slots, shape, columns=column, **options)
 

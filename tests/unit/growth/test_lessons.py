@@ -19,11 +19,11 @@ from tests.support.growth.columns import MODELS, YOUNG, column_of, grow, host_st
 from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp
 
 
-def young(lesson: str, **column: Any) -> Run:
+def young(lesson: Any, **column: Any) -> Run:
     """A column in TRAINING beside a model with a blended seed, which has learned for an epoch."""
     torch.manual_seed(0)
-    script = [germinate(0), grow(1, lesson=lesson), advance(0), advance(1), advance(0)]
-    columns = Column(lambda scale: mlp(width=int(12 * scale)), **column)
+    script = [germinate(0), grow(1), advance(0), advance(1), advance(0)]
+    columns = Column(lambda scale: mlp(width=int(12 * scale)), lesson=lesson, **column)
     own = Run(mlp(), Script(script), ["3"], columns=columns).epochs(6)
     assert own.grower.stages["column 1"] is Stage.TRAINING
     assert own.grower.stages["3"] is Stage.HOLDING
@@ -86,10 +86,10 @@ def test_the_training_loss_is_measured_without_effect_where_a_column_needs_it() 
             self.asked += 1
             return super().loss(rows)
 
-    def make(lesson: str) -> Counting:
+    def make(lesson: Any) -> Counting:
         torch.manual_seed(0)
         make, shape = MODELS["gru"]
-        return Counting(make(1.0), Script([grow(lesson=lesson), advance()]), [], shape, columns=Column(make))
+        return Counting(make(1.0), Script([grow(), advance()]), [], shape, columns=Column(make, lesson=lesson))
 
     own, fixed = make("auto"), make("rest")
     for other in (own, fixed):
@@ -159,14 +159,14 @@ class Stateful(nn.Module):
 
 
 @pytest.mark.parametrize("lesson", ["own", "rest", "auto"])
-def test_whatever_a_model_carries_is_as_if_no_column_learned(lesson: str) -> None:
+def test_whatever_a_model_carries_is_as_if_no_column_learned(lesson: Any) -> None:
     def train(actions: list[Any]) -> Run:
         torch.manual_seed(0)
         model = Stateful()
         torch.manual_seed(0), random.seed(0), np.random.seed(0)  # noqa: NPY002
-        return Run(model, Script(actions), [], columns=Column(lambda s: Stateful(int(8 * s)))).epochs(4)
+        return Run(model, Script(actions), [], columns=Column(lambda s: Stateful(int(8 * s)), lesson=lesson)).epochs(4)
 
-    alone, own = train([]), train([grow(lesson=lesson), advance()])
+    alone, own = train([]), train([grow(), advance()])
     assert own.grower.stages["column 1"] is Stage.TRAINING
     assert own.losses == alone.losses
     assert own.model.calls == alone.model.calls
@@ -180,7 +180,7 @@ def test_whatever_a_model_carries_is_as_if_no_column_learned(lesson: str) -> Non
 def test_a_column_in_training_leaves_its_host_unchanged(name: str, lesson: str) -> None:
     """Bit for bit, including dropout's random numbers and BatchNorm's running statistics; the column's own move."""
     alone = run(name, []).epochs(4)
-    own = run(name, [grow(lesson=lesson), *YOUNG[1:]]).epochs(2)
+    own = run(name, YOUNG, lesson=lesson).epochs(2)
     before = {n: t.clone() for n, t in column_of(own).state_dict().items()}
     own.epochs(2)
     assert own.losses == alone.losses
@@ -255,7 +255,7 @@ def test_losses_whose_input_has_a_range_stay_finite_and_fall(name: str) -> None:
 
     torch.manual_seed(0)
     columns = Column(lambda s: nn.Sequential(*mlp(width=int(12 * s)), last()))
-    script = [grow(target=0), advance(), advance(), grow(1, lesson="own", target=0), advance(1), advance(1)]
+    script = [grow(target=0), advance(), advance(), grow(1, target=0), advance(1), advance(1)]
     own = LossRun(nn.Sequential(*mlp(), last()), Script(script), [], columns=columns).epochs(10)
     assert [s.name for s in own.grower.stages.values()] == ["HOLDING", "HOLDING"]
     assert all(np.isfinite(own.losses))
