@@ -6,16 +6,16 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite, log
+from math import isfinite, log, nan
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from actors.config import require
-from actors.errors import UserError
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.policy_advisor import PolicyAdvisor, find_policy
@@ -25,6 +25,9 @@ from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
+from actors.growth.training.metric import Metric
+from actors.growth.training.model_check import check_model
+from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
 from actors.sessions.session import Answer
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
@@ -32,7 +35,7 @@ from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules,
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.spaces import seed_spaces
-from actors.slots.stage import Stage
+from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
 
 logger = logging.getLogger(__name__)
@@ -63,27 +66,28 @@ class GrowthController:
         self,
         model: nn.Module,
         slots: Mapping[str, SlotSpec] | Sequence[str] = (),
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
         config: GrowthConfig | None = None,
         **settings: Any,
     ) -> None:
         """`slots` names the modules after which seeds can grow. Together with columns there can be 1 to 8 slots.
+        `optimizer` is what trains the model, or all optimizers that do, as a list.
         Settings are those of `GrowthConfig`, given as an object, as keywords, or as keywords that override an object.
         Raises `UserError`."""
         self.config = c = GrowthConfig(**settings) if config is None else replace(config, **settings)
         total = len(slots) + (0 if c.columns is None else c.columns.count)
         require(1 <= total <= 8, f"{total} slots were given, columns included: a model has 1 to 8")
         require(not isinstance(slots, str), f"slots is {slots!r}: give a list of names of modules")
-        if optimizer is None:
-            raise UserError("no optimizer was given: GrowthController(model, slots, optimizer, ...)")
         outer = model
         self.model, ddp, compiled = unwrap(model)
+        check_model(self.model, averaged=ddp is not None)
+        optimizers = optimizers_of(optimizer, self.model)
         self._ranks = Ranks(ddp)
         specs = slots if isinstance(slots, Mapping) else {name: SlotSpec() for name in slots}
         host_params = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.max_added_parameters = c.max_added_parameters or int(BUDGET_RATIO * host_params)
         require(self.max_added_parameters >= 1, "the model has no trainable parameters: give max_added_parameters")
-        self._seeds = SeedManager(self.model, specs, c.columns, optimizer, self._ranks, c.seed, compiled)
+        self._seeds = SeedManager(self.model, specs, c.columns, optimizers, self._ranks, c.seed, compiled)
         if compiled:
             self._seeds.examine_call(outer)
         spaces = seed_spaces(total, c.profile)
@@ -104,6 +108,8 @@ class GrowthController:
             self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
+        best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
+        self._metric = Metric(c.higher_is_better, best)
         self.epoch = 0
         self._rent = 0.0  # doublings, of the last epoch
         self._losses: list[float] = []
@@ -125,11 +131,13 @@ class GrowthController:
         """Return the number of parameters that have been added and are still there."""
         return self._growth.added_params()
 
-    def shadow(self, loss: Callable[[], Tensor]) -> None:
+    def shadow(self, loss: Callable[[], Tensor], scaler: GradScaler | None = None) -> None:
         """Train the seeds in TRAINING on the current minibatch, without touching the model.
 
-        Call it right before `optimizer.step()`, after any gradient clipping. `loss` computes the loss of the current
-        minibatch, scaled by `GradScaler.scale` where the main loss was. It is called only while a seed is in TRAINING.
+        Call it after the backward pass and before `optimizer.step()`. `loss` computes the loss of the current
+        minibatch. It is called only while a seed is in TRAINING. Gradient clipping and `GradScaler`, before or after
+        this call, do not see the gradients: they appear within the step. `scaler` is found where it is not given, and
+        the loss may carry its scale or not.
 
         The model runs a second time with these seeds switched on. Only their parameters receive gradients; the model's
         running statistics and all random number generators are restored afterwards.
@@ -138,23 +146,29 @@ class GrowthController:
         if not learners:
             return
         with self._seeds.shadow_pass(self._growth.blended(), learners):
-            self._seeds.accumulate_gradients(loss(), list(learners))
+            self._seeds.accumulate_gradients(loss(), list(learners), scaler)
 
     def step(
         self,
         loss: float | Tensor,
         accuracy: float | Tensor | None = None,
         train_loss: float | Tensor | None = None,
+        metric: float | Tensor | None = None,
     ) -> Decision:
         """Ask the policy for a decision and apply it. Call it once per epoch.
 
         `loss` and `accuracy` (0 to 1, None where there is none) are those of validation, `train_loss` is the mean
         loss of the minibatches since the last call, if you have it. A call before any training shows the policy the
-        untrained model.
+        untrained model. With `higher_is_better`, `metric` takes the place of accuracy; without it, where lower is
+        better, the loss does.
         """
-        value, share = float(loss), None if accuracy is None else float(accuracy)
-        require(share is None or not share > 1.0, f"accuracy is {share}: give a share between 0 and 1, not percent")
-        points = 100.0 * share if share is not None and isfinite(share) else None
+        value, scored = float(loss), self._metric.higher_is_better is not None
+        require(not scored or accuracy is None, "accuracy was given beside higher_is_better: give metric=... instead")
+        require(scored or metric is None, "metric was given: set higher_is_better when you create the controller")
+        given = metric if scored else accuracy
+        if scored and given is None and not self._metric.higher_is_better:
+            given = loss
+        points = self._metric.points(None if given is None else float(given))
         trained = float(train_loss) if train_loss is not None and isfinite(float(train_loss)) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.optimizer_steps:
@@ -216,7 +230,8 @@ class GrowthController:
                     if calibrate is not None:
                         with fresh_statistics(self.model):
                             calibrate()
-                    measured[subset] = EvalResult(100.0 * float(evaluate()), 0.0)
+                    points = self._metric.points(float(evaluate()))
+                    measured[subset] = EvalResult(nan if points is None else points, 0.0)
         except Exception as error:  # a failed measurement is unknown, and no reason to end a training run
             logger.warning("contributions could not be measured: %s", error)
             return {}
@@ -334,9 +349,15 @@ class GrowthController:
             "columns_gated": self._seeds.columns_gated,
             "steps_per_epoch": self._seeds.steps_per_epoch,
             "chance_loss": self._chance_loss,
+            "first_metric": self._metric.first,
             "session": self._advisor.exported if self._advisor is not None else b"",
             "report": self._report.state() if self._report is not None else {},
         }
+
+    def bare_state_dict(self) -> dict[str, Any]:
+        """Return `state_dict()` as if nothing had been grown yet."""
+        bare = pack_slots(self._seeds.names, [Slot() for _ in self._growth.slots])
+        return self.state_dict() | {"slots": bare, "order": [], "session": b"", "report": {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Rebuild the grown topology. Load the states of the model and the optimizer afterwards: they hold the values
@@ -352,7 +373,7 @@ class GrowthController:
         self._growth.last_op, self._growth.last_success = saved.last_op, saved.last_success
         self.epoch, self._chance_loss = saved.epoch, saved.chance_loss
         self._losses, self._accuracies = list(saved.losses), list(saved.accuracies)
-        self._train_losses = list(saved.train_losses)
+        self._train_losses, self._metric.first = list(saved.train_losses), saved.first_metric
         self._seeds.activate(self._growth.blended())
         if self._advisor is not None and saved.session:
             self._advisor.resume(saved.session)

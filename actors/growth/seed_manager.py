@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from actors.errors import UserError
 from actors.growth.columns.column import Column, column_family
 from actors.growth.columns.column_slots import ColumnSlots, column_slots_of
 from actors.growth.columns.column_start import ColumnStart
 from actors.growth.sites import ColumnSite, Site, StreamSite
 from actors.growth.slot_module import activated
 from actors.growth.slots import SlotSpec, StreamSlot, find_module
+from actors.growth.training.averages import averages_of
+from actors.growth.training.gradients import ShadowGradients
 from actors.growth.training.groups import SeedGroups
 from actors.growth.training.isolation import without_side_effects
+from actors.growth.training.memory_format import use_memory_format
 from actors.growth.training.ranks import Ranks
 from actors.growth.training.scores import ScoreRecorder
 from actors.rng import Purpose, stream
@@ -36,7 +41,7 @@ class SeedManager:
         model: nn.Module,
         specs: Mapping[str, SlotSpec],
         column: Column | None,
-        optimizer: Optimizer,
+        optimizers: Sequence[Optimizer],
         ranks: Ranks,
         run_seed: int,
         compiled: bool,
@@ -48,20 +53,30 @@ class SeedManager:
         self._model, self._ranks, self._run_seed, self._compiled = model, ranks, run_seed, compiled
         self.names = [site.name for site in self._sites]
         self.slot_modules = {s: site.slot_module(model) for s, site in enumerate(self._sites)}
-        self._groups = SeedGroups(optimizer)
+        self._groups = SeedGroups(optimizers)
+        self._gradients = ShadowGradients(model)
         self._followers: list[nn.Module] = []
         self._silent: set[int] = set()  # slots whose columns were reported to learn nothing
         self.germinations = 0
-        self._recorder = None if compiled else ScoreRecorder(host, optimizer)
+        self._recorder = None if compiled else ScoreRecorder(host, optimizers[-1])
         self._watch()
         if self._start is not None and ranks.size > 1:
-            optimizer.register_step_pre_hook(lambda *_: ranks.share_buffers(self._columns()))
+            optimizers[0].register_step_pre_hook(lambda *_: ranks.share_buffers(self._columns()))
 
     def _add_columns(self, column: Column, model: nn.Module) -> ColumnStart:
         find_module(find_module(model, column.model), column.output)
         scales = sorted({c.scale for c in column_family().columns if c is not None})
-        costs = {scale: column.count_params(scale, model) for scale in scales}
-        tried = min((scale for scale in scales if scale != 1.0), key=costs.__getitem__)
+        costs, refused = dict[float, int](), list[UserError]()
+        for scale in scales:
+            try:
+                costs[scale] = column.count_params(scale, model)
+            except UserError as error:  # such as half of a width that no number of heads divides any more
+                refused.append(error)
+        if len(refused) > 1 or not costs:
+            raise refused[0]
+        if refused:
+            logger.warning("%s; columns of that size are not offered", refused[0])
+        tried = min((scale for scale in costs if scale != 1.0), key=costs.__getitem__)
         start = ColumnStart(column, find_module(model, column.model), tried)
         self._sites += [ColumnSite(i, start, costs, model) for i in range(column.count)]
         return start
@@ -148,11 +163,15 @@ class SeedManager:
 
     def germinate(self, slot: int, blueprint: int, blend: int) -> None:
         """Create a seed, with the same parameters in every process. It has no effect until it is activated."""
+        for average in averages_of(self._model):
+            if not any(average is model for model in self._followers):
+                self.follow(average)
         rng = stream(self._run_seed, 0, Purpose.SEED_INIT, self.germinations)
         self.germinations += 1
         site = self._sites[slot]
         seed = site.build(blueprint, blend, rng)
         seed.train(self._model.training)
+        use_memory_format(seed, list(site.neighbours.values()))
         self.slot_modules[slot].seed = seed
         self._groups.add(slot, seed, site.neighbours, site.lr_scale)
         self._ranks.average_on_accumulate(self._groups.params(slot))
@@ -194,15 +213,14 @@ class SeedManager:
                 stack.enter_context(self._recorder.paused())
             yield
 
-    def accumulate_gradients(self, loss: Tensor, slots: list[int]) -> None:
-        """Add the gradients of `loss` to the parameters of the seeds of these slots only."""
+    def accumulate_gradients(self, loss: Tensor, slots: list[int], scaler: GradScaler | None) -> None:
+        """Add the gradients of `loss` to those that the seeds of these slots, and no others, have in the next step."""
         params = [p for s in slots for p in self._groups.params(s)]
-        found = torch.autograd.grad(loss, params, allow_unused=True)
+        found = self._gradients(loss, params, scaler)
         self._report_silence(slots, {id(p) for p, g in zip(params, found, strict=True) if g is not None})
         grads = [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
         self._ranks.average(grads)
-        for parameter, grad in zip(params, grads, strict=True):
-            parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+        self._groups.accumulate(params, grads, whole=self._ranks.size == 1)
 
     def _report_silence(self, slots: list[int], reached: set[int]) -> None:
         for s in slots:

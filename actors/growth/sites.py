@@ -20,7 +20,7 @@ class Site(Protocol):
     """One slot of a model and of the copies that follow it."""
 
     name: str
-    neighbours: list[nn.Parameter]  # whose settings in the optimizer a seed here copies
+    neighbours: dict[str, nn.Parameter]  # by name; whose settings in the optimizer a seed here copies
     lr_scale: float
 
     @property
@@ -45,7 +45,7 @@ class StreamSite:
         module = find_module(model, name)
         self.name, self.lr_scale = name, spec.lr_scale
         self._shape = infer_slot_shape(name, module, spec)
-        self.neighbours = list(module.parameters())
+        self.neighbours = dict(module.named_parameters())
         self._model = model
 
     @property
@@ -56,7 +56,7 @@ class StreamSite:
         return stream_slot_of(model, self.name, self.shape)
 
     def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
-        neighbour = next(iter(self.neighbours), next(self._model.parameters()))
+        neighbour = next(iter(self.neighbours.values()), next(self._model.parameters()))
         return SeedModule(self.shape, blueprint, blend, rng, neighbour.dtype, neighbour.device)
 
 
@@ -66,12 +66,14 @@ class ColumnSite:
     def __init__(self, index: int, start: ColumnStart, costs: dict[float, int], model: nn.Module) -> None:
         self.start, self._index, self._costs = start, index, costs
         self.name, self.lr_scale = f"column {index + 1}", start.column.lr_scale
-        self.neighbours = list(find_module(model, start.column.model).parameters())
+        self.neighbours = dict(find_module(model, start.column.model).named_parameters())
 
     @property
     def shape(self) -> SlotShape:
         gate = self.start.gated is not False
-        return column_slot(column_family(), lambda scale: self._costs[scale] + gate)
+        return column_slot(
+            column_family(), lambda scale: None if scale not in self._costs else self._costs[scale] + gate
+        )
 
     def slot_module(self, model: nn.Module) -> SlotModule:
         slot_module = column_slots_of(model, self.start.column)[self._index]

@@ -113,7 +113,7 @@ def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:
 
 
 class Run:
-    """A user's training loop: AdamW, minibatches of 32, validation on the training rows."""
+    """A user's training loop: minibatches of 32, validation on the training rows."""
 
     def __init__(
         self,
@@ -123,10 +123,11 @@ class Run:
         shape: tuple[int, ...] = (6,),
         shadow: bool = True,
         wrap: Callable[[nn.Module], nn.Module] = lambda m: m,
+        optimizer: Callable[[nn.Module], Any] = lambda m: torch.optim.AdamW(m.parameters(), lr=0.01),
         **options: Any,
     ) -> None:
         self.model, self.x_y, self._shadow = wrap(model), data(*shape), shadow
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        self.optimizer = optimizer(model)
         settings: dict[str, Any] = {"horizon_epochs": 20, "num_classes": 3, "policy": script} | options
         self.grower = GrowthController(self.model, slots, self.optimizer, **settings)
         self.losses: list[float] = []
