@@ -201,10 +201,13 @@ class GrowthController:
     def _finish_epoch(self) -> None:
         """Record gradients and contributions of the epoch that was just trained, and run the automatic stage edges."""
         blended, training = self._growth.blended(), self._growth.training()
+        waiting = self._seeds.waiting
         norms = self._ranks.broadcast(self._seeds.take_norms())
         if missing := training.keys() - norms.keys():
             names = ", ".join(self._seeds.names[s] for s in sorted(missing))
-            logger.warning("the seed at %s learns nothing: call shadow(...) before optimizer.step()", names)
+            what = "the optimizer that the controller was given takes no steps: make no other one"
+            what = what if waiting else "call shadow(...) before optimizer.step()"
+            logger.warning("the seed at %s learns nothing: %s", names, what)
         self._growth.record_gradients(norms, training)
         self._growth.record_scores(self._seeds.take_scores())
         every = self.config.evaluate_every

@@ -58,9 +58,32 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._strict, pl_module.strict_loading = pl_module.strict_loading, False  # seeds are loaded later
+        self._homeless, self._loading = False, pl_module.register_load_state_dict_pre_hook(self._look_for_seeds)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         pl_module.strict_loading = self._strict
+        self._loading.remove()
+
+    def _look_for_seeds(self, module: Any, parameters: Mapping[str, Any], *_: Any) -> None:
+        """Find out whether parameters of seeds are loaded that the module does not have."""
+        grown = {name for name in parameters if f".{CHILD}" in f".{name}"}
+        self._homeless = bool(grown and grown - module.state_dict().keys())
+
+    def _require_homes(self) -> None:
+        """Raise `UserError` if such parameters were loaded. Lightning tells callbacks nothing of such a checkpoint."""
+        require(
+            not self._homeless,
+            "the checkpoint has grown parameters, but not where they grew: leave out save_weights_only",
+        )
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._require_homes()
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        self._require_homes()
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        self._require_homes()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint
@@ -76,13 +99,9 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         assert self.grower is not None
         if self._restored is None:
             return
-        grown, parameters = self._restored.get("tamiyo"), self._restored["state_dict"]
-        require(
-            grown is not None or not any(f".{CHILD}" in f".{name}" for name in parameters),
-            "the checkpoint has grown parameters, but not where they grew: leave out save_weights_only",
-        )
+        grown = self._restored.get("tamiyo")
         self.grower.load_state_dict(grown if grown is not None else self.grower.bare_state_dict())
-        pl_module.load_state_dict(parameters, strict=self._strict)
+        pl_module.load_state_dict(self._restored["state_dict"], strict=self._strict)
         self._restored = None
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -105,6 +124,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
             self.grower.load_state_dict(self.grower.bare_state_dict())
         self.grower = GrowthController(trainer.model, self.slots, trainer.optimizers[0], **options)
         self._restore(pl_module)
+        self._require_homes()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._batch = (batch, batch_idx)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from actors.config import require
 from actors.errors import UserError
 from actors.growth.columns.column import Column, column_family
 from actors.growth.columns.column_slots import ColumnSlots, column_slots_of
@@ -53,6 +54,10 @@ class SeedManager:
         self._model, self._ranks, self._run_seed, self._compiled = model, ranks, run_seed, compiled
         self.names = [site.name for site in self._sites]
         self.slot_modules = {s: site.slot_module(model) for s, site in enumerate(self._sites)}
+        require(
+            all(slot_module.seed is None for slot_module in self.slot_modules.values()),
+            "another controller has grown this model: create the model again, and give its state to load_state_dict",
+        )
         self._groups = SeedGroups(optimizers)
         self._gradients = ShadowGradients(model)
         self._followers: list[nn.Module] = []
@@ -138,6 +143,11 @@ class SeedManager:
     def optimizer_steps(self) -> int:
         """Return the number of optimizer steps since the last `take_norms`."""
         return self._groups.steps
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether gradients of young seeds wait for an optimizer that takes no steps."""
+        return self._groups.waiting
 
     def blueprint_name(self, slot: int, blueprint: int) -> str:
         """Return the blueprint's name in that slot's family; "" for -1."""

@@ -69,6 +69,11 @@ class SeedGroups:
         """Return filled slots in the order of their parameter groups."""
         return list(self._parts)
 
+    @property
+    def waiting(self) -> bool:
+        """Return whether there are gradients, but no optimizer has taken a step since `take_norms`."""
+        return bool(self._pending) and not self.steps
+
     def params(self, slot: int) -> list[nn.Parameter]:
         return [p for part in self._parts[slot] for p in part.params]
 

@@ -38,4 +38,5 @@ class Metric:
         )
         self.first = value if self.first is None else self.first
         left = self.best - self.first
-        return min(max(100.0 * (value - self.first) / left, 0.0), 100.0) if left else 100.0
+        share = (value - self.first) / left if left else float(value == self.best)
+        return 100.0 * min(max(share, 0.0), 1.0)

@@ -272,3 +272,16 @@ def test_other_optimizers_are_refused_in_one_line(kind: str) -> None:
     with pytest.raises(UserError, match=message) as refusal:
         Run(mlp(), Script([]), [], optimizer=make, columns=COLUMN)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_loop_that_steps_another_optimizer_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+    own = Run(mlp(), Script(YOUNG), [], columns=COLUMN).epochs(2)
+    own.optimizer = SGD(own.model.parameters(), lr=0.1)
+    own.epochs(1)
+    assert "the optimizer that the controller was given takes no steps" in caplog.text
+
+
+def test_a_second_controller_of_a_grown_model_is_refused() -> None:
+    own = Run(mlp(), Script(YOUNG), [], columns=COLUMN).epochs(2)
+    with pytest.raises(UserError, match="another controller has grown this model"):
+        GrowthController(own.model, [], own.optimizer, columns=COLUMN, horizon_epochs=9, policy=Script([]))
