@@ -112,6 +112,20 @@ def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:
     return x, (x.flatten(1)[:, :3] + 0.3 * x.flatten(1)[:, 3:6]).argmax(-1)
 
 
+def no_decay(model: nn.Module) -> torch.optim.Optimizer:
+    """AdamW for an `mlp`: no decay of biases and norms, and a lower rate for the first layer."""
+    named = list(model.named_parameters())
+    first = [p for name, p in named if name == "0.weight"]
+    matrices = [p for name, p in named if p.dim() > 1 and name != "0.weight"]
+    vectors = [p for _, p in named if p.dim() < 2]
+    groups = [
+        {"params": first, "lr": 1e-4, "weight_decay": 0.1},
+        {"params": matrices, "weight_decay": 0.1},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=1e-2)
+
+
 class Run:
     """A user's training loop: minibatches of 32, validation on the training rows."""
 

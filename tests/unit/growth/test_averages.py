@@ -92,3 +92,20 @@ def test_a_plain_copy_is_left_alone() -> None:
     column = Column(lambda scale: ResNet(int(4 * scale)))
     Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(4)
     assert [n for n, _ in teacher.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+
+
+class ShadowEMA:
+    """As in torch_ema and diffusers: a list of averages, paired with the parameters that each update is given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow_params = [p.detach().clone() for p in model.parameters()]
+
+
+def test_an_average_of_a_list_of_parameters_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model = ResNet()
+    ema, other = ShadowEMA(model), ShadowEMA(Backbone())
+    column = Column(lambda scale: ResNet(int(4 * scale)))
+    Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(2)
+    assert len(ema.shadow_params) != len(other.shadow_params)
+    assert caplog.text.count("ShadowEMA averages a fixed list of parameters") == 1

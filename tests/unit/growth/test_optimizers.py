@@ -15,23 +15,9 @@ from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
 from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, YOUNG, host_state
-from tests.support.growth.growing import GROWN, WAIT, Run, Script, mlp, prune
+from tests.support.growth.growing import GROWN, WAIT, Run, Script, mlp, no_decay, prune
 
 COLUMN = Column(lambda scale: mlp(width=int(12 * scale)))
-
-
-def no_decay(model: nn.Module) -> Optimizer:
-    """AdamW as in most recipes: no decay for biases and norms, and a lower rate for the first layer."""
-    named = list(model.named_parameters())
-    first = [p for name, p in named if name == "0.weight"]
-    matrices = [p for name, p in named if p.dim() > 1 and name != "0.weight"]
-    vectors = [p for _, p in named if p.dim() < 2]
-    groups = [
-        {"params": first, "lr": 1e-4, "weight_decay": 0.1},
-        {"params": matrices, "weight_decay": 0.1},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return AdamW(groups, lr=1e-2)
 
 
 def settings(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[float, float]]:
