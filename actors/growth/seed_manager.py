@@ -21,7 +21,7 @@ from actors.growth.columns.column_start import ColumnStart
 from actors.growth.sites import ColumnSite, Site, StreamSite
 from actors.growth.slot_module import activated
 from actors.growth.slots import SlotSpec, StreamSlot, find_module
-from actors.growth.training.averages import averages_of
+from actors.growth.training.averages import Averages
 from actors.growth.training.gradients import ShadowGradients
 from actors.growth.training.groups import SeedGroups
 from actors.growth.training.isolation import without_side_effects
@@ -60,7 +60,7 @@ class SeedManager:
         )
         self._groups = SeedGroups(optimizers)
         self._gradients = ShadowGradients(model)
-        self._followers: list[nn.Module] = []
+        self._averages, self._followers = Averages(model), list[nn.Module]()
         self._silent: set[int] = set()  # slots whose columns were reported to learn nothing
         self.germinations = 0
         self._recorder = None if compiled else ScoreRecorder(host, optimizers[-1])
@@ -173,7 +173,7 @@ class SeedManager:
 
     def germinate(self, slot: int, blueprint: int, blend: int) -> None:
         """Create a seed, with the same parameters in every process. It has no effect until it is activated."""
-        for average in averages_of(self._model):
+        for average in self._averages.found():
             if not any(average is model for model in self._followers):
                 self.follow(average)
         rng = stream(self._run_seed, 0, Purpose.SEED_INIT, self.germinations)
@@ -251,7 +251,9 @@ class SeedManager:
 
     def _copy(self, slot: int, model: nn.Module) -> None:
         slot_module, seed = self._sites[slot].slot_module(model), self.slot_modules[slot].seed
-        slot_module.seed = copy.deepcopy(seed).to(slot_module.alpha.device) if seed is not None else None
+        slot_module.seed = (
+            copy.deepcopy(seed).to(slot_module.alpha.device).train(model.training) if seed is not None else None
+        )
 
     def _restructured(self) -> None:
         """Reset the compiler after a change of structure: a compiled model has a limited number of recompilations."""

@@ -1,12 +1,16 @@
-"""`averages_of`: averaged copies of a model, found among all live objects."""
+"""`Averages`: averaged copies of a model, found among all live objects."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import re
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+from weakref import WeakKeyDictionary
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from actors.growth.slot_module import CHILD
@@ -14,29 +18,54 @@ from actors.growth.slot_module import CHILD
 logger = logging.getLogger(__name__)
 
 
-def averages_of(model: nn.Module) -> list[nn.Module]:
-    """Return the copies of `model` that PyTorch's `AveragedModel`, or a class of another library that is named after
-    moving averages, holds as its `module`.
+class Averages:
+    """The copies of a model that PyTorch's `AveragedModel`, or a class of another library that is named after moving
+    averages, holds as its `module`. Their update pairs parameters by position, so that they must grow with the model.
 
-    Their update pairs parameters by position, so that they must grow as the model does.
+    A copy that was there when this one was made, did not equal the model then and has not changed since is of another
+    run.
     """
-    found, names = [], _names(model)
-    shapes = [p.shape for name, p in model.named_parameters() if name in names]
-    for holder in gc.get_objects():
-        kind = type(holder)
-        if not issubclass(kind, AveragedModel) and not re.search("EMA|Ema|MovingAverage", kind.__name__):
-            continue
-        copy, averages = getattr(holder, "module", None), getattr(holder, "shadow_params", None)
-        if type(copy) is type(model) and copy is not model and list(_names(copy)) == list(names):
-            found.append(copy)
-        elif isinstance(averages, list) and [getattr(each, "shape", None) for each in averages] == shapes:
-            logger.warning(
-                "%s averages a fixed list of parameters: go on to give it those that the model had at first, "
-                "or average a copy of the model and call follow(copy)",
-                kind.__name__,
-            )
-    return found
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        copies = (getattr(holder, "module", None) for holder in self._holders())
+        self._start = _values(model)
+        self._first = WeakKeyDictionary({copy: _values(copy) for copy in copies if self._is_copy(copy)})
+
+    def found(self) -> list[nn.Module]:
+        """Return the copies that there are now, and warn of averages that cannot grow."""
+        found, shapes = [], [p.shape for p in _parameters(self._model).values()]
+        for holder in self._holders():
+            copy, listed = getattr(holder, "module", None), getattr(holder, "shadow_params", None)
+            if self._is_copy(copy):
+                first = self._first.get(copy, self._start)
+                if torch.equal(first, self._start) or not torch.equal(first, _values(copy)):
+                    found.append(copy)
+            elif isinstance(listed, list) and [getattr(each, "shape", None) for each in listed] == shapes:
+                logger.warning(
+                    "%s averages a fixed list of parameters: go on to give it those that the model had at first, "
+                    "or average a copy of the model and call follow(copy)",
+                    type(holder).__name__,
+                )
+        return found
+
+    @staticmethod
+    def _holders() -> Iterator[Any]:
+        for o in gc.get_objects():
+            kind = type(o)
+            if issubclass(kind, AveragedModel) or re.search("EMA|Ema|MovingAverage", kind.__name__):
+                yield o
+
+    def _is_copy(self, copy: Any) -> TypeGuard[nn.Module]:
+        same = type(copy) is type(self._model) and copy is not self._model
+        return same and list(_parameters(copy)) == list(_parameters(self._model))
 
 
-def _names(model: nn.Module) -> dict[str, None]:
-    return {name: None for name, _ in model.named_parameters() if f".{CHILD}" not in f".{name}"}
+def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of a model without those of seeds."""
+    return {name: p for name, p in model.named_parameters() if f".{CHILD}" not in f".{name}"}
+
+
+def _values(model: nn.Module) -> Tensor:
+    """Return the sum of each parameter, by which a change is noticed."""
+    return torch.tensor([float(p.detach().float().sum()) for p in _parameters(model).values()])

@@ -94,6 +94,22 @@ def test_a_plain_copy_is_left_alone() -> None:
     assert [n for n, _ in teacher.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
 
 
+def test_the_average_of_another_run_is_left_alone() -> None:
+    """As of the run before, which is kept to be compared. One that was loaded anew is the model's own."""
+    torch.manual_seed(0)
+    column = Column(lambda scale: ResNet(int(4 * scale)))
+    first = HandEma(ResNet())
+    model = ResNet()
+    own = Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(4)
+    assert [n for n, _ in first.module.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+    fresh = ResNet()
+    ema = HandEma(fresh)
+    resumed = Run(fresh, Script([]), [], (1, 5, 5), columns=column)
+    resumed.grower.load_state_dict(own.grower.state_dict())
+    ema.module.load_state_dict(model.state_dict())
+    torch.testing.assert_close(ema.module(own.x_y[0]), model.eval()(own.x_y[0]))
+
+
 class ShadowEMA:
     """As in torch_ema and diffusers: a list of averages, paired with the parameters that each update is given."""
 
