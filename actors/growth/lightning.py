@@ -46,8 +46,10 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         shadow_loss: Callable[[Any, Any], Tensor] | None = None,
         **options: Any,
     ) -> None:
-        """`loss`, `accuracy` and `metric`, which takes the place of accuracy, name what validation logs."""
-        self.slots, self.loss, self.accuracy, self.metric = slots, loss, None if metric else accuracy, metric
+        """`loss`, `accuracy` and `metric` name what validation logs. With `higher_is_better`, it takes the place
+        of accuracy; without its name, where lower is better, the loss does."""
+        self.slots, self.loss, self.metric = slots, loss, metric
+        self.accuracy = accuracy if options.get("higher_is_better") is None else None
         self.shadow_loss, self.options = shadow_loss, options
         self.grower: GrowthController | None = None
         self._batch: tuple[Any, int] = (None, 0)

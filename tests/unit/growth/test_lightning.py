@@ -191,8 +191,9 @@ def test_lightning_clips_the_model_as_if_it_were_alone(clip: float, tmp_path: Pa
     assert seen[0][:9] == seen[1]
 
 
-def test_a_metric_takes_the_place_of_accuracy(tmp_path: Path) -> None:
-    options = COLUMNS | {"metric": "val_loss", "higher_is_better": False}
+@pytest.mark.parametrize("named", [{"metric": "val_loss"}, {}])
+def test_a_metric_takes_the_place_of_accuracy(named: dict[str, str], tmp_path: Path) -> None:
+    options = COLUMNS | named | {"higher_is_better": False}
     trainer, growth = trainer_of(options, [], tmp_path, max_epochs=3)
     trainer.fit(Module(), batches(), batches())
     first, *_, last = growth.grower.log
