@@ -117,7 +117,7 @@ def test_any_checkpoint_is_tested_as_it_was_saved(tmp_path: Path) -> None:
 
 
 def test_checkpoints_without_growth_are_read_and_incomplete_ones_refused(tmp_path: Path) -> None:
-    plain = pl.Trainer(max_epochs=1, logger=False, enable_progress_bar=False, accelerator="cpu", callbacks=[])
+    plain = pl.Trainer(max_epochs=1, default_root_dir=tmp_path, logger=False, accelerator="cpu")
     first = Module()
     plain.fit(first, batches(), batches())
     plain.save_checkpoint(tmp_path / "plain.ckpt")
@@ -125,7 +125,7 @@ def test_checkpoints_without_growth_are_read_and_incomplete_ones_refused(tmp_pat
     module = Module()
     trainer.fit(module, batches(), batches(), ckpt_path=str(tmp_path / "plain.ckpt"), weights_only=False)
     assert growth.grower.stages["column 1"] in (Stage.BLENDING, Stage.HOLDING)
-    alone = accuracy_of(pl.Trainer(logger=False, enable_progress_bar=False), first, tmp_path / "plain.ckpt")
+    alone = accuracy_of(pl.Trainer(default_root_dir=tmp_path, logger=False), first, tmp_path / "plain.ckpt")
     assert accuracy_of(trainer, module, tmp_path / "plain.ckpt") == alone
     assert growth.grower.added_parameters == 0
     other, _ = trainer_of(COLUMNS, JOINED, tmp_path / "other", max_epochs=5)
