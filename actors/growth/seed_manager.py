@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
@@ -20,8 +21,11 @@ from actors.growth.columns.column_slots import column_slots_of, replace_model
 from actors.growth.sites import ColumnSite, Site, StreamSite
 from actors.growth.slot_module import SlotModule
 from actors.growth.slots import SlotSpec, StreamSlot, find_module
+from actors.growth.training.averages import Averages
+from actors.growth.training.gradients import ShadowGradients
 from actors.growth.training.groups import SeedGroups
 from actors.growth.training.isolation import without_side_effects
+from actors.growth.training.memory_format import use_memory_format
 from actors.growth.training.ranks import Ranks
 from actors.growth.training.scores import ScoreRecorder
 from actors.rng import Purpose, stream
@@ -38,7 +42,7 @@ class SeedManager:
         model: nn.Module,
         specs: Mapping[str, SlotSpec],
         column: Column | None,
-        optimizer: Optimizer,
+        optimizers: Sequence[Optimizer],
         ranks: Ranks,
         run_seed: int,
         compiled: bool,
@@ -49,15 +53,19 @@ class SeedManager:
         self._column = column
         if column is not None:
             find_module(find_module(model, column.model), column.output)
-            scales = sorted({c.scale for c in column_family().columns if c is not None})
-            costs = {scale: column.count_params(scale, model) for scale in scales}
+            costs = self._costs(column, model)
             self._sites += [ColumnSite(i, column, costs, model) for i in range(column.count)]
         self._model, self._ranks, self._run_seed, self._compiled = model, ranks, run_seed, compiled
         self.names = [site.name for site in self._sites]
         self.slot_shapes: list[SlotShape] = [site.shape for site in self._sites]
         self.slot_modules = {s: site.slot_module(model) for s, site in enumerate(self._sites)}
-        self._groups = SeedGroups(optimizer)
-        self._followers: list[nn.Module] = []
+        require(
+            all(slot_module.seed is None for slot_module in self.slot_modules.values()),
+            "another controller has grown this model: create the model again, and give its state to load_state_dict",
+        )
+        self._groups = SeedGroups(optimizers)
+        self._gradients = ShadowGradients(model)
+        self._averages, self._followers = Averages(model), list[nn.Module]()
         self._alphas: Mapping[int, float] = {}  # of the seeds that are on
         self._tried: set[int] = set()  # slots whose columns were found to fit
         self._silent: set[int] = set()  # slots whose columns were reported to learn nothing
@@ -66,10 +74,26 @@ class SeedManager:
         self.adopted: int | None = None  # the slot of the column that has become the model
         self.germinations = 0
         self._steps = 0  # of the optimizer, in the last whole epoch
-        self._recorder = None if compiled else ScoreRecorder(self._host, optimizer)
+        self._recorder = None if compiled else ScoreRecorder(self._host, optimizers[-1])
         self._watch()
         if column is not None and ranks.size > 1:
-            optimizer.register_step_pre_hook(lambda *_: ranks.share_buffers(self._unknown_to_ddp()))
+            optimizers[0].register_step_pre_hook(lambda *_: ranks.share_buffers(self._unknown_to_ddp()))
+
+    @staticmethod
+    def _costs(column: Column, model: nn.Module) -> dict[float, int]:
+        """Return the parameters of columns, by their scale. Raises `UserError` if more than one cannot be made."""
+        scales = sorted({c.scale for c in column_family().columns if c is not None})
+        costs, refused = dict[float, int](), list[UserError]()
+        for scale in scales:
+            try:
+                costs[scale] = column.count_params(scale, model)
+            except UserError as error:  # such as half of a width that no number of heads divides any more
+                refused.append(error)
+        if len(refused) > 1 or not costs:
+            raise refused[0]
+        if refused:
+            logger.warning("%s; columns of that size are not offered", refused[0])
+        return costs
 
     def _watch(self) -> None:
         """Let the slots look at the model's forward passes. A compiled model is not looked at."""
@@ -100,6 +124,11 @@ class SeedManager:
         """Return the number of optimizer steps since the last `take_norms`."""
         return self._groups.steps
 
+    @property
+    def waiting(self) -> bool:
+        """Return whether gradients of young seeds wait for an optimizer that takes no steps."""
+        return self._groups.waiting
+
     def blueprint_name(self, slot: int, blueprint: int) -> str:
         """Return the blueprint's name in that slot's family; "" for -1."""
         return self._sites[slot].shape.family.name_of(blueprint) if blueprint >= 0 else ""
@@ -126,11 +155,13 @@ class SeedManager:
 
     def germinate(self, slot: int, blueprint: int, blend: int) -> None:
         """Create a seed, with the same parameters in every process. It has no effect until it is activated."""
+        self._follow_averages()
         rng = stream(self._run_seed, 0, Purpose.SEED_INIT, self.germinations)
         self.germinations += 1
         site = self._sites[slot]
         seed = site.build(blueprint, blend, rng)
         seed.train(self._model.training)
+        use_memory_format(seed, list(site.neighbours.values()))
         self.slot_modules[slot].seed = seed
         column = site.shape.family.columns[blueprint]
         self._scales[slot] = 1.0 if column is None else column.scale
@@ -159,6 +190,7 @@ class SeedManager:
         if slot in self.partial:
             logger.info("%s takes the model's place up to %s only", self.names[slot], self._column.output)
             return
+        self._follow_averages()
         try:
             for model in self._models():
                 replace_model(model, self._column, self._column_sites()[slot].index)
@@ -170,7 +202,8 @@ class SeedManager:
         for parameter in self._host:
             if id(parameter) not in alive:
                 parameter.requires_grad_(False).grad = None
-                self._groups.optimizer.state.pop(parameter, None)
+                for optimizer in self._groups.optimizers:
+                    optimizer.state.pop(parameter, None)
         self._ranks.leave_ddp([p for p in self._host if id(p) in alive])
         if self._recorder is not None:
             self._recorder.watch([p for p in self._model.parameters() if p.requires_grad])
@@ -208,7 +241,11 @@ class SeedManager:
             self._switch(self._model, before)
 
     def train_young(
-        self, loss: Callable[[], Tensor], blended: Mapping[int, float], learners: Mapping[int, float]
+        self,
+        loss: Callable[[], Tensor],
+        blended: Mapping[int, float],
+        learners: Mapping[int, float],
+        scaler: GradScaler | None = None,
     ) -> None:
         """Add the gradients of young seeds, whose strengths are `learners`. Nothing else changes. Seeds in the stream
         run together; each column runs with its own output, or with a mix, in the place of the model's."""
@@ -216,7 +253,7 @@ class SeedManager:
         in_stream = {s: strength for s, strength in learners.items() if s not in sites}
         if in_stream:
             with self._isolated(in_stream), self.activated({**blended, **in_stream}):
-                self._accumulate(loss(), list(in_stream))
+                self._accumulate(loss(), list(in_stream), scaler)
         for slot, strength in learners.items():
             if slot not in sites:
                 continue
@@ -227,7 +264,7 @@ class SeedManager:
                     self._first_time(slot, sites[slot].called),
                 ):
                     value = loss()
-                self._accumulate(value, [slot])
+                self._accumulate(value, [slot], scaler)
 
     @torch.no_grad()
     def host_loss(self, loss: Callable[[], Tensor]) -> Tensor:
@@ -278,18 +315,17 @@ class SeedManager:
         )
         self._tried.add(slot)
 
-    def _accumulate(self, loss: Tensor, slots: list[int]) -> None:
-        """Add the gradients of `loss` to the parameters of the seeds of these slots only."""
+    def _accumulate(self, loss: Tensor, slots: list[int], scaler: GradScaler | None) -> None:
+        """Add the gradients of `loss` to those that the seeds of these slots, and no others, have in the next step."""
         params = [p for s in slots for p in self._groups.params(s)]
-        found: Iterable[Tensor | None] = [None] * len(params)
         if loss.requires_grad:
-            found = torch.autograd.grad(loss, params, allow_unused=True)
-        pairs = list(zip(params, found, strict=True))
-        self._report_silence(slots, {id(p) for p, g in pairs if g is not None})
-        grads = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+            found = self._gradients(loss, params, scaler)
+        else:
+            found = [None] * len(params)
+        self._report_silence(slots, {id(p) for p, g in zip(params, found, strict=True) if g is not None})
+        grads = [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
         self._ranks.average(grads)
-        for parameter, grad in zip(params, grads, strict=True):
-            parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+        self._groups.accumulate(params, grads, whole=self._ranks.size == 1)
 
     def _report_silence(self, slots: list[int], reached: set[int]) -> None:
         for s in slots:
@@ -308,19 +344,28 @@ class SeedManager:
 
     def follow(self, model: nn.Module) -> None:
         """Give `model`, a copy of the grown model, the same seeds from now on. Raises `UserError` if it is no copy."""
-        shapes = [[p.shape for p in each.parameters()] for each in (model, self._model)]
         require(
-            self.adopted is None or shapes[0] == shapes[1],
+            self.adopted is None or _shapes(model) == _shapes(self._model),
             "a column has replaced the model, and this copy is one of the old: copy the model again",
         )
         self._followers.append(model)
-        for slot in self.slot_modules:
-            self._copy(slot, model)
+        for slot, slot_module in self.slot_modules.items():
+            present = self._slot_module(slot, model)
+            if present is not None and _shapes(present.seed) != _shapes(slot_module.seed):  # else it is an average too
+                self._copy(slot, model)
+
+    def _follow_averages(self) -> None:
+        for average in self._averages.found():
+            followed = any(average is model for model in self._followers)
+            if not followed and (self.adopted is None or _shapes(average) == _shapes(self._model)):
+                self.follow(average)
 
     def _copy(self, slot: int, model: nn.Module) -> None:
         slot_module, seed = self._slot_module(slot, model), self.slot_modules[slot].seed
         if slot_module is not None:
-            slot_module.seed = copy.deepcopy(seed).to(slot_module.alpha.device) if seed is not None else None
+            slot_module.seed = (
+                copy.deepcopy(seed).to(slot_module.alpha.device).train(model.training) if seed is not None else None
+            )
 
     def _models(self) -> tuple[nn.Module, ...]:
         return self._model, *self._followers
@@ -335,3 +380,7 @@ class SeedManager:
         """Reset the compiler after a change of structure: a compiled model has a limited number of recompilations."""
         if self._compiled:
             torch.compiler.reset()
+
+
+def _shapes(module: nn.Module | None) -> list[torch.Size]:
+    return [] if module is None else [p.shape for p in module.parameters()]

@@ -19,7 +19,7 @@ class Site(Protocol):
     """One slot of a model and of the copies that follow it."""
 
     name: str
-    neighbours: list[nn.Parameter]  # whose settings in the optimizer a seed here copies
+    neighbours: dict[str, nn.Parameter]  # by name; whose settings in the optimizer a seed here copies
     lr_scale: float
 
     @property
@@ -44,7 +44,7 @@ class StreamSite:
         module = find_module(model, name)
         self.name, self.lr_scale = name, spec.lr_scale
         self._shape = infer_slot_shape(name, module, spec)
-        self.neighbours = list(module.parameters())
+        self.neighbours = dict(module.named_parameters())
         self._model = model
 
     @property
@@ -55,7 +55,7 @@ class StreamSite:
         return stream_slot_of(model, self.name, self.shape)
 
     def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
-        neighbour = next(iter(self.neighbours), next(self._model.parameters()))
+        neighbour = next(iter(self.neighbours.values()), next(self._model.parameters()))
         return SeedModule(self.shape, blueprint, blend, rng, neighbour.dtype, neighbour.device)
 
 
@@ -63,12 +63,12 @@ class ColumnSite:
     """A slot for a column."""
 
     def __init__(self, index: int, column: Column, costs: dict[float, int], model: nn.Module) -> None:
-        """`costs` are the parameters of columns, by their scale."""
+        """`costs` are the parameters of columns that can be made, by their scale."""
         self.column, self.index = column, index
         self.name, self.lr_scale = f"column {index + 1}", column.lr_scale
         self.called = find_module(model, column.model)
-        self.neighbours = list(self.called.parameters())
-        self._shape = column_slot(column_family(), costs.__getitem__)
+        self.neighbours = dict(self.called.named_parameters())
+        self._shape = column_slot(column_family(), costs.get)
 
     @property
     def shape(self) -> SlotShape:

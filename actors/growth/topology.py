@@ -36,6 +36,7 @@ class SavedGrowth:
     steps_per_epoch: int
     chance_loss: float | None
     session: bytes
+    first_metric: float | None = None  # the first value of a metric other than accuracy
     report: dict[str, Any] = field(default_factory=dict)  # of a run that is reported, checked by the report
 
 
@@ -53,7 +54,7 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
         state.get("format") == FORMAT, f"this state has format {state.get('format')!r}: this version reads {FORMAT}"
     )
     kinds = get_type_hints(SavedGrowth)
-    for name in kinds.keys() - {"report"}:  # which older states do not have
+    for name in kinds.keys() - {"first_metric", "report"}:  # which older states do not have
         require(name in state, f"this state lacks {name}: it is damaged")
     packed = _typed(dict[str, Any], state["slots"], "slots")
     require(

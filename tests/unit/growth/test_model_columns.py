@@ -121,17 +121,6 @@ def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None
     assert own.grower.stages["column 1"] is Stage.DORMANT
 
 
-def test_a_column_takes_the_settings_of_the_largest_group() -> None:
-    model = mlp()
-    small, large = [p for p in model.parameters() if p.dim() == 1], [p for p in model.parameters() if p.dim() == 2]
-    own = Run(model, Script([grow()]), [], columns=Column(lambda s: mlp(width=int(12 * s))))
-    own.optimizer.param_groups.clear()
-    own.optimizer.add_param_group({"params": small, "weight_decay": 0.0})
-    own.optimizer.add_param_group({"params": large, "weight_decay": 0.3})
-    own.epochs(1)
-    assert own.optimizer.param_groups[2]["weight_decay"] == 0.3
-
-
 def test_building_a_column_leaves_the_users_random_numbers_alone() -> None:
     def factory(scale: float) -> nn.Module:
         random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002

@@ -187,7 +187,30 @@ def test_a_part_of_a_model_is_replaced_only_as_far_as_the_column_learned(scaled:
         assert own.model.scale.item() != 1.5
 
 
-def test_averaged_copies_become_the_column_too() -> None:
+@pytest.mark.parametrize("start", [0, 2, 3])
+def test_averages_become_the_column_too(start: int) -> None:
+    """Whether or not they began before it germinated; PyTorch's are found."""
+    make, shape = MODELS["gru"]
+    torch.manual_seed(0)
+    model = make(1.0)
+    own = Run(model, Script(JOIN), [], shape, columns=Column(make)).epochs(start)
+    ema = AveragedModel(model)
+    for epoch in range(start, 6):
+        own.train()
+        ema.update_parameters(model)
+        own.grower.step(*own.validate())
+        if epoch < 3:
+            names = [n.removeprefix("module.") for n, _ in ema.named_parameters()]
+            assert names == [n for n, _ in model.named_parameters()]
+    wide = make(2.0)
+    wide.load_state_dict(ema.module.state_dict())
+    x = own.x_y[0]
+    assert torch.equal(wide(x), ema(x))
+    assert (ema(x) - model(x)).abs().max() < 1
+    assert ema.n_averaged == 6 - start
+
+
+def test_followers_become_the_column_too() -> None:
     make, shape = MODELS["resnet"]
     torch.manual_seed(0)
     model = make(1.0)
