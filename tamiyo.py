@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from actors.growth.controller import GrowthController
     from actors.growth.decision import Decision
     from actors.growth.lightning import GrowthCallback
+    from actors.growth.saving import load_grown, save_grown
     from actors.growth.slots import SlotSpec
     from actors.layers.layer_norm import Units
     from actors.policy.network import FactoredRecurrentActorCritic
@@ -92,6 +93,7 @@ __all__ = [
     "UserError",
     "blueprint_index",
     "draw_splits",
+    "load_grown",
     "load_policy",
     "make_batch",
     "make_env",
@@ -99,6 +101,7 @@ __all__ = [
     "make_optimizer",
     "register_blueprint",
     "register_with_rllib",
+    "save_grown",
     "serve_env",
     "train",
 ]
@@ -117,6 +120,7 @@ _NAMES = {
     "actors.growth.controller": "GrowthController",
     "actors.growth.decision": "Decision",
     "actors.growth.lightning": "GrowthCallback",
+    "actors.growth.saving": "load_grown save_grown",
     "actors.growth.slots": "SlotSpec",
     "actors.layers.layer_norm": "Units",
     "actors.policy.network": "FactoredRecurrentActorCritic",

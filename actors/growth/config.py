@@ -36,13 +36,21 @@ class GrowthConfig:
     evaluate: Callable[[], float] | None = None
     """Returns the validation accuracy, 0 to 1, of the model in its current state. It is called once per combination
     of seeds, so that the policy knows what each seed contributes. Without it, contributions are unknown."""
+    higher_is_better: bool | None = None
+    """For a metric other than accuracy: whether a higher value is better. `step` then takes `metric=` and `evaluate`
+    returns it. A point is a percent of the distance between the metric's first value and `best_metric`. None means that
+    accuracy is given, or nothing. With False, the loss is the metric where none is given."""
+    best_metric: float | None = None
+    """Best possible value of that metric. None means 1 where higher is better and 0 where lower is."""
     calibrate: Callable[[], object] | None = None
     """A few forward passes in training mode. Models with BatchNorm need it beside `evaluate`."""
     evaluate_every: int = 1
     """Epochs between two measurements of contributions."""
     max_added_parameters: int | None = None
-    """Upper limit of what can be added at any time. None means fifteen times the model's own trainable parameters,
-    which is four doublings."""
+    """Most parameters that seeds which joined may add to the model. None means 16 times the model's own, frozen ones
+    included: a column of four times the width has that many."""
+    max_isolated_parameters: int | None = None
+    """Most parameters of seeds that have not joined the model. None means 1.5 times `max_added_parameters`."""
     gates: Literal["permissive", "strict"] = "permissive"
     """Conditions that a seed must meet before it may advance or be fossilized."""
     embargo_epochs: int = 2
@@ -84,5 +92,8 @@ class GrowthConfig:
             "report needs sampled actions, which are those that policies learn from: leave out deterministic",
         )
         require(not (self.report and self.dry_run), "dry_run applies nothing that could be reported: leave out report")
-        limit = self.max_added_parameters
-        require(limit is None or limit >= 1, f"max_added_parameters is {limit}: with less than 1 nothing can grow")
+        best = self.best_metric
+        require(best is None or self.higher_is_better is not None, "best_metric was given: set higher_is_better too")
+        for name in ("max_added_parameters", "max_isolated_parameters"):
+            limit = getattr(self, name)
+            require(limit is None or limit >= 1, f"{name} is {limit}: with less than 1 nothing can grow")

@@ -6,16 +6,17 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite, log
+from math import isfinite, log, nan
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from actors.config import require
-from actors.errors import UserError
+from actors.growth.columns.budget import report_forbidden_columns
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.policy_advisor import PolicyAdvisor, find_policy
@@ -25,14 +26,19 @@ from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
+from actors.growth.training.lessons import Lessons
+from actors.growth.training.metric import Metric
+from actors.growth.training.model_check import check_model
+from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
 from actors.sessions.session import Answer
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
+from actors.slots.slot_shape import SlotKind
 from actors.slots.spaces import seed_spaces
-from actors.slots.stage import Stage
+from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
 
 logger = logging.getLogger(__name__)
@@ -63,47 +69,47 @@ class GrowthController:
         self,
         model: nn.Module,
         slots: Mapping[str, SlotSpec] | Sequence[str] = (),
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
         config: GrowthConfig | None = None,
         **settings: Any,
     ) -> None:
         """`slots` names the modules after which seeds can grow. Together with columns there can be 1 to 8 slots.
+        `optimizer` is what trains the model, or all optimizers that do, as a list.
         Settings are those of `GrowthConfig`, given as an object, as keywords, or as keywords that override an object.
         Raises `UserError`."""
         self.config = c = GrowthConfig(**settings) if config is None else replace(config, **settings)
         total = len(slots) + (0 if c.columns is None else c.columns.count)
         require(1 <= total <= 8, f"{total} slots were given, columns included: a model has 1 to 8")
         require(not isinstance(slots, str), f"slots is {slots!r}: give a list of names of modules")
-        if optimizer is None:
-            raise UserError("no optimizer was given: GrowthController(model, slots, optimizer, ...)")
-        outer = model
         self.model, ddp, compiled = unwrap(model)
+        check_model(self.model, averaged=ddp is not None)
+        optimizers = optimizers_of(optimizer, self.model)
         self._ranks = Ranks(ddp)
         specs = slots if isinstance(slots, Mapping) else {name: SlotSpec() for name in slots}
-        host_params = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        host_params = sum(p.numel() for p in self.model.parameters())
+        require(host_params > 0, "the model has no parameters: there is nothing to grow")
         self.max_added_parameters = c.max_added_parameters or int(BUDGET_RATIO * host_params)
-        require(self.max_added_parameters >= 1, "the model has no trainable parameters: give max_added_parameters")
-        self._seeds = SeedManager(self.model, specs, c.columns, optimizer, self._ranks, c.seed, compiled)
-        if compiled:
-            self._seeds.examine_call(outer)
+        isolated = c.max_isolated_parameters or int(ISOLATED_RATIO / BUDGET_RATIO * self.max_added_parameters)
+        self._seeds = SeedManager(self.model, specs, c.columns, optimizers, self._ranks, c.seed, compiled)
         spaces = seed_spaces(total, c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        isolated = ISOLATED_RATIO / BUDGET_RATIO * self.max_added_parameters
-        rules = GrowthRules(
-            self.max_added_parameters, isolated, gates, c.embargo_epochs, c.profile, c.points_per_doubling
-        )
+        price, lesson = c.points_per_doubling, "auto" if c.columns is None else c.columns.lesson
+        rules = GrowthRules(self.max_added_parameters, isolated, gates, c.embargo_epochs, c.profile, price, lesson)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
+        report_forbidden_columns(self._seeds.slot_shapes, min(self.max_added_parameters, isolated))
+        self._lessons = Lessons(self._growth, self._seeds.names)
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None
         if self._ranks.first:
             opener = find_policy(c.policy, c.timeout_s, c.columns is not None)
             if c.report:
-                price = c.points_per_doubling
                 self._report = open_report(c.report, opener, spaces, price, c.horizon_epochs, c.seed)
             greedy = not c.report if c.deterministic is None else c.deterministic
             self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
+        best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
+        self._metric = Metric(c.higher_is_better, best)
         self.epoch = 0
         self._rent = 0.0  # doublings, of the last epoch
         self._losses: list[float] = []
@@ -125,44 +131,53 @@ class GrowthController:
         """Return the number of parameters that have been added and are still there."""
         return self._growth.added_params()
 
-    def shadow(self, loss: Callable[[], Tensor]) -> None:
+    def shadow(self, loss: Callable[[], Tensor], scaler: GradScaler | None = None) -> None:
         """Train the seeds in TRAINING on the current minibatch, without touching the model.
 
-        Call it right before `optimizer.step()`, after any gradient clipping. `loss` computes the loss of the current
-        minibatch, scaled by `GradScaler.scale` where the main loss was. It is called only while a seed is in TRAINING.
+        Call it after the backward pass and before `optimizer.step()`. `loss` computes the loss of the current
+        minibatch. It is called only while a seed is in TRAINING. Gradient clipping and `GradScaler`, before or after
+        this call, do not see the gradients: they appear within the step. `scaler` is found where it is not given, and
+        the loss may carry its scale or not.
 
-        The model runs a second time with these seeds switched on. Only their parameters receive gradients; the model's
-        running statistics and all random number generators are restored afterwards.
+        A column's own output, or its mix with the model's, takes the place of the model's output there; seeds in the
+        stream are switched on. Only their parameters receive gradients; whatever the model keeps and all random number
+        generators are restored afterwards.
         """
-        learners = {} if self.config.dry_run else self._growth.training()
+        learners = {} if self.config.dry_run else self._growth.learning()
         if not learners:
             return
-        with self._seeds.shadow_pass(self._growth.blended(), learners):
-            self._seeds.accumulate_gradients(loss(), list(learners))
+        self._seeds.train_young(loss, self._growth.blended(), learners, scaler)
+        self._lessons.measure(lambda: self._seeds.host_loss(loss), self._seeds.steps_per_epoch)
 
     def step(
         self,
         loss: float | Tensor,
         accuracy: float | Tensor | None = None,
         train_loss: float | Tensor | None = None,
+        metric: float | Tensor | None = None,
     ) -> Decision:
         """Ask the policy for a decision and apply it. Call it once per epoch.
 
         `loss` and `accuracy` (0 to 1, None where there is none) are those of validation, `train_loss` is the mean
-        loss of the minibatches since the last call, if you have it. A call before any training shows the policy the
-        untrained model.
+        loss of the minibatches since the last call; without it, `shadow` measures a few while a column needs it. A call
+        before any training shows the policy the untrained model. With `higher_is_better`, `metric` takes the place of
+        accuracy; without it, where lower is better, the loss does.
         """
-        value, share = float(loss), None if accuracy is None else float(accuracy)
-        require(share is None or not share > 1.0, f"accuracy is {share}: give a share between 0 and 1, not percent")
-        points = 100.0 * share if share is not None and isfinite(share) else None
-        trained = float(train_loss) if train_loss is not None and isfinite(float(train_loss)) else None
+        value, scored = float(loss), self._metric.higher_is_better is not None
+        require(not scored or accuracy is None, "accuracy was given beside higher_is_better: give metric=... instead")
+        require(scored or metric is None, "metric was given: set higher_is_better when you create the controller")
+        given = metric if scored else accuracy
+        if scored and given is None and not self._metric.higher_is_better:
+            given = loss
+        points = self._metric.points(None if given is None else float(given))
+        trained = self._lessons.train_loss() if train_loss is None else float(train_loss)
+        trained = trained if trained is not None and isfinite(trained) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.optimizer_steps:
             self._finish_epoch()
         self._losses.append(value)
         self._accuracies.append(points)
         self._train_losses.append(trained)
-        self._settle_columns()
         if self._report is not None:
             self._report.measured(points, self._rent)
         asked, reason, answer = self._ranks.broadcast(self._ask())
@@ -174,23 +189,23 @@ class GrowthController:
         slots = self._growth.slots  # of which the action may clear one
         measured = [slot.contribution for slot in slots], [slot.gradient_health for slot in slots]
         self._apply(action, asked=action is asked or answer is None)
+        self._lessons.choose(self.epoch, trained, value)
         decision = self._decision(action, asked, reason, answer, *measured)
         self._log.append(decision)
         return decision
 
-    def _settle_columns(self) -> None:
-        """Decide how columns start. A model that was not seen running gets columns with a gate, which always fits."""
-        if self.config.columns is not None and self._seeds.columns_gated is None:
-            self._seeds.columns_gated = True
-        self._growth.set_slot_shapes(self._seeds.slot_shapes)
-
     def _finish_epoch(self) -> None:
         """Record gradients and contributions of the epoch that was just trained, and run the automatic stage edges."""
         blended, training = self._growth.blended(), self._growth.training()
+        if self._seeds.adopted is not None:
+            blended.pop(self._seeds.adopted, None)  # without it there is no model
+        waiting = self._seeds.waiting
         norms = self._ranks.broadcast(self._seeds.take_norms())
         if missing := training.keys() - norms.keys():
             names = ", ".join(self._seeds.names[s] for s in sorted(missing))
-            logger.warning("the seed at %s learns nothing: call shadow(...) before optimizer.step()", names)
+            what = "the optimizer that the controller was given takes no steps: make no other one"
+            what = what if waiting else "call shadow(...) before optimizer.step()"
+            logger.warning("the seed at %s learns nothing: %s", names, what)
         self._growth.record_gradients(norms, training)
         self._growth.record_scores(self._seeds.take_scores())
         every = self.config.evaluate_every
@@ -211,12 +226,13 @@ class GrowthController:
         alphas, measured = {**blended, **training}, {}
         try:
             for subset in subsets_to_evaluate(blended, training):
-                on = {s: alphas[s] for s in subset}
+                on = {s: alpha for s, alpha in alphas.items() if s in subset}
                 with torch.no_grad(), without_side_effects(self.model), self._seeds.activated(on):
                     if calibrate is not None:
                         with fresh_statistics(self.model):
                             calibrate()
-                    measured[subset] = EvalResult(100.0 * float(evaluate()), 0.0)
+                    points = self._metric.points(float(evaluate()))
+                    measured[subset] = EvalResult(nan if points is None else points, 0.0)
         except Exception as error:  # a failed measurement is unknown, and no reason to end a training run
             logger.warning("contributions could not be measured: %s", error)
             return {}
@@ -268,7 +284,13 @@ class GrowthController:
         self._seeds.clear(self._growth.apply(action, asked))
         if action.op is Op.GERMINATE:
             self._seeds.germinate(action.slot, action.blueprint, action.blend)
+        if action.op is Op.FOSSILIZE and self._replaces(action.slot):
+            self._seeds.adopt(action.slot)
         self._seeds.activate(self._growth.blended())
+
+    def _replaces(self, s: int) -> bool:
+        slot, kind = self._growth.slots[s], self._growth.slot_shapes[s].kind
+        return kind is SlotKind.COLUMN and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
 
     def _decision(
         self,
@@ -310,10 +332,10 @@ class GrowthController:
         self._seeds.activate(self._growth.blended())
 
     def export(self) -> nn.Module:
-        """Return a copy of the grown model that loads and runs without Tamiyo; see `exported_model`."""
+        """Return a copy of the grown model that needs PyTorch and the model's own classes; see `exported_model`."""
         from actors.growth.export import exported_model
 
-        return exported_model(self.model, self._seeds.slot_modules, self.config.columns)
+        return exported_model(self.model, self._seeds.slot_modules, self.config.columns, self._seeds.scales())
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that `load_state_dict` needs, as plain types.
@@ -331,28 +353,40 @@ class GrowthController:
             "losses": list(self._losses),
             "accuracies": list(self._accuracies),
             "train_losses": list(self._train_losses),
-            "columns_gated": self._seeds.columns_gated,
+            "adopted": "" if self._seeds.adopted is None else self._seeds.names[self._seeds.adopted],
+            "partial": [self._seeds.names[s] for s in sorted(self._seeds.partial)],
             "steps_per_epoch": self._seeds.steps_per_epoch,
             "chance_loss": self._chance_loss,
+            "first_metric": self._metric.first,
             "session": self._advisor.exported if self._advisor is not None else b"",
             "report": self._report.state() if self._report is not None else {},
         }
 
+    def bare_state_dict(self) -> dict[str, Any]:
+        """Return `state_dict()` as if nothing had been grown yet."""
+        bare = pack_slots(self._seeds.names, [Slot() for _ in self._growth.slots])
+        return self.state_dict() | {"slots": bare, "order": [], "session": b"", "report": {}}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Rebuild the grown topology. Load the states of the model and the optimizer afterwards: they hold the values
         of the parameters. Raises `UserError` before anything is changed."""
+        require(
+            self._seeds.adopted is None,
+            f"{self._seeds.names[self._seeds.adopted or 0]} has replaced the model: load states into a new one",
+        )
         saved = read_growth(state, self._seeds.names, self._seeds.slot_shapes)
         self._seeds.clear(self._growth.filled())
-        self._seeds.columns_gated, self._seeds.steps_per_epoch = saved.columns_gated, saved.steps_per_epoch
-        self._growth.set_slot_shapes(self._seeds.slot_shapes)
+        self._seeds.steps_per_epoch = saved.steps_per_epoch
         self._growth.lifecycle.slots[:] = saved.slots
         for s in saved.order:
             self._seeds.germinate(s, saved.slots[s].blueprint, saved.slots[s].blend)
-        self._seeds.germinations = saved.germinations
+        self._seeds.germinations, self._seeds.partial = saved.germinations, set(saved.partial)
+        if saved.adopted is not None:
+            self._seeds.adopt(saved.adopted)
         self._growth.last_op, self._growth.last_success = saved.last_op, saved.last_success
         self.epoch, self._chance_loss = saved.epoch, saved.chance_loss
         self._losses, self._accuracies = list(saved.losses), list(saved.accuracies)
-        self._train_losses = list(saved.train_losses)
+        self._train_losses, self._metric.first = list(saved.train_losses), saved.first_metric
         self._seeds.activate(self._growth.blended())
         if self._advisor is not None and saved.session:
             self._advisor.resume(saved.session)

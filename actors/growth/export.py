@@ -1,58 +1,80 @@
-"""Export of a grown model: each active seed becomes a graph of PyTorch operations that loads without Tamiyo."""
+"""Export of a grown model, as a module that needs the user's own classes and PyTorch alone."""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule
+from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.graph import CodeGen
 
 from actors.blueprints.family import FAMILIES
-from actors.growth.columns import grown_model
 from actors.growth.columns.column import Column
-from actors.growth.columns.column_slots import CHILDREN, ColumnSlots
-from actors.growth.columns.grown_model import GrownColumn
+from actors.growth.columns.column_slots import CHILDREN, ColumnSlots, column_slots_of
+from actors.growth.columns.grown_model import ARITHMETIC, GrownModel, GrownSeed, Kept
 from actors.growth.slot_module import CHILD, SlotModule
 from actors.growth.slots import StreamSlot
 
-ROWS, SPACE = 3, 16  # size of the example input for tracing; the traced graph is independent of both
+ROWS, SPACE = 3, 16  # size of the example input for tracing; the traced operations are independent of both
+GROWN = "grown"
+"""Attribute of an exported module that says, in plain types, how it is built from the user's factory."""
 
 
-def exported_model(model: nn.Module, slot_modules: Mapping[int, SlotModule], column: Column | None) -> nn.Module:
-    """Return a copy of `model` that computes the same function and needs nothing from this package.
+def exported_model(
+    model: nn.Module, slot_modules: Mapping[int, SlotModule], column: Column | None, scales: list[float]
+) -> nn.Module:
+    """Return a copy of `model` that computes the same function and needs `grown_model.py` alone.
 
-    A module with an active seed becomes `nn.Sequential(host=module, seed=graph)`, where the graph is a
-    `torch.fx.GraphModule` with the seed's parameters, still trainable. The model that columns were added to becomes a
-    `GrownModel(host, columns)`, which carries its own source. Inactive seeds are left out. The mode, training or
-    evaluation, is the model's.
+    A module with an active seed becomes `nn.Sequential(host=module, seed=GrownSeed)`. The model that columns are mixed
+    with becomes a `GrownModel`, or remains what it is where no column is on. Inactive seeds are left out. The mode,
+    training or evaluation, is the model's. `scales` are those of the model and of the columns that are on.
     """
     on = [slot_module for slot_module in slot_modules.values() if slot_module.on]
-    graphs = {slot_module.name: seed_graph(slot_module) for slot_module in on if isinstance(slot_module, StreamSlot)}
-    columns = [_portable_column(slot) for slot in on if isinstance(slot.seed, GrownColumn)]
-    plain = copy.deepcopy(model)
+    seeds = {slot_module.name: exported_seed(slot_module) for slot_module in on if isinstance(slot_module, StreamSlot)}
+    slots = column_slots_of(model, column) if column is not None else None
+    mixed = [slots.slot(i) for i in slots.order] if slots is not None else []
+    columns = [_plain(slot.seed) for slot in mixed]
+    plain = _plain(model)
+    at = "" if column is None else column.model
+    grown: dict[str, Any] = {"scale": scales[0], "output": "", "columns": scales[1:], "seeds": {}}
+    for name in sorted(seeds, key=lambda n: n.count("."), reverse=True):  # nested modules first
+        host, seed = plain.get_submodule(name), seeds[name]
+        pair = nn.Sequential(OrderedDict(host=host, seed=seed))
+        pair.training = host.training
+        plain = _replaced(plain, name, pair)
+        grown["seeds"][name] = {"steps": seed.steps, "shapes": {n: list(p.shape) for n, p in seed.named_parameters()}}
+    called = plain.get_submodule(at)
+    if column is not None and columns:
+        grown["output"] = column.output
+        alphas = [slot.alpha.detach().clone() for slot in mixed]
+        mode = called.training
+        called = GrownModel(called, columns, alphas, column.output)
+        called.training = mode
+        plain = _replaced(plain, at, called)
+    if not at or all(name.startswith(f"{at}.") for name in seeds):
+        grown["seeds"] = {name[len(at) + 1 if at else 0 :]: seed for name, seed in grown["seeds"].items()}
+        called.__dict__[GROWN] = grown
+    return plain
+
+
+def _plain(model: Any) -> nn.Module:
+    """Return a copy without slots and the hooks that serve them."""
+    plain: nn.Module = copy.deepcopy(model)
     for module in list(plain.modules()):
         module._modules.pop(CHILD, None)
         module._modules.pop(CHILDREN, None)
         _drop_hooks(module)
-    for name in sorted(graphs, key=lambda n: n.count("."), reverse=True):  # nested modules first
-        host = plain.get_submodule(name)
-        pair = nn.Sequential(OrderedDict(host=host, seed=graphs[name]))
-        pair.training = host.training
-        plain = _replaced(plain, name, pair)
-    return _with_columns(plain, column, columns) if column is not None and columns else plain
+    return plain
 
 
 def _drop_hooks(module: nn.Module) -> None:
     for hooks in (module._forward_hooks, module._forward_pre_hooks):
         for key, hook in list(hooks.items()):
-            if isinstance(getattr(hook, "__self__", None), SlotModule | ColumnSlots):
+            if isinstance(getattr(hook, "__self__", hook), SlotModule | ColumnSlots | Kept):
                 hooks.pop(key)
                 for flags in (
                     module._forward_hooks_with_kwargs,
@@ -70,38 +92,8 @@ def _replaced(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
     return model
 
 
-def _with_columns(plain: nn.Module, column: Column, columns: list[nn.Module]) -> nn.Module:
-    called = plain.get_submodule(column.model)
-    if column.output:
-        inner = portable("GrownOutput", called.get_submodule(column.output))
-        inner.training = called.training
-        called.set_submodule(column.output, inner)
-    grown = portable("GrownModel", called, columns, column.output)
-    grown.training = grown.get_submodule("columns").training = called.training
-    return _replaced(plain, column.model, grown)
-
-
-def _portable_column(slot: SlotModule) -> nn.Module:
-    column = slot.seed
-    assert isinstance(column, GrownColumn)
-    gate = None if column.gate is None else column.gate.detach().clone()
-    args = copy.deepcopy(column.network), column.output, gate, slot.alpha.detach().clone()
-    copied = portable("PortableColumn", *args)
-    copied.training = column.training
-    return copied
-
-
-def portable(name: str, *args: Any) -> nn.Module:
-    """Make a module of this class of `grown_model`, which is pickled with the text that defines it."""
-    source = Path(grown_model.__file__).read_text()
-    scope: dict[str, Any] = {"source": source, "__name__": "grown_model"}
-    exec(source, scope)
-    module: nn.Module = scope[name](*args)
-    return module
-
-
-def seed_graph(slot_module: StreamSlot) -> GraphModule:
-    """Trace a seed as a graph `h -> h`, for any number of rows and any spatial size."""
+def exported_seed(slot_module: StreamSlot) -> GrownSeed:
+    """Trace a seed `h -> h`, for any number of rows and any spatial size."""
     seed, dims = slot_module.seed, FAMILIES[slot_module.family].dims
     assert seed is not None
     parameter = next(seed.parameters())
@@ -113,21 +105,36 @@ def seed_graph(slot_module: StreamSlot) -> GraphModule:
         return torch.func.functional_call(seed, dict(zip(tensors, params, strict=True)), (h, alpha))
 
     with torch.no_grad():
-        traced = make_fx(join, tracing_mode="symbolic")(example, slot_module.alpha, *tensors.values())
-    root = nn.Module()
-    root.register_buffer("alpha", slot_module.alpha.detach().clone())
-    for name, tensor in tensors.items():
-        root.register_parameter(name, nn.Parameter(tensor))
-    return _bound(traced.graph, root, ["alpha", *tensors])
-
-
-def _bound(graph: Graph, root: nn.Module, names: list[str]) -> GraphModule:
-    """Make `h` the graph's only input; the other inputs become attributes of `root` with these names."""
-    graph.set_codegen(CodeGen())
-    graph.owning_module = root  # type: ignore[assignment]
+        graph = make_fx(join, tracing_mode="symbolic")(example, slot_module.alpha, *tensors.values()).graph
+    graph.eliminate_dead_code()
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    for name, node in zip(names, inputs[1:], strict=True):
-        with graph.inserting_before(node):
-            node.replace_all_uses_with(graph.get_attr(name))
-        graph.erase_node(node)
-    return GraphModule(root, graph, "GrownSeed")
+    names = dict(zip(inputs, ("h", "alpha", *tensors), strict=True))
+    steps: list[Any] = []
+    for node in graph.nodes:
+        if node.op == "call_function":
+            names[node] = f"step {len(steps) + 1}"
+            args, kwargs = _data(list(node.args), names), _data(dict(node.kwargs), names)
+            steps.append([names[node], _function_name(node.target), args, kwargs])
+    return GrownSeed(steps, tensors, slot_module.alpha.detach().clone())
+
+
+def _function_name(target: Any) -> str:
+    name = getattr(target, "__name__", "")
+    return f"operator.{name}" if name in ARITHMETIC else str(target)
+
+
+def _data(value: Any, names: Mapping[Node, str]) -> Any:
+    """Return an argument of an operation as plain data, as `GrownSeed` reads it."""
+    match value:
+        case Node():
+            return {"of": names[value]}
+        case torch.dtype() | torch.memory_format() | torch.layout():
+            return {"torch": str(value).removeprefix("torch.")}
+        case list() | tuple():
+            return [_data(element, names) for element in value]
+        case dict():
+            return {key: _data(element, names) for key, element in value.items()}
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return {"torch": str(value)}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil, inf, isfinite
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from actors.config import require
 from actors.errors import UserError
 from actors.growth.controller import GrowthController
+from actors.growth.slot_module import CHILD
 from actors.growth.slots import SlotSpec
 
 try:
@@ -26,9 +29,11 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         Trainer(max_epochs=20, callbacks=[GrowthCallback(["net.block1"], columns=columns, num_classes=10)])
 
     `loss` and `accuracy` name metrics that validation logs. A seed in TRAINING learns by a second call of
-    `training_step`, whose logs are discarded; where that must not run twice, give `shadow_loss(module, batch)`. Further
-    `options` are the fields of `GrowthConfig`; the horizon defaults to `max_epochs`. The grown topology is saved in
-    checkpoints and restored from them.
+    `training_step`, whose logs are discarded; where that must not run twice, as with manual optimization, give
+    `shadow_loss(module, batch)`. Further `options` are the fields of `GrowthConfig`. There is one decision per epoch
+    with validation, and the horizon defaults to their number. The grown topology is saved in checkpoints and restored
+    from them, also by `validate`, `test` and `predict` with a `ckpt_path`, in any process whose trainer has this
+    callback.
     """
 
     def __init__(
@@ -37,20 +42,69 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         *,
         loss: str = "val_loss",
         accuracy: str | None = "val_acc",
+        metric: str | None = None,
         shadow_loss: Callable[[Any, Any], Tensor] | None = None,
         **options: Any,
     ) -> None:
-        self.slots, self.loss, self.accuracy = slots, loss, accuracy
+        """`loss`, `accuracy` and `metric` name what validation logs. With `higher_is_better`, it takes the place
+        of accuracy; without its name, where lower is better, the loss does."""
+        self.slots, self.loss, self.metric = slots, loss, metric
+        self.accuracy = accuracy if options.get("higher_is_better") is None else None
         self.shadow_loss, self.options = shadow_loss, options
         self.grower: GrowthController | None = None
         self._batch: tuple[Any, int] = (None, 0)
         self._restored: Mapping[str, Any] | None = None  # a checkpoint whose seeds have yet to be created
+        self._strict = True
+        self._validated = False  # since the last epoch that training ended
+        self._train_loss, self._batches = torch.zeros(()), 0  # summed over the minibatches since the last decision
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        pl_module.strict_loading = False  # seeds are loaded later, once their modules exist
+        self._strict, pl_module.strict_loading = pl_module.strict_loading, False  # seeds are loaded later
+        self._homeless, self._loading = False, pl_module.register_load_state_dict_pre_hook(self._look_for_seeds)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        pl_module.strict_loading = self._strict
+        self._loading.remove()
+
+    def _look_for_seeds(self, module: Any, parameters: Mapping[str, Any], *_: Any) -> None:
+        """Find out whether parameters of seeds are loaded that the module does not have."""
+        grown = {name for name in parameters if f".{CHILD}" in f".{name}"}
+        self._homeless = bool(grown and grown - module.state_dict().keys())
+
+    def _require_homes(self) -> None:
+        """Raise `UserError` if such parameters were loaded. Lightning tells callbacks nothing of such a checkpoint."""
+        require(
+            not self._homeless,
+            "the checkpoint has grown parameters, but not where they grew: leave out save_weights_only",
+        )
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._require_homes()
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        self._require_homes()
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        self._require_homes()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint
+        if trainer.state.fn != "fit":  # the model is only looked at: no optimizer trains it
+            if self.grower is None:
+                options = {**self.options, "horizon_epochs": 1, "policy": "never", "report": False, "log_file": None}
+                optimizer = torch.optim.SGD(pl_module.parameters(), lr=0.0)
+                self.grower = GrowthController(pl_module, self.slots, optimizer, **options)
+            self._restore(pl_module)
+
+    def _restore(self, pl_module: Any) -> None:
+        """Give the module the seeds and the parameters of the checkpoint. Raises `UserError`."""
+        assert self.grower is not None
+        if self._restored is None:
+            return
+        grown = self._restored.get("tamiyo")
+        self.grower.load_state_dict(grown if grown is not None else self.grower.bare_state_dict())
+        pl_module.load_state_dict(self._restored["state_dict"], strict=self._strict)
+        self._restored = None
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         if self.grower is not None:
@@ -61,18 +115,33 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
             len(trainer.optimizers) == 1,
             f"the module has {len(trainer.optimizers)} optimizers: growing needs exactly one",
         )
-        options = {"horizon_epochs": trainer.max_epochs} | self.options
+        require(
+            pl_module.automatic_optimization or self.shadow_loss is not None,
+            "with manual optimization, training_step cannot run a second time: give shadow_loss(module, batch)",
+        )
+        options = {"horizon_epochs": _validations(trainer)} | self.options
+        if self.grower is not None:  # a second call of `fit` continues
+            here = {"tamiyo": self.grower.state_dict(), "state_dict": pl_module.state_dict()}
+            self._restored = self._restored or here
+            self.grower.load_state_dict(self.grower.bare_state_dict())
         self.grower = GrowthController(trainer.model, self.slots, trainer.optimizers[0], **options)
-        if self._restored is not None and "tamiyo" in self._restored:
-            self.grower.load_state_dict(self._restored["tamiyo"])
-            pl_module.load_state_dict(self._restored["state_dict"])
-        self._restored = None
+        self._restore(pl_module)
+        self._require_homes()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._batch = (batch, batch_idx)
 
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor):  # Lightning has divided it by the number of accumulated batches
+            loss = loss.detach() * trainer.accumulate_grad_batches
+            self._train_loss, self._batches = self._train_loss.to(loss.device) + loss, self._batches + 1
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._validated = not trainer.sanity_checking
+
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Train young seeds. Gradients are already unscaled here; Lightning clips them afterwards."""
+        """Train young seeds."""
         assert self.grower is not None
         batch, index = self._batch
 
@@ -84,20 +153,42 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
             found: Tensor = given["loss"] if isinstance(given, Mapping) else given
             return found
 
-        self.grower.shadow(loss)
+        self.grower.shadow(loss, getattr(trainer.precision_plugin, "scaler", None))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         assert self.grower is not None
+        if not self._validated:
+            return
+        self._validated = False
         logged = trainer.callback_metrics
-        require(
-            self.loss in logged,
-            f"validation logs no metric {self.loss!r}, only {', '.join(logged)}: name the loss by loss=...",
-        )
-        self.grower.step(logged[self.loss], logged.get(self.accuracy) if self.accuracy is not None else None)
+        for role, name in (("loss", self.loss), ("metric", self.metric)):
+            require(
+                name is None or name in logged,
+                f"validation logs no {name!r}, only {', '.join(logged) or 'nothing'}: name the {role} by {role}=...",
+            )
+        accuracy, metric = (logged.get(name) if name is not None else None for name in (self.accuracy, self.metric))
+        train_loss = self._train_loss / self._batches if self._batches else None
+        self._train_loss, self._batches = torch.zeros(()), 0
+        self.grower.step(logged[self.loss], accuracy, train_loss, metric)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if self.grower is not None:
             self.grower.close()
+
+
+def _validations(trainer: Any) -> int:
+    """Return how many epochs with validation the trainer is going to have. Raises `UserError` if that is unknown."""
+    epochs = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else inf
+    if trainer.max_steps > 0:
+        trainer.fit_loop.setup_data()
+        if isfinite(trainer.num_training_batches):
+            steps = ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+            epochs = min(epochs, ceil(trainer.max_steps / steps))
+    require(
+        isfinite(epochs),
+        "the trainer has neither max_epochs nor a known number of steps: give GrowthCallback(horizon_epochs=...)",
+    )
+    return max(1, int(epochs) // (trainer.check_val_every_n_epoch or 1))
 
 
 @contextmanager

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
+from actors.config import require
+from actors.errors import UserError
 from actors.growth.columns.column import Column, column_family
-from actors.growth.columns.column_slots import ColumnSlots, column_slots_of
-from actors.growth.columns.column_start import ColumnStart
+from actors.growth.columns.column_slots import column_slots_of, replace_model
 from actors.growth.sites import ColumnSite, Site, StreamSite
-from actors.growth.slot_module import activated
+from actors.growth.slot_module import SlotModule
 from actors.growth.slots import SlotSpec, StreamSlot, find_module
+from actors.growth.training.averages import Averages
+from actors.growth.training.gradients import ShadowGradients
 from actors.growth.training.groups import SeedGroups
 from actors.growth.training.isolation import without_side_effects
+from actors.growth.training.memory_format import use_memory_format
 from actors.growth.training.ranks import Ranks
 from actors.growth.training.scores import ScoreRecorder
 from actors.rng import Purpose, stream
@@ -36,83 +42,77 @@ class SeedManager:
         model: nn.Module,
         specs: Mapping[str, SlotSpec],
         column: Column | None,
-        optimizer: Optimizer,
+        optimizers: Sequence[Optimizer],
         ranks: Ranks,
         run_seed: int,
         compiled: bool,
     ) -> None:
         """`specs` maps names of modules to slots. Raises `UserError` where a slot or a column does not fit."""
-        host = [p for p in model.parameters() if p.requires_grad]
+        self._host = [p for p in model.parameters() if p.requires_grad]
         self._sites: list[Site] = [StreamSite(model, name, spec) for name, spec in specs.items()]
-        self._start = None if column is None else self._add_columns(column, model)
+        self._column = column
+        if column is not None:
+            find_module(find_module(model, column.model), column.output)
+            costs = self._costs(column, model)
+            self._sites += [ColumnSite(i, column, costs, model) for i in range(column.count)]
         self._model, self._ranks, self._run_seed, self._compiled = model, ranks, run_seed, compiled
         self.names = [site.name for site in self._sites]
+        self.slot_shapes: list[SlotShape] = [site.shape for site in self._sites]
         self.slot_modules = {s: site.slot_module(model) for s, site in enumerate(self._sites)}
-        self._groups = SeedGroups(optimizer)
-        self._followers: list[nn.Module] = []
+        require(
+            all(slot_module.seed is None for slot_module in self.slot_modules.values()),
+            "another controller has grown this model: create the model again, and give its state to load_state_dict",
+        )
+        self._groups = SeedGroups(optimizers)
+        self._gradients = ShadowGradients(model)
+        self._averages, self._followers = Averages(model), list[nn.Module]()
+        self._alphas: Mapping[int, float] = {}  # of the seeds that are on
+        self._tried: set[int] = set()  # slots whose columns were found to fit
         self._silent: set[int] = set()  # slots whose columns were reported to learn nothing
+        self.partial: set[int] = set()  # slots of columns with parameters that the loss does not depend on
+        self._scales: dict[int, float] = {}  # of columns, in multiples of the model's width
+        self.adopted: int | None = None  # the slot of the column that has become the model
         self.germinations = 0
-        self._recorder = None if compiled else ScoreRecorder(host, optimizer)
+        self._steps = 0  # of the optimizer, in the last whole epoch
+        self._recorder = None if compiled else ScoreRecorder(self._host, optimizers[-1])
         self._watch()
-        if self._start is not None and ranks.size > 1:
-            optimizer.register_step_pre_hook(lambda *_: ranks.share_buffers(self._columns()))
+        if column is not None and ranks.size > 1:
+            optimizers[0].register_step_pre_hook(lambda *_: ranks.share_buffers(self._unknown_to_ddp()))
 
-    def _add_columns(self, column: Column, model: nn.Module) -> ColumnStart:
-        find_module(find_module(model, column.model), column.output)
+    @staticmethod
+    def _costs(column: Column, model: nn.Module) -> dict[float, int]:
+        """Return the parameters of columns, by their scale. Raises `UserError` if more than one cannot be made."""
         scales = sorted({c.scale for c in column_family().columns if c is not None})
-        costs = {scale: column.count_params(scale, model) for scale in scales}
-        tried = min((scale for scale in scales if scale != 1.0), key=costs.__getitem__)
-        start = ColumnStart(column, find_module(model, column.model), tried)
-        self._sites += [ColumnSite(i, start, costs, model) for i in range(column.count)]
-        return start
+        costs, refused = dict[float, int](), list[UserError]()
+        for scale in scales:
+            try:
+                costs[scale] = column.count_params(scale, model)
+            except UserError as error:  # such as half of a width that no number of heads divides any more
+                refused.append(error)
+        if len(refused) > 1 or not costs:
+            raise refused[0]
+        if refused:
+            logger.warning("%s; columns of that size are not offered", refused[0])
+        return costs
 
     def _watch(self) -> None:
         """Let the slots look at the model's forward passes. A compiled model is not looked at."""
         for s, slot_module in self.slot_modules.items():
             if isinstance(slot_module, StreamSlot):
                 slot_module.recorder, slot_module.index = self._recorder, s
-        if self._start is not None:
-            columns = self._column_slots(self._start)
+        if self._column is not None:
+            columns = column_slots_of(self._model, self._column)
             columns.recorder = self._recorder
-            columns.scored = tuple(s for s, site in enumerate(self._sites) if isinstance(site, ColumnSite))
-            columns.start = None if self._compiled else self._start
+            columns.scored = tuple(self._column_sites())
 
-    def _column_slots(self, start: ColumnStart) -> ColumnSlots:
-        return column_slots_of(self._model, start.column)
+    def _column_sites(self) -> dict[int, ColumnSite]:
+        return {s: site for s, site in enumerate(self._sites) if isinstance(site, ColumnSite)}
 
-    def _columns(self) -> list[nn.Module]:
-        """Return the columns that exist."""
-        sites = enumerate(self._sites)
-        seeds = [self.slot_modules[s].seed for s, site in sites if isinstance(site, ColumnSite)]
-        return [seed for seed in seeds if seed is not None]
-
-    @property
-    def slot_shapes(self) -> list[SlotShape]:
-        """Return what can grow in each slot. It changes once it is known how columns start."""
-        return [site.shape for site in self._sites]
-
-    @property
-    def columns_gated(self) -> bool | None:
-        """Return whether columns start with a gate; None while that is unknown."""
-        return None if self._start is None else self._start.gated
-
-    @columns_gated.setter
-    def columns_gated(self, gated: bool | None) -> None:
-        if self._start is not None:
-            self._start.gated = gated
-
-    def examine_call(self, outer: nn.Module) -> None:
-        """Find out at the first call of a compiled model how columns start, where its hooks run outside its graph."""
-        start = self._start
-        if start is None or start.column.output or start.column.model or outer is self._model:
-            return
-
-        def look(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            handle.remove()
-            if not start.known:
-                start.examine(args, kwargs, output, self._model.training)
-
-        handle = outer.register_forward_hook(look, with_kwargs=True)
+    def _unknown_to_ddp(self) -> list[nn.Module]:
+        """Return the columns that exist, and the one that has become the model."""
+        sites = self._column_sites()
+        seeds = [seed for s in sites if (seed := self.slot_modules[s].seed) is not None]
+        return seeds if self.adopted is None else [sites[self.adopted].called, *seeds]
 
     @property
     def order(self) -> list[int]:
@@ -124,12 +124,18 @@ class SeedManager:
         """Return the number of optimizer steps since the last `take_norms`."""
         return self._groups.steps
 
+    @property
+    def waiting(self) -> bool:
+        """Return whether gradients of young seeds wait for an optimizer that takes no steps."""
+        return self._groups.waiting
+
     def blueprint_name(self, slot: int, blueprint: int) -> str:
         """Return the blueprint's name in that slot's family; "" for -1."""
         return self._sites[slot].shape.family.name_of(blueprint) if blueprint >= 0 else ""
 
     def take_norms(self) -> dict[int, list[float]]:
         """Return and forget gradient norms; see `SeedGroups.take_norms`."""
+        self._steps = self._groups.steps
         return self._groups.take_norms()
 
     def take_scores(self) -> dict[int, float]:
@@ -139,21 +145,26 @@ class SeedManager:
     @property
     def steps_per_epoch(self) -> int:
         """Return the number of optimizer steps of the last whole epoch, by which the recorder finds an epoch's end."""
-        return 0 if self._recorder is None else self._recorder.steps_per_epoch
+        return self._steps if self._recorder is None else self._recorder.steps_per_epoch
 
     @steps_per_epoch.setter
     def steps_per_epoch(self, steps: int) -> None:
+        self._steps = steps
         if self._recorder is not None:
             self._recorder.steps_per_epoch = steps
 
     def germinate(self, slot: int, blueprint: int, blend: int) -> None:
         """Create a seed, with the same parameters in every process. It has no effect until it is activated."""
+        self._follow_averages()
         rng = stream(self._run_seed, 0, Purpose.SEED_INIT, self.germinations)
         self.germinations += 1
         site = self._sites[slot]
         seed = site.build(blueprint, blend, rng)
         seed.train(self._model.training)
+        use_memory_format(seed, list(site.neighbours.values()))
         self.slot_modules[slot].seed = seed
+        column = site.shape.family.columns[blueprint]
+        self._scales[slot] = 1.0 if column is None else column.scale
         self._groups.add(slot, seed, site.neighbours, site.lr_scale)
         self._ranks.average_on_accumulate(self._groups.params(slot))
         for model in self._followers:
@@ -164,50 +175,166 @@ class SeedManager:
         """Remove the seeds of these slots together with their optimizer states."""
         for slot in slots:
             self._groups.remove(slot)
-            self._silent.discard(slot)
-            for model in (self._model, *self._followers):
-                slot_module = self._sites[slot].slot_module(model)
-                slot_module.activate(None)
-                slot_module.seed = None
+            for slots_of in (self._tried, self._silent, self.partial):
+                slots_of.discard(slot)
+            for model in self._models():
+                if (slot_module := self._slot_module(slot, model)) is not None:
+                    slot_module.activate(None)
+                    slot_module.seed = None
             self._restructured()
 
-    def activate(self, alphas: Mapping[int, float]) -> None:
-        """Switch on exactly the seeds of these slots, at these alphas."""
-        for model in (self._model, *self._followers):
-            for slot, site in enumerate(self._sites):
-                site.slot_module(model).activate(alphas.get(slot))
+    def adopt(self, slot: int) -> None:
+        """Let the column of a slot become the model, which it has replaced, where that is possible: the host no longer
+        runs, and its optimizer state is dropped."""
+        assert self._column is not None
+        if slot in self.partial:
+            logger.info("%s takes the model's place up to %s only", self.names[slot], self._column.output)
+            return
+        self._follow_averages()
+        try:
+            for model in self._models():
+                replace_model(model, self._column, self._column_sites()[slot].index)
+        except UserError as error:
+            logger.warning("the model runs on, without effect: %s", error)
+            return
+        self.adopted = slot
+        alive = {id(p) for p in self._model.parameters()}
+        for parameter in self._host:
+            if id(parameter) not in alive:
+                parameter.requires_grad_(False).grad = None
+                for optimizer in self._groups.optimizers:
+                    optimizer.state.pop(parameter, None)
+        self._ranks.leave_ddp([p for p in self._host if id(p) in alive])
+        if self._recorder is not None:
+            self._recorder.watch([p for p in self._model.parameters() if p.requires_grad])
+        self._restructured()
 
-    def activated(self, alphas: Mapping[int, float]) -> AbstractContextManager[None]:
-        """Return a context in which `activate(alphas)` holds, for the model itself but not for its copies."""
-        return activated(self.slot_modules, alphas)
+    def activate(self, alphas: Mapping[int, float]) -> None:
+        """Switch on exactly the seeds of these slots, at these alphas. Columns are mixed in the order given."""
+        for model in self._models():
+            self._switch(model, alphas)
+
+    def _switch(self, model: nn.Module, alphas: Mapping[int, float]) -> None:
+        if model is self._model:
+            self._alphas = dict(alphas)
+        for slot in range(len(self._sites)):
+            if (slot_module := self._slot_module(slot, model)) is not None:
+                slot_module.activate(alphas.get(slot))
+        if self._column is not None:
+            sites = self._column_sites()
+            column_slots_of(model, self._column).activate([sites[s].index for s in alphas if s in sites])
+
+    def scales(self) -> list[float]:
+        """Return the widths of the model and of each column that is mixed with it, in multiples of its first one."""
+        sites = self._column_sites()
+        mixed = [self._scales[s] for s in self._alphas if s in sites and self.slot_modules[s].on]
+        return [1.0 if self.adopted is None else self._scales[self.adopted], *mixed]
 
     @contextmanager
-    def shadow_pass(self, blended: Mapping[int, float], learners: Mapping[int, float]) -> Iterator[None]:
-        """Enter the state in which young seeds learn: they are switched on, and nothing but they will change."""
+    def activated(self, alphas: Mapping[int, float]) -> Iterator[None]:
+        """Enter a context in which `activate(alphas)` holds, for the model itself but not for its copies."""
+        before = self._alphas
+        self._switch(self._model, alphas)
+        try:
+            yield
+        finally:
+            self._switch(self._model, before)
+
+    def train_young(
+        self,
+        loss: Callable[[], Tensor],
+        blended: Mapping[int, float],
+        learners: Mapping[int, float],
+        scaler: GradScaler | None = None,
+    ) -> None:
+        """Add the gradients of young seeds, whose strengths are `learners`. Nothing else changes. Seeds in the stream
+        run together; each column runs with its own output, or with a mix, in the place of the model's."""
+        sites = self._column_sites()
+        in_stream = {s: strength for s, strength in learners.items() if s not in sites}
+        if in_stream:
+            with self._isolated(in_stream), self.activated({**blended, **in_stream}):
+                self._accumulate(loss(), list(in_stream), scaler)
+        for slot, strength in learners.items():
+            if slot not in sites:
+                continue
+            columns = column_slots_of(self._model, sites[slot].column)
+            with self._isolated([slot]), self.activated({**blended, slot: strength}):
+                with (
+                    columns.learning(sites[slot].index, sites[slot].called),
+                    self._first_time(slot, sites[slot].called),
+                ):
+                    value = loss()
+                self._accumulate(value, [slot], scaler)
+
+    @torch.no_grad()
+    def host_loss(self, loss: Callable[[], Tensor]) -> Tensor:
+        """Return the loss of the model as it is, without effect on anything."""
+        with self._isolated(()):
+            return loss().detach()
+
+    @contextmanager
+    def _isolated(self, learners: Iterable[int]) -> Iterator[None]:
+        """Enter a context in which the model can run without that anything but these seeds changes."""
         seeds = [seed for s in learners if (seed := self.slot_modules[s].seed) is not None]
         with ExitStack() as stack:
             stack.enter_context(self._ranks.no_sync())
             stack.enter_context(without_side_effects(self._model, seeds))
-            stack.enter_context(self.activated({**blended, **learners}))
-            stack.enter_context(torch.enable_grad())
+            stack.enter_context(torch.set_grad_enabled(bool(seeds)))
             if self._recorder is not None:
                 stack.enter_context(self._recorder.paused())
+            if self._compiled:  # what runs for a few epochs only is not worth a graph
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.callback(torch.clear_autocast_cache)  # of casts without gradient
             yield
 
-    def accumulate_gradients(self, loss: Tensor, slots: list[int]) -> None:
-        """Add the gradients of `loss` to the parameters of the seeds of these slots only."""
+    @contextmanager
+    def _first_time(self, slot: int, called: nn.Module) -> Iterator[None]:
+        """Say in one line what is wrong if a column fails, or changes its input, when it runs for the first time."""
+        if slot in self._tried:
+            yield
+            return
+        read: list[tuple[Tensor, int]] = []
+
+        def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+            tensors = (t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and not t.is_inference())
+            read.extend((t, t._version) for t in tensors)
+
+        handle = called.register_forward_pre_hook(note, with_kwargs=True)
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, UserError):
+                raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"{self.names[slot]} cannot be called in the place of the model: {reason}") from error
+        finally:
+            handle.remove()
+        require(
+            all(t._version == version for t, version in read),
+            "the model changes its input in place, which its columns read as well: let it work on a copy",
+        )
+        self._tried.add(slot)
+
+    def _accumulate(self, loss: Tensor, slots: list[int], scaler: GradScaler | None) -> None:
+        """Add the gradients of `loss` to those that the seeds of these slots, and no others, have in the next step."""
         params = [p for s in slots for p in self._groups.params(s)]
-        found = torch.autograd.grad(loss, params, allow_unused=True)
+        if loss.requires_grad:
+            found = self._gradients(loss, params, scaler)
+        else:
+            found = [None] * len(params)
         self._report_silence(slots, {id(p) for p, g in zip(params, found, strict=True) if g is not None})
         grads = [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
         self._ranks.average(grads)
-        for parameter, grad in zip(params, grads, strict=True):
-            parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+        self._groups.accumulate(params, grads, whole=self._ranks.size == 1)
 
     def _report_silence(self, slots: list[int], reached: set[int]) -> None:
         for s in slots:
-            silent = not any(id(p) in reached for p in self._groups.params(s))
-            if silent and s not in self._silent and isinstance(self._sites[s], ColumnSite):
+            unreached = sum(id(p) not in reached for p in self._groups.params(s))
+            if not unreached or not isinstance(site := self._sites[s], ColumnSite):
+                continue
+            if site.column.output:
+                self.partial.add(s)
+            if unreached == len(self._groups.params(s)) and s not in self._silent:
                 self._silent.add(s)
                 logger.warning(
                     "the loss does not depend on %s: name the module whose output the loss is computed from by "
@@ -217,15 +344,43 @@ class SeedManager:
 
     def follow(self, model: nn.Module) -> None:
         """Give `model`, a copy of the grown model, the same seeds from now on. Raises `UserError` if it is no copy."""
+        require(
+            self.adopted is None or _shapes(model) == _shapes(self._model),
+            "a column has replaced the model, and this copy is one of the old: copy the model again",
+        )
         self._followers.append(model)
-        for slot in self.slot_modules:
-            self._copy(slot, model)
+        for slot, slot_module in self.slot_modules.items():
+            present = self._slot_module(slot, model)
+            if present is not None and _shapes(present.seed) != _shapes(slot_module.seed):  # else it is an average too
+                self._copy(slot, model)
+
+    def _follow_averages(self) -> None:
+        for average in self._averages.found():
+            followed = any(average is model for model in self._followers)
+            if not followed and (self.adopted is None or _shapes(average) == _shapes(self._model)):
+                self.follow(average)
 
     def _copy(self, slot: int, model: nn.Module) -> None:
-        slot_module, seed = self._sites[slot].slot_module(model), self.slot_modules[slot].seed
-        slot_module.seed = copy.deepcopy(seed).to(slot_module.alpha.device) if seed is not None else None
+        slot_module, seed = self._slot_module(slot, model), self.slot_modules[slot].seed
+        if slot_module is not None:
+            slot_module.seed = (
+                copy.deepcopy(seed).to(slot_module.alpha.device).train(model.training) if seed is not None else None
+            )
+
+    def _models(self) -> tuple[nn.Module, ...]:
+        return self._model, *self._followers
+
+    def _slot_module(self, slot: int, model: nn.Module) -> SlotModule | None:
+        """Return a slot of the model or of a copy; None if it was in the stream of a model that a column replaced."""
+        site = self._sites[slot]
+        gone = self.adopted is not None and isinstance(site, StreamSite)
+        return None if gone else site.slot_module(model)
 
     def _restructured(self) -> None:
         """Reset the compiler after a change of structure: a compiled model has a limited number of recompilations."""
         if self._compiled:
             torch.compiler.reset()
+
+
+def _shapes(module: nn.Module | None) -> list[torch.Size]:
+    return [] if module is None else [p.shape for p in module.parameters()]

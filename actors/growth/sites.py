@@ -7,9 +7,8 @@ from typing import Protocol
 import numpy as np
 from torch import nn
 
-from actors.growth.columns.column import column_family
+from actors.growth.columns.column import Column, column_family
 from actors.growth.columns.column_slots import column_slots_of
-from actors.growth.columns.column_start import ColumnStart
 from actors.growth.seed_module import SeedModule
 from actors.growth.slot_module import SlotModule
 from actors.growth.slots import SlotSpec, find_module, infer_slot_shape, stream_slot_of
@@ -20,7 +19,7 @@ class Site(Protocol):
     """One slot of a model and of the copies that follow it."""
 
     name: str
-    neighbours: list[nn.Parameter]  # whose settings in the optimizer a seed here copies
+    neighbours: dict[str, nn.Parameter]  # by name; whose settings in the optimizer a seed here copies
     lr_scale: float
 
     @property
@@ -45,7 +44,7 @@ class StreamSite:
         module = find_module(model, name)
         self.name, self.lr_scale = name, spec.lr_scale
         self._shape = infer_slot_shape(name, module, spec)
-        self.neighbours = list(module.parameters())
+        self.neighbours = dict(module.named_parameters())
         self._model = model
 
     @property
@@ -56,29 +55,31 @@ class StreamSite:
         return stream_slot_of(model, self.name, self.shape)
 
     def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
-        neighbour = next(iter(self.neighbours), next(self._model.parameters()))
+        neighbour = next(iter(self.neighbours.values()), next(self._model.parameters()))
         return SeedModule(self.shape, blueprint, blend, rng, neighbour.dtype, neighbour.device)
 
 
 class ColumnSite:
-    """A slot for a column. All of one model share how their columns start."""
+    """A slot for a column."""
 
-    def __init__(self, index: int, start: ColumnStart, costs: dict[float, int], model: nn.Module) -> None:
-        self.start, self._index, self._costs = start, index, costs
-        self.name, self.lr_scale = f"column {index + 1}", start.column.lr_scale
-        self.neighbours = list(find_module(model, start.column.model).parameters())
+    def __init__(self, index: int, column: Column, costs: dict[float, int], model: nn.Module) -> None:
+        """`costs` are the parameters of columns that can be made, by their scale."""
+        self.column, self.index = column, index
+        self.name, self.lr_scale = f"column {index + 1}", column.lr_scale
+        self.called = find_module(model, column.model)
+        self.neighbours = dict(self.called.named_parameters())
+        self._shape = column_slot(column_family(), costs.get)
 
     @property
     def shape(self) -> SlotShape:
-        gate = self.start.gated is not False
-        return column_slot(column_family(), lambda scale: self._costs[scale] + gate)
+        return self._shape
 
     def slot_module(self, model: nn.Module) -> SlotModule:
-        slot_module = column_slots_of(model, self.start.column)[self._index]
+        slot_module = column_slots_of(model, self.column)[self.index]
         assert isinstance(slot_module, SlotModule)
         return slot_module
 
     def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
         column = self.shape.family.columns[blueprint]
         assert column is not None
-        return self.start.build(column.scale, int(rng.integers(2**31)))
+        return self.column.build(column.scale, int(rng.integers(2**31)), self.called)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,16 +49,3 @@ def attachment_point(module: nn.Module) -> nn.Module:
     while isinstance(module, nn.Sequential) and len(module):
         module = module[-1]
     return module
-
-
-@contextmanager
-def activated(slot_modules: Mapping[int, SlotModule], on: Mapping[int, float]) -> Iterator[None]:
-    """Switch on exactly the seeds of `on`, at these alphas, within the context."""
-    before = {s: slot_module.strength if slot_module.on else None for s, slot_module in slot_modules.items()}
-    for s, slot_module in slot_modules.items():
-        slot_module.activate(on.get(s))
-    try:
-        yield
-    finally:
-        for s, slot_module in slot_modules.items():
-            slot_module.activate(before[s])

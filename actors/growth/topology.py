@@ -14,7 +14,7 @@ from actors.slots.slot_shape import SlotShape
 from actors.slots.stage import Slot
 from actors.types.actions import BLENDS, Op
 
-FORMAT = 2
+FORMAT = 3
 LARGEST = 2**31
 
 
@@ -31,10 +31,12 @@ class SavedGrowth:
     losses: list[float]
     accuracies: list[float | None]
     train_losses: list[float | None]
-    columns_gated: bool | None
+    adopted: int | None  # the slot of the column that has become the model
+    partial: list[int]  # slots of columns with parameters that the loss does not depend on
     steps_per_epoch: int
     chance_loss: float | None
     session: bytes
+    first_metric: float | None = None  # the first value of a metric other than accuracy
     report: dict[str, Any] = field(default_factory=dict)  # of a run that is reported, checked by the report
 
 
@@ -52,7 +54,7 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
         state.get("format") == FORMAT, f"this state has format {state.get('format')!r}: this version reads {FORMAT}"
     )
     kinds = get_type_hints(SavedGrowth)
-    for name in kinds.keys() - {"report"}:  # which older states do not have
+    for name in kinds.keys() - {"first_metric", "report"}:  # which older states do not have
         require(name in state, f"this state lacks {name}: it is damaged")
     packed = _typed(dict[str, Any], state["slots"], "slots")
     require(
@@ -73,9 +75,21 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
         sorted(order) == sorted(filled),
         f"this state's order is {order!r:.100}, and its filled slots are {filled}: it is damaged",
     )
-    kinds = {name: kind for name, kind in kinds.items() if name in state and name not in ("slots", "order")}
+    adopted, partial = _typed(str, state["adopted"], "adopted"), _typed(list[str], state["partial"], "partial")
+    require(
+        {adopted, *partial} - {""} <= set(filled),
+        f"this state speaks of columns {adopted!r} and {partial!r:.100}, which do not exist: it is damaged",
+    )
+    by_name = ("slots", "order", "adopted", "partial")
+    kinds = {name: kind for name, kind in kinds.items() if name in state and name not in by_name}
     others = {name: _typed(kind, state[name], name) for name, kind in kinds.items()}
-    saved = SavedGrowth(slots=slots, order=[names.index(name) for name in order], **others)
+    saved = SavedGrowth(
+        slots=slots,
+        order=[names.index(name) for name in order],
+        adopted=names.index(adopted) if adopted else None,
+        partial=[names.index(name) for name in partial],
+        **others,
+    )
     require(
         len(saved.losses) == len(saved.accuracies) == len(saved.train_losses)
         and 0 <= saved.epoch < LARGEST

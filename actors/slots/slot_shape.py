@@ -41,8 +41,8 @@ def stream_slot(family: Family, width: int) -> SlotShape:
     return SlotShape(SlotKind.STREAM, family, width, costs, gate)
 
 
-def column_slot(family: Family, params_of: Callable[[float], int]) -> SlotShape:
-    """Return the shape of a column slot; `params_of(scale)` counts the parameters of a column."""
+def column_slot(family: Family, params_of: Callable[[float], int | None]) -> SlotShape:
+    """Return the shape of a column slot; `params_of(scale)` counts its parameters, None if it cannot be made."""
     costs = tuple(None if c is None else params_of(c.scale) for c in family.columns)
     return SlotShape(SlotKind.COLUMN, family, 0, costs, 0)
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -16,14 +17,17 @@ from actors.blueprints.blueprint import NOOP
 from actors.blueprints.family import FAMILIES, Family
 from actors.config import require
 from actors.errors import UserError
+from actors.growth.columns.grown_model import keep_output
 from actors.growth.slot_module import attachment_point
+from actors.slots.growth_state import Lesson
 
 
 @dataclass(frozen=True)
 class Column:
-    """Lets columns grow: independent networks of the model's own architecture whose outputs are added to the model's.
+    """Lets columns grow: independent networks of the model's own architecture whose outputs are mixed with the model's.
 
-    A column reads the model's input and starts without effect. Raises `UserError` for a value that is out of range.
+    A column reads the model's input, and learns beside the model before it joins it. Raises `UserError` for a value
+    that is out of range.
     """
 
     factory: Callable[[float], nn.Module]
@@ -33,27 +37,37 @@ class Column:
     count: int = 2
     """Most columns at a time."""
     output: str = ""
-    """Name of the module to whose output columns are added, "" for the model itself. Where the model computes its own
-    loss, this must be the module that returns its logits. A column adds the output of its module of the same name, or
-    its own output if it has none."""
+    """Name of the module whose output columns are mixed with, "" for the model itself. Where the model computes its own
+    loss, this must be the module that returns its logits. What is mixed is the output of the column's module of the
+    same name, or its own output if it has none."""
     model: str = ""
     """Name of the module that columns are copies of; they are called when it is, with the same arguments. "" is the
     whole model. Where the module that is trained is not called itself, as with Lightning, name its network."""
+    lesson: Lesson = "auto"
+    """What columns learn before they join: the task itself (`own`), what the model leaves (`rest`), or `rest` until the
+    model overfits and `own` from then on (`auto`), which was best or level with the best wherever it was measured."""
     lr_scale: float = 1.0
     """Learning rate of columns, in multiples of that of the model's own parameters."""
 
     def __post_init__(self) -> None:
         require(callable(self.factory), f"the factory of a column is {self.factory!r}: give a function of the scale")
         require(1 <= self.count <= 8, f"count is {self.count}: there can be 1 to 8 columns")
+        require(self.lesson in get_args(Lesson), f"lesson is {self.lesson!r}: choose auto, own or rest")
         require(self.lr_scale > 0, f"lr_scale is {self.lr_scale}: it must be positive")
 
-    def build(self, scale: float, seed: int) -> nn.Module:
-        """Call the factory, with random numbers of its own. Raises `UserError` if it fails."""
+    def build(self, scale: float, seed: int, model: nn.Module) -> nn.Module:
+        """Call the factory, with random numbers of its own, for a column of `model`, whose device and dtype it takes.
+        Raises `UserError` if it fails."""
         with own_random_numbers(seed):
-            return self._call(scale)
+            network = self._call(scale)
+        given, made = next(model.parameters()), next(network.parameters())
+        casts = made.is_floating_point() and given.dtype != made.dtype
+        network = network.to(given.device, given.dtype if casts else None)
+        keep_output(network, self.output)
+        return network
 
     def count_params(self, scale: float, model: nn.Module) -> int:
-        """Return the number of trainable parameters of a column, without allocating them where that is possible.
+        """Return the number of parameters of a column, without allocating them where that is possible.
 
         Raises `UserError` if the factory fails, returns the model's own parameters, or visibly another number of
         outputs.
@@ -66,10 +80,12 @@ class Column:
                 network = self._call(scale)
         lazy = any(isinstance(p, nn.UninitializedParameter) for p in network.parameters())
         require(not lazy, f"factory({scale:g}) of a column returned lazy layers, of unknown size: give their sizes")
-        known = {id(p) for p in model.parameters()}
+        known = {id(m) for m in model.modules()} | {id(p) for p in model.parameters()}
+        shared = next((m for m in (*network.parameters(), *network.modules()) if id(m) in known), None)
         require(
-            not any(id(p) in known for p in network.parameters()),
-            f"factory({scale:g}) of a column returned the model's own parameters: return a new network at each call",
+            shared is None,
+            f"factory({scale:g}) of a column returned the model's own {type(shared).__name__}: "
+            "return a new network at each call",
         )
         outputs = self._outputs(model.get_submodule(self.model)), self._outputs(network)
         require(
@@ -77,9 +93,9 @@ class Column:
             f"factory({scale:g}) of a column returned a network of {outputs[1]} outputs, the model has {outputs[0]}: "
             "the factory must not scale the model's outputs",
         )
-        count = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        require(count > 0, f"factory({scale:g}) of a column returned a network without trainable parameters")
-        return count
+        trains = any(p.requires_grad for p in network.parameters())
+        require(trains, f"factory({scale:g}) of a column returned a network without trainable parameters")
+        return sum(p.numel() for p in network.parameters())
 
     def _outputs(self, network: nn.Module) -> int | None:
         """Return the number of outputs; None where the structure does not tell."""

@@ -1,15 +1,18 @@
-"""`ColumnSlots`: the column slots of a user's model, and the hooks that add what grows in them."""
+"""`ColumnSlots`: the column slots of a user's model, and the hooks that mix what grows in them with the model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from actors.errors import UserError
+from actors.growth.columns.adoption import adopt
 from actors.growth.columns.column import Column
-from actors.growth.columns.column_start import ColumnStart, check_key, check_shape
-from actors.growth.columns.grown_model import GrownColumn, added, tensor_key, tensor_of
+from actors.growth.columns.grown_model import Kept, check_arguments, column_output, keep_output, mixed, tensors_of
 from actors.growth.slot_module import CHILD, SlotModule, attachment_point
 from actors.growth.slots import find_module
 from actors.growth.training.scores import ScoreRecorder
@@ -20,42 +23,95 @@ CHILDREN = f"{CHILD}_columns"
 class ColumnSlots(nn.ModuleList):
     """The column slots of one model. They are attached to it and run when it is called."""
 
-    def __init__(self, slots: list[SlotModule], named_output: bool) -> None:
+    def __init__(self, slots: list[SlotModule], output: str) -> None:
         super().__init__(slots)
-        self._named_output = named_output  # whether columns are added within the model rather than to its output
+        self.output = output  # the module within the model whose output is mixed, "" for the model itself
+        self.order: list[int] = []  # of the slots whose columns are on
+        self._kept: list[Kept | None] = []  # of these
+        self.learns = False  # whether the last of them learns, while all before it is held constant
+        self._records_gradients = True  # where that one runs
         self._called: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.start: ColumnStart | None = None
         self.recorder: ScoreRecorder | None = None
         self.scored: tuple[int, ...] = ()
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Forward pre-hook of a model within which columns are added."""
+        """Forward pre-hook of a model within which columns are mixed."""
         self._called = args, kwargs
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forward hook of such a model, which also runs if the model fails."""
         self._called = None
 
-    def add_columns(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        """Forward hook of the module to whose output columns are added. Raises `UserError`."""
-        if self._named_output:
+    def mix(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """Forward hook of the module whose output is mixed. Raises `ValueError` where a column does not fit."""
+        if self.output:
             if self._called is None:  # it was called alone
                 return None
             args, kwargs = self._called
-        if self.start is not None and not self.start.known:
-            self.start.examine(args, kwargs, output, module.training)
-        if self.recorder is not None and (key := tensor_key(output)) is not None:
-            self.recorder.see(self.scored, tensor_of(output, key))
-        on = [(slot, slot.seed) for slot in self if slot.on and isinstance(slot.seed, GrownColumn)]
-        if not on:
+        if self.recorder is not None:
+            for tensor in list(tensors_of(output).values())[:1]:
+                self.recorder.see(self.scored, tensor)
+        if not self.order:
             return None
-        check_key(output)
-        additions = []
-        for slot, column in on:
-            addition = column(*args, **kwargs)
-            check_shape(output, addition)
-            additions.append(slot.alpha * addition)
-        return added(output, additions)
+        check_arguments(kwargs)
+        for n, i in enumerate(self.order, start=1):
+            if self.learns and n == len(self.order):
+                torch.set_grad_enabled(self._records_gradients)
+            slot = self.slot(i)
+            assert slot.seed is not None
+            output = mixed(output, column_output(slot.seed, self._kept[n - 1], args, kwargs), slot.alpha)
+        return output
+
+    def activate(self, order: list[int]) -> None:
+        """Mix the columns of these slots, in this order, each at its slot's alpha."""
+        self.order = [i for i in order if self.slot(i).on]
+        seeds = [self.slot(i).seed for i in self.order]
+        self._kept = [keep_output(seed, self.output) for seed in seeds if seed is not None]
+
+    def slot(self, index: int) -> SlotModule:
+        slot = self[index]
+        assert isinstance(slot, SlotModule)
+        return slot
+
+    @contextmanager
+    def learning(self, index: int, called: nn.Module) -> Iterator[None]:
+        """Let the column of a slot learn, which is on at its strength. Without need, the model itself is not run."""
+        slot = self.slot(index)
+        if slot.strength == 1.0 and not self.output and not isinstance(called, torch.jit.ScriptModule):
+            order, self.order = self.order, []
+            try:
+                with _in_place_of(called, slot.seed):
+                    yield
+            finally:
+                self.order = order
+            return
+        constant = called.register_forward_pre_hook(self._hold)
+        self.learns = True
+        try:
+            yield
+        finally:
+            self.learns = False
+            constant.remove()
+            torch.set_grad_enabled(True)
+
+    def _hold(self, module: nn.Module, args: Any) -> None:
+        """Forward pre-hook: what runs from here on is constant, up to the column that learns."""
+        self._records_gradients = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+
+
+@contextmanager
+def _in_place_of(called: nn.Module, network: Any) -> Iterator[None]:
+    """Run a network where the model would run."""
+    attributes = called.__dict__
+    before = attributes.get("forward")
+    attributes["forward"] = network.__call__
+    try:
+        yield
+    finally:
+        del attributes["forward"]
+        if before is not None:
+            attributes["forward"] = before
 
 
 def column_slots_of(model: nn.Module, column: Column) -> ColumnSlots:
@@ -68,10 +124,30 @@ def column_slots_of(model: nn.Module, column: Column) -> ColumnSlots:
     target = find_module(called, column.output)
     parameter = next(called.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
-    slots = ColumnSlots([SlotModule(f"column {i + 1}", device) for i in range(column.count)], bool(column.output))
+    slots = ColumnSlots([SlotModule(f"column {i + 1}", device) for i in range(column.count)], column.output)
     attachment.add_module(CHILDREN, slots)
-    target.register_forward_hook(slots.add_columns, with_kwargs=True)
+    target.register_forward_hook(slots.mix, with_kwargs=True)
     if column.output:
         called.register_forward_pre_hook(slots.before, with_kwargs=True)
         called.register_forward_hook(slots.after, always_call=True)
     return slots
+
+
+def replace_model(model: nn.Module, column: Column, index: int) -> None:
+    """Let the column of a slot be the model from now on, which then has its parameters and its attributes. Raises
+    `UserError` where that is impossible."""
+    slots, called = column_slots_of(model, column), find_module(model, column.model)
+    network = slots.slot(index).seed
+    assert isinstance(network, nn.Module)
+    kept = keep_output(network, column.output)
+    if isinstance(called, torch.jit.ScriptModule) or (column.output and kept is None):
+        raise UserError(f"a {type(network).__name__} cannot take the place of a {type(called).__name__}")
+    attachment_point(called)._modules.pop(CHILDREN)
+    slots.slot(index).seed = None
+    adopt(called, network)
+    attachment_point(called).add_module(CHILDREN, slots)
+    if column.output:
+        inner = called.get_submodule(column.output)
+        for key in [key for key, hook in inner._forward_hooks.items() if hook is kept]:
+            del inner._forward_hooks[key]
+        inner.register_forward_hook(slots.mix, with_kwargs=True)

@@ -1,160 +1,255 @@
-"""A model with columns: their outputs are added to the model's.
+"""`GrownModel`: a model and the columns that are mixed with it; `GrownSeed`: a seed within one.
 
-Exported models carry the text of this file, so that they load without Tamiyo: it imports only PyTorch and the standard
-library, and `exec` of its text with `source` set to that text must define all that is below.
+This file needs PyTorch alone, so that it can be copied to where a grown model is used without Tamiyo.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-source: str  # the text of this file, where it is executed for an exported model
+CACHES = ("past_key_values", "cache_params")
+"""Arguments by which transformers pass a model's own state back to it, beside those with a `get_seq_length`."""
+ARITHMETIC = ("add", "floordiv", "getitem", "mul", "neg", "sub")
+"""Functions of Python that a `GrownSeed` may call, on sizes."""
 
 
-def tensor_key(output: Any) -> Any:
-    """Return where the tensor of a module's output is: "" for a tensor, "logits" for an attribute of that name, an
-    index of a tuple or list, or ("key", name) of a mapping. None if there is no such tensor."""
+class Kept:
+    """A forward hook that keeps the last output of its module, which is within a column."""
+
+    output: Any = None
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.output = output
+
+
+def keep_output(network: nn.Module, name: str) -> Kept | None:
+    """Let a column keep the output of its module of that name; None where it has none: then its own output counts."""
+    inner = dict(network.named_modules()).get(name) if name else None
+    if inner is None:
+        return None
+    kept = next((hook for hook in inner._forward_hooks.values() if isinstance(hook, Kept)), None)
+    if kept is None:
+        kept = Kept()
+        inner.register_forward_hook(kept)
+    return kept
+
+
+def column_output(network: nn.Module, kept: Kept | None, args: Any, kwargs: Any) -> Any:
+    """Call a column with what the model is called with, and return what is mixed."""
+    output = network(*args, **kwargs)
+    if kept is not None:
+        output, kept.output = kept.output, None
+    return output
+
+
+def tensors_of(output: Any) -> dict[Any, Tensor]:
+    """Return the tensors of a module's output that can be mixed, by where they are: the output itself (""), `logits` of
+    a mapping or an object, or else all tensors of numbers in a tuple, a list or a mapping that are not single ones."""
     if isinstance(output, Tensor):
-        return ""
+        return {"": output}
     if isinstance(output, Mapping):
-        names = [name for name, value in output.items() if isinstance(value, Tensor)]
-        if "logits" in names:
-            return ("key", "logits")
-        return ("key", names[0]) if len(names) == 1 else None
+        if isinstance(output.get("logits"), Tensor):
+            return {"logits": output["logits"]}
+        return {name: value for name, value in output.items() if _mixes(value)}
     if isinstance(getattr(output, "logits", None), Tensor):
-        return "logits"
+        return {"logits": output.logits}
     if isinstance(output, tuple | list):
-        for i, value in enumerate(output):
-            if isinstance(value, Tensor):
-                return i
-    return None
+        return {i: value for i, value in enumerate(output) if _mixes(value)}
+    return {}
 
 
-def tensor_of(output: Any, key: Any) -> Tensor:
-    """Return the tensor of an output at its `tensor_key`."""
-    found: Tensor
-    if key == "":
-        found = output
-    elif key == "logits":
-        found = output.logits
-    else:
-        found = output[key[1]] if isinstance(key, tuple) else output[key]
-    return found
+def _mixes(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0 and (value.is_floating_point() or value.is_complex())
 
 
-def with_tensor(output: Any, key: Any, tensor: Tensor) -> Any:
-    """Return the output with another tensor at its `tensor_key`, in the same type; the given one does not change."""
-    if key == "":
-        return tensor
-    if isinstance(key, tuple):
-        if type(output) is dict:
-            return {**output, key[1]: tensor}
-        changed = copy.copy(output)
-        changed[key[1]] = tensor
-        return changed
-    if key == "logits":
-        if hasattr(output, "_replace"):
-            return output._replace(logits=tensor)
-        if dataclasses.is_dataclass(output) and not isinstance(output, type):
-            return dataclasses.replace(output, logits=tensor)
-        changed = copy.copy(output)
-        changed.logits = tensor
-        return changed
-    values = [*output[:key], tensor, *output[key + 1 :]]
-    return type(output)(*values) if hasattr(output, "_fields") else type(output)(values)
+def with_tensors(output: Any, tensors: Mapping[Any, Tensor]) -> Any:
+    """Return the output with other tensors at places of `tensors_of`, in the same type; the given one does not
+    change."""
+    if isinstance(output, Tensor):
+        return tensors[""]
+    if type(output) is dict:
+        return {**output, **tensors}
+    if isinstance(output, tuple | list) and "logits" not in tensors:
+        values = [tensors.get(i, value) for i, value in enumerate(output)]
+        return type(output)(*values) if hasattr(output, "_fields") else type(output)(values)
+    if hasattr(output, "_replace"):
+        return output._replace(**tensors)
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return dataclasses.replace(output, **tensors)
+    changed = copy.copy(output)
+    for name, tensor in tensors.items():
+        if isinstance(changed, Mapping):
+            changed[name] = tensor  # type: ignore[index]
+        else:
+            setattr(changed, name, tensor)
+    return changed
 
 
-class GrownColumn(nn.Module):
-    """A network whose output is added to a model's, times its gate where it has one."""
+def mixed(output: Any, column: Any, alpha: Tensor) -> Any:
+    """Return a model's output with each tensor z of it replaced by `(1 - alpha) * z + alpha * c`, where c is the
+    column's. At 0 and 1 these are z and c to the bit. Raises `ValueError` if no tensor of both has the same shape."""
+    own, others = tensors_of(output), tensors_of(column)
+    fitting = {at: z for at, z in own.items() if at in others and others[at].shape == z.shape}
+    if not fitting:
+        raise ValueError(_misfit(output, column))
+    return with_tensors(output, {at: _mix(z, others[at], alpha) for at, z in fitting.items()})
 
-    def __init__(self, network: nn.Module, output: str = "", gate: Tensor | None = None) -> None:
-        """`output` names the network's own module whose output is added, "" for the network itself."""
+
+def _mix(z: Tensor, c: Tensor, alpha: Tensor) -> Tensor:
+    between = (1 - alpha) * z + alpha * c
+    return torch.where(alpha == 0, z, torch.where(alpha == 1, c, between)).to(z.dtype)
+
+
+def _misfit(output: Any, column: Any) -> str:
+    own, others = tensors_of(output), tensors_of(column)
+    if not own:
+        return (
+            f"the model returns {type(output).__name__}, with which no column can be mixed: return a tensor, a tuple, "
+            "a dict or an object with logits, or name a module that does by Column(output=...)"
+        )
+    if own.keys().isdisjoint(others):
+        return (
+            f"the column returns {type(column).__name__} where the model returns {type(output).__name__}: "
+            "the factory must return the model's own architecture"
+        )
+    at = next(at for at in own if at in others)
+    return (
+        f"the column returns {tuple(others[at].shape)} where the model returns {tuple(own[at].shape)}: "
+        "the factory must not scale the model's outputs"
+    )
+
+
+def check_arguments(kwargs: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if a model is called with a state that belongs to one network, while it is several."""
+    for name, value in kwargs.items():
+        if value is not None and (name in CACHES or hasattr(value, "get_seq_length")):
+            raise ValueError(
+                f"{name} holds the state of one network, but a column is mixed with this model: "
+                "call it without, as generate(..., use_cache=False) does"
+            )
+
+
+class GrownModel(nn.Module):
+    """A model `host` and the networks `column_1`, `column_2`, ..., which are mixed with it one after the other, each at
+    its own `alpha_1`, `alpha_2`, ... They are called with what the model is called with, in this order."""
+
+    def __init__(
+        self, host: nn.Module, columns: Sequence[nn.Module], alphas: Sequence[Tensor], output: str = ""
+    ) -> None:
+        """`output` names the module of `host` whose output is mixed with that of the same module of each column; "" is
+        the host itself."""
         super().__init__()
-        self.network, self.output = network, output
-        self.gate = None if gate is None else nn.Parameter(gate)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the tensor that is to be added to the model's, before alpha."""
-        return self.tensor(self.raw_output(*args, **kwargs))
-
-    def tensor(self, output: Any) -> Tensor:
-        """Return what is to be added, from the network's output."""
-        tensor = tensor_of(output, tensor_key(output))
-        return tensor if self.gate is None else self.gate * tensor
-
-    def raw_output(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the network, and return the output of the module that is named."""
-        if not self.output:
-            return self.network(*args, **kwargs)
-        seen: list[Any] = []
-        inner = self.network.get_submodule(self.output)
-        handle = inner.register_forward_hook(lambda module, inputs, output: seen.append(output))
-        try:
-            self.network(*args, **kwargs)
-        finally:
-            handle.remove()
-        return seen[-1]
-
-
-class _Portable(nn.Module):
-    """A module that is pickled together with the text of its class. Only that text, executed, makes such modules."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        rebuild = f"exec(source, globals()) or {type(self).__name__}.__new__({type(self).__name__})"
-        return eval, (rebuild, {"source": globals()["source"], "__name__": "grown_model"}), self.__dict__
-
-
-class PortableColumn(GrownColumn, _Portable):
-    """A `GrownColumn` of an exported model, with its strength."""
-
-    alpha: Tensor
-
-    def __init__(self, network: nn.Module, output: str, gate: Tensor | None, alpha: Tensor) -> None:
-        super().__init__(network, output, gate)
-        self.register_buffer("alpha", alpha)
-
-
-class GrownOutput(_Portable):
-    """A module to whose output `GrownModel` adds."""
-
-    def __init__(self, host: nn.Module) -> None:
-        super().__init__()
-        self.host = host
-        self.additions: list[Tensor] = []
+        self.host, self.output, self.count = host, output, len(columns)
+        for i, (column, alpha) in enumerate(zip(columns, alphas, strict=True), start=1):
+            self.add_module(f"column_{i}", column)
+            self.register_buffer(f"alpha_{i}", alpha)
+        self._kept = [keep_output(column, output) for column in columns]
+        self._called: tuple[Any, Any] | None = None
+        if output:
+            host.get_submodule(output).register_forward_hook(self._mix_within)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return added(self.host(*args, **kwargs), self.additions)
-
-
-class GrownModel(_Portable):
-    """A model and its columns. They are called with what it is called with."""
-
-    def __init__(self, host: nn.Module, columns: list[PortableColumn], output: str) -> None:
-        """`output` names the `GrownOutput` within `host` that columns add to; "" for the host's own output."""
-        super().__init__()
-        self.host, self.columns, self.output = host, nn.ModuleList(columns), output
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        additions = [column.alpha * column(*args, **kwargs) for column in self.columns]
+        check_arguments(kwargs)
         if not self.output:
-            return added(self.host(*args, **kwargs), additions)
-        inner = self.host.get_submodule(self.output)
-        inner.additions = additions  # type: ignore[assignment]
+            return self._mix(self.host(*args, **kwargs), args, kwargs)
+        self._called = args, kwargs
         try:
             return self.host(*args, **kwargs)
         finally:
-            inner.additions = []  # type: ignore[assignment]
+            self._called = None
+
+    def _mix_within(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        return None if self._called is None else self._mix(output, *self._called)
+
+    def _mix(self, output: Any, args: Any, kwargs: Any) -> Any:
+        for i, kept in enumerate(self._kept, start=1):
+            column = column_output(self._modules[f"column_{i}"], kept, args, kwargs)  # type: ignore[arg-type]
+            output = mixed(output, column, self._buffers[f"alpha_{i}"])  # type: ignore[arg-type]
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the host knows about itself, such as `config`. What it does, it would do without its columns."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "host" not in self.__dict__.get("_modules", {}):
+                raise
+            value = getattr(self.host, name)
+            if callable(value):
+                raise AttributeError(
+                    f"{name} is the host's own and would leave its columns out: call the grown model itself, or "
+                    "fossilize a column at alpha 1.0, which makes it the model"
+                ) from None
+            return value
 
 
-def added(output: Any, additions: list[Tensor]) -> Any:
-    """Return an output with these tensors added to its own, in its dtype."""
-    key = tensor_key(output)
-    total = tensor_of(output, key)
-    for addition in additions:
-        total = (total + addition).to(total.dtype)
-    return with_tensor(output, key, total)
+class GrownSeed(nn.Module):
+    """A seed that is blended into the output h of a module: a list of PyTorch's operations, as plain data.
+
+    A step is (name of its result, function, arguments). An argument `{"of": name}` is a result, a parameter, `alpha` or
+    `h`; `{"torch": name}` is a constant of PyTorch.
+    """
+
+    def __init__(self, steps: Sequence[Any], tensors: Mapping[str, Tensor], alpha: Tensor) -> None:
+        super().__init__()
+        self.steps = [(name, function, args, kwargs) for name, function, args, kwargs in steps]
+        self.names = list(tensors)
+        self.register_buffer("alpha", alpha)
+        for name, tensor in tensors.items():
+            self.register_parameter(name, nn.Parameter(tensor))
+
+    def forward(self, h: Any) -> Any:
+        if isinstance(h, tuple):  # of which the first is blended
+            return (self.forward(h[0]), *h[1:])
+        values: dict[str, Any] = {"h": h, "alpha": self.alpha, **{name: getattr(self, name) for name in self.names}}
+        for name, function, args, kwargs in self.steps:
+            values[name] = _function(function)(*_resolved(args, values), **_resolved(kwargs, values))
+        return values[self.steps[-1][0]]
+
+
+def _function(name: str) -> Any:
+    """Return an operation of PyTorch, or of arithmetic."""
+    group, _, rest = name.partition(".")
+    if group == "aten":
+        operation, _, overload = rest.partition(".")
+        return getattr(getattr(torch.ops.aten, operation), overload)
+    if group != "operator" or rest not in ARITHMETIC:
+        raise ValueError(f"a seed calls {name}, which is no operation of PyTorch's: the file is damaged")
+    return getattr(operator, rest)
+
+
+def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_resolved(element, values) for element in value]
+    if not isinstance(value, dict):
+        return value
+    if "of" in value:
+        return values[value["of"]]
+    if "torch" in value:
+        return getattr(torch, value["torch"])
+    return {key: _resolved(element, values) for key, element in value.items()}
+
+
+def build_grown(grown: Mapping[str, Any], factory: Callable[[float], nn.Module]) -> nn.Module:
+    """Build a grown model from its description, the contents of `grown.json`, and the factory of its columns. Load its
+    tensors afterwards, by `safetensors.torch.load_model`."""
+    model = factory(grown["scale"])
+    for name, seed in grown["seeds"].items():
+        tensors = {key: torch.zeros(shape) for key, shape in seed["shapes"].items()}
+        module = GrownSeed(seed["steps"], tensors, torch.zeros(()))
+        pair = nn.Sequential(OrderedDict(host=model.get_submodule(name), seed=module))
+        if name:
+            model.set_submodule(name, pair)
+        else:
+            model = pair
+    columns = [factory(scale) for scale in grown["columns"]]
+    alphas = [torch.zeros(()) for _ in columns]
+    return GrownModel(model, columns, alphas, grown["output"]) if columns else model

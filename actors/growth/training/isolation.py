@@ -1,40 +1,77 @@
-"""Running a model beside its training without side effects on buffers, random numbers, or modes."""
+"""Running a model beside its training without side effects on buffers, random numbers, modes, or its own state."""
 
 from __future__ import annotations
 
+import copy
+import random
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from actors.growth.slot_module import SlotModule
+
+OF_MODULES = frozenset(nn.Module().__dict__) - {"training"}
+"""Attributes in which every module keeps its parameters, submodules and hooks."""
 
 
 @contextmanager
 def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -> Iterator[None]:
-    """Replace buffers (such as BatchNorm's running statistics) by copies, and restore them afterwards together with
-    random number generators and each module's mode. The buffers of `learners` change as in training."""
+    """Replace buffers (such as BatchNorm's running statistics) and what modules keep as attributes by copies, and
+    restore them afterwards together with random number generators and each module's mode. The buffers of `learners`
+    change as in training."""
     kept = {id(module) for learner in learners for module in learner.modules()}
-    originals = [
-        (module, name, buffer)
-        for module in model.modules()
-        if not isinstance(module, SlotModule) and id(module) not in kept
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    modes = [(module, module.training) for module in model.modules()]
+    modules = [m for m in model.modules() if not isinstance(m, SlotModule)]
+    modes = [(m, m.training) for m in modules]
+    modules = [m for m in modules if id(m) not in kept]
+    buffers = [(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
+    attributes = [(m, {k: v for k, v in m.__dict__.items() if k not in OF_MODULES}) for m in modules]
+    generators = [(v, v.get_state()) for _, own in attributes for v in own.values() if isinstance(v, torch.Generator)]
     devices = {p.device for p in model.parameters() if p.is_cuda}
-    for module, name, buffer in originals:
+    others = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's model may draw from it)
+    for module, name, buffer in buffers:
         module._buffers[name] = buffer.clone()
+    for module, own in attributes:
+        module.__dict__.update({name: _scratch(value) for name, value in own.items()})
     try:
         with torch.random.fork_rng(devices=list(devices)):
             yield
     finally:
-        for module, name, buffer in originals:
+        random.setstate(others[0])
+        np.random.set_state(others[1])  # noqa: NPY002
+        for generator, state in generators:
+            generator.set_state(state)
+        for module, name, buffer in buffers:
             module._buffers[name] = buffer
+        for module, own in attributes:
+            for name in [name for name in module.__dict__ if name not in own and name not in OF_MODULES]:
+                del module.__dict__[name]
+            module.__dict__.update(own)
         for module, mode in modes:
             module.training = mode
+
+
+def _scratch(value: Any) -> Any:
+    """Return a copy of what a module may change in place, and anything else itself."""
+    match value:
+        case Tensor() if not value.requires_grad and not isinstance(value, nn.Parameter):
+            return value.clone()
+        case list() | deque() | set() | dict() if type(value).__module__ in ("builtins", "collections"):
+            made = copy.copy(value)
+            if isinstance(made, dict):
+                made.update({key: _scratch(element) for key, element in made.items()})
+            elif isinstance(made, list | deque):
+                for i, element in enumerate(made):
+                    made[i] = _scratch(element)
+            return made
+        case random.Random() | np.random.Generator():
+            return copy.deepcopy(value)
+        case _:
+            return value
 
 
 @contextmanager

@@ -56,6 +56,12 @@ class Ranks:
         assert parameter.grad is not None
         self.average([parameter.grad])
 
+    def leave_ddp(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Average the gradients of the model's own `parameters` here, since DDP waits for parameters that are gone."""
+        if self._ddp is not None and self._ddp.require_backward_grad_sync:
+            self._ddp.require_backward_grad_sync = False
+            self.average_on_accumulate(parameters)
+
     def share_buffers(self, modules: Iterable[nn.Module]) -> None:
         """Give all ranks the first rank's buffers of modules that DDP does not know, where it does so for its own."""
         if self.size > 1 and self._ddp is not None and self._ddp.broadcast_buffers:

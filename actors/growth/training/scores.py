@@ -47,6 +47,12 @@ class ScoreRecorder(NotCopied):
 
         output.register_hook(record)  # type: ignore[no-untyped-call]
 
+    def watch(self, host: Sequence[nn.Parameter]) -> None:
+        """Compare with the gradient of these parameters from now on: the model has become another."""
+        self._disarm()
+        self._host = list(host)
+        self._arm()
+
     def take(self) -> dict[int, float]:
         """Return the scores by slot and begin a new epoch."""
         scores = {s: float(score) for s, score in self._scores.items()}
@@ -77,9 +83,12 @@ class ScoreRecorder(NotCopied):
         if due and not self._handles:
             self._handles = [p.register_hook(self._noting(i)) for i, p in enumerate(self._host)]  # type: ignore[no-untyped-call]
         elif not due:
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
+            self._disarm()
+
+    def _disarm(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def _noting(self, index: int) -> Callable[[Tensor], None]:
         def note(gradient: Tensor) -> None:

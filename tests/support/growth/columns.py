@@ -104,16 +104,14 @@ MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
     "tied transformer": (lambda scale: Transformer(int(8 * scale), tied=True), (6,)),
     "gru": (lambda scale: Recurrent(int(6 * scale)), (6,)),
 }
-GATED = {"tied transformer"}
-DOUBLE = blueprint_index("column_double")
 
 
-def grow(slot: int = 0, speed: int = 0, size: str = "double") -> tuple[int, ...]:
-    """The action that germinates a column."""
-    return germinate(slot, blueprint_index(f"column_{size}"), speed=speed)
+def grow(slot: int = 0, speed: int = 0, size: str = "double", target: int = 2) -> tuple[int, ...]:
+    """The action that germinates a column. Its `target` is an index: 0 is the average with the model, 2 replaces it."""
+    return germinate(slot, blueprint_index(f"column_{size}"), 0, target, speed)
 
 
-JOINED = [grow(), advance(), advance()]
+JOINED = [grow(target=0), advance(), advance()]
 YOUNG = JOINED[:2]
 
 
@@ -121,9 +119,16 @@ def run(name: str, actions: list[Any], **options: Any) -> Run:
     """Train one of `MODELS` with a scripted policy that grows columns."""
     make, shape = MODELS[name]
     torch.manual_seed(0)
-    column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model") if key in options})
+    column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model", "lesson") if key in options})
     slots = options.pop("slots", [])
     return Run(make(1.0), Script(actions), slots, shape, columns=column, **options)
+
+
+def column_of(own: Run, index: int = 0) -> nn.Module:
+    """Return the network that grows in a slot."""
+    column = own.grower._seeds.slot_modules[index].seed
+    assert column is not None
+    return column
 
 
 def host_state(model: nn.Module) -> dict[str, Tensor]:

@@ -112,8 +112,22 @@ def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:
     return x, (x.flatten(1)[:, :3] + 0.3 * x.flatten(1)[:, 3:6]).argmax(-1)
 
 
+def no_decay(model: nn.Module) -> torch.optim.Optimizer:
+    """AdamW for an `mlp`: no decay of biases and norms, and a lower rate for the first layer."""
+    named = list(model.named_parameters())
+    first = [p for name, p in named if name == "0.weight"]
+    matrices = [p for name, p in named if p.dim() > 1 and name != "0.weight"]
+    vectors = [p for _, p in named if p.dim() < 2]
+    groups = [
+        {"params": first, "lr": 1e-4, "weight_decay": 0.1},
+        {"params": matrices, "weight_decay": 0.1},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=1e-2)
+
+
 class Run:
-    """A user's training loop: AdamW, minibatches of 32, validation on the training rows."""
+    """A user's training loop: minibatches of 32, validation on the training rows."""
 
     def __init__(
         self,
@@ -123,10 +137,11 @@ class Run:
         shape: tuple[int, ...] = (6,),
         shadow: bool = True,
         wrap: Callable[[nn.Module], nn.Module] = lambda m: m,
+        optimizer: Callable[[nn.Module], Any] = lambda m: torch.optim.AdamW(m.parameters(), lr=0.01),
         **options: Any,
     ) -> None:
         self.model, self.x_y, self._shadow = wrap(model), data(*shape), shadow
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        self.optimizer = optimizer(model)
         settings: dict[str, Any] = {"horizon_epochs": 20, "num_classes": 3, "policy": script} | options
         self.grower = GrowthController(self.model, slots, self.optimizer, **settings)
         self.losses: list[float] = []

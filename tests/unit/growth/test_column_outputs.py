@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +12,10 @@ from torch import Tensor, nn
 
 from actors.errors import UserError
 from actors.growth.columns.column import Column
-from actors.growth.columns.grown_model import added, tensor_key, tensor_of, with_tensor
+from actors.growth.columns.grown_model import GrownModel, mixed, tensors_of
 from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, MODELS, ResNet, Wrapped, grow, logits_of, run
 from tests.support.growth.growing import Run, Script, mlp
-from tests.unit.growth.test_growth_export import READ
 
 
 class WrappedRun(Run):
@@ -62,16 +59,15 @@ def test_outputs_of_every_kind_can_grow(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["two", "tensor"])
-def test_columns_can_be_added_within_the_model(kind: str) -> None:
-    """At the head's output, also where the model returns nothing that could be added to."""
-    own = wrapped(kind, JOINED, output="head").epochs(4)
+def test_columns_can_be_mixed_within_the_model(kind: str) -> None:
+    """At the head's output."""
+    own = wrapped(kind, [*JOINED], output="head").epochs(4)
     assert own.grower.stages["column 1"] is Stage.HOLDING
     column = own.grower._seeds.slot_modules[0].seed
     x = own.x_y[0]
     with own.grower._seeds.activated({}):
         alone = own.model.head(own.model.body(x))
-    network = column.network
-    expected = 2.0 * (alone + network.head(network.body(x)))
+    expected = 2.0 * (0.5 * alone + 0.5 * column.head(column.body(x)))
     torch.testing.assert_close(logits_of(own.model(x, scale=2.0)), expected)
     assert torch.equal(own.model.head(own.model.body(x)), alone), (
         "a part of the model that is called alone is as before"
@@ -114,16 +110,38 @@ class Pair(NamedTuple):
 
 
 def test_types_of_outputs_are_kept_and_inputs_not_changed() -> None:
-    one, two = torch.zeros(2), torch.ones(2)
-    for given in ([one, 3], (None, one), Pair("a", one), {"logits": one, "hidden": one}):
-        key = tensor_key(given)
-        changed = added(given, [two, two])
+    one, three, half = torch.ones(2), 3 * torch.ones(2), torch.tensor(0.5)
+    for at, given in (
+        (0, [one, 3]),
+        (1, (None, one)),
+        ("logits", Pair("a", one)),
+        ("logits", {"logits": one, "h": one}),
+    ):
+        other = type(given)(*[three if v is one else v for v in given]) if isinstance(given, Pair) else None
+        other = other or (
+            dict.fromkeys(given, three)
+            if isinstance(given, dict)
+            else type(given)(three if v is one else v for v in given)
+        )
+        changed = mixed(given, other, half)
         assert type(changed) is type(given)
-        assert torch.equal(tensor_of(changed, key), 2 * two)
-        assert torch.equal(tensor_of(given, key), one)
-    assert added(Pair("a", one), [two]).name == "a"
-    assert tensor_key({"a": one, "b": two}) is tensor_key("text") is tensor_key(None) is None
-    assert with_tensor({"a": one}, ("key", "a"), two)["a"] is two
+        assert torch.equal(tensors_of(changed)[at], 2 * one)
+        assert torch.equal(tensors_of(given)[at], one)
+        if isinstance(given, dict):
+            assert changed["h"] is one, "beside logits, everything is the model's"
+    assert tensors_of("text") == tensors_of(None) == {}
+    with pytest.raises(ValueError, match=r"returns str, with which no column can be mixed.*Column\(output"):
+        mixed("text", one, half)
+
+
+def test_auxiliary_heads_are_mixed_and_single_numbers_are_not() -> None:
+    """A tuple may hold further predictions, which the loss needs, and its own loss, which is none."""
+    x, loss, lengths = torch.ones(4, 3), torch.tensor(1.0), torch.tensor([4])
+    out = mixed(
+        (x, x, loss, lengths, torch.ones(5)), (3 * x, 5 * x, 9 * loss, 9 * lengths, torch.ones(6)), torch.tensor(0.5)
+    )
+    assert [t.flatten()[0].item() for t in out] == [2, 3, 1, 4, 1]
+    assert len(out[4]) == 5
 
 
 def wide(scale: float) -> nn.Module:
@@ -142,21 +160,41 @@ class Deaf(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "factory", "says"),
     [
-        ("two", lambda s: Wrapped("two", int(8 * s)), r"returns dict, to which no column can be added.*Column\(output"),
         ("tensor", wide, r"returns \(32, 1\) where the model returns \(32, 3\): the factory must not scale"),
         ("tensor", lambda s: Wrapped("dict", int(8 * s)), "returns dict where the model returns Tensor"),
-        ("tensor", lambda s: Deaf(), "a column cannot be called with what the model is called with"),
+        ("tensor", lambda s: Deaf(), "column 1 cannot be called in the place of the model"),
     ],
 )
-def test_a_column_that_does_not_fit_is_refused_at_the_first_forward_pass(kind: str, factory: Any, says: str) -> None:
-    own = Run(Wrapped(kind), Script(JOINED), [], columns=Column(factory))
+def test_a_column_that_does_not_fit_is_refused_when_it_first_runs(kind: str, factory: Any, says: str) -> None:
+    own = Run(Wrapped(kind), Script([grow(size="half"), *JOINED[1:]]), [], columns=Column(factory)).epochs(2)
     before = {n: t.clone() for n, t in own.model.state_dict().items()}
+    own.model.train()
     for _ in range(2):
         with pytest.raises(UserError, match=says) as refused:
-            own.train()
+            own.grower.shadow(lambda: own.loss(slice(0, 32)))
         assert "\n" not in str(refused.value)
-    assert not own.losses
     assert all(torch.equal(before[n], t) for n, t in own.model.state_dict().items())
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("lesson", ["own", "rest"])
+def test_a_model_that_changes_its_input_in_place_is_refused(lesson: Any) -> None:
+    """A column would read what the model has left of it."""
+
+    class Shifting(nn.Module):
+        def __init__(self, width: int = 8) -> None:
+            super().__init__()
+            self.net = mlp(width=width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.net(x.sub_(0.5).mul_(2))
+            return out
+
+    own = Run(Shifting(), Script(JOINED), [], columns=Column(lambda s: Shifting(int(8 * s)), lesson=lesson))
+    own.x_y = own.x_y[0].clone(), own.x_y[1]
+    own.epochs(2)
+    with pytest.raises(UserError, match="the model changes its input in place, which its columns read as well"):
+        own.train()
 
 
 def no_network(scale: float) -> Any:
@@ -175,7 +213,8 @@ MODEL = mlp()
     [
         ([], {"factory": broken}, r"factory\(0.5\) of a column failed: embed_dim must be divisible by num_heads"),
         ([], {"factory": no_network}, "returned float: return a torch.nn.Module"),
-        ([], {"factory": lambda s: MODEL}, "the model's own parameters: return a new network at each call"),
+        ([], {"factory": lambda s: MODEL}, "the model's own Parameter: return a new network at each call"),
+        ([], {"factory": lambda s: nn.Sequential(nn.Linear(6, 3), MODEL[2])}, "the model's own ReLU"),
         ([], {"factory": lambda s: nn.ReLU()}, "without trainable parameters"),
         ([], {"factory": lambda s: nn.LazyLinear(3)}, "returned lazy layers"),
         ([], {"factory": wide}, r"factory\(0.5\) .* a network of 1 outputs, the model has 3: .* must not scale"),
@@ -195,18 +234,19 @@ def test_impossible_columns_are_refused_at_construction(slots: list[str], column
 
 
 def test_wrong_counts_and_rates_are_refused() -> None:
-    for wrong in ({"count": 0}, {"count": 9}, {"lr_scale": 0.0}, {"factory": 3}):
+    for wrong in ({"lesson": "all"}, {"count": 0}, {"count": 9}, {"lr_scale": 0.0}, {"factory": 3}):
         with pytest.raises(UserError, match=next(iter(wrong)) + "|factory"):
             Column(**{"factory": lambda s: mlp()} | wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_export_computes_the_same_and_loads_without_tamiyo(name: str, tmp_path: Path) -> None:
+def test_an_export_computes_the_same(name: str) -> None:
     own = run(name, [*JOINED, grow(1)]).epochs(4)
     own.model.eval()
     plain = own.grower.export()
     x = own.x_y[0]
     assert torch.equal(plain(x), own.model(x))
+    assert isinstance(plain, GrownModel)
     seed = own.grower._seeds.slot_modules[0].seed
     expected = sum(p.numel() for p in MODELS[name][0](1.0).parameters()) + sum(p.numel() for p in seed.parameters())
     assert sum(p.numel() for p in plain.parameters()) == expected, "the young column is left out"
@@ -215,47 +255,6 @@ def test_an_export_computes_the_same_and_loads_without_tamiyo(name: str, tmp_pat
         for p in own.model.parameters():
             p.mul_(1.5)
     assert not torch.allclose(plain(x), own.model(x)), "the export is a copy"
-
-
-MODEL_FILE = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, width=8):
-        super().__init__()
-        self.body, self.norm, self.head = nn.Linear(6, width), nn.BatchNorm1d(width), nn.Linear(width, 3)
-
-    def forward(self, x, scale=1.0):
-        return scale * self.head(torch.relu(self.norm(self.body(x))))
-"""
-
-
-@pytest.mark.parametrize("output", ["head", pytest.param("", marks=pytest.mark.long)])
-def test_an_exported_file_needs_only_the_users_module(
-    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "users_model.py").write_text(MODEL_FILE)
-    monkeypatch.syspath_prepend(tmp_path)
-    from users_model import Net  # type: ignore[import-not-found,unused-ignore]
-
-    torch.manual_seed(0)
-    columns = Column(lambda scale: Net(int(8 * scale)), output=output)
-    own = Run(Net(), Script([(1, 0, 3, 0, 2, 0), grow(1), (5, 0, 0, 0, 0, 0), (5, 1, 0, 0, 0, 0), (5, 0, 0, 0, 0, 0),
-                             (5, 1, 0, 0, 0, 0)]), ["body"], columns=columns).epochs(7)  # fmt: skip
-    assert [s.name for s in own.grower.stages.values()] == ["HOLDING", "HOLDING", "DORMANT"]
-    plain = own.grower.export().eval()
-    x = own.x_y[0]
-    torch.testing.assert_close(plain(x), own.model.eval()(x))
-    torch.testing.assert_close(plain(x, scale=2.0), own.model(x, scale=2.0))
-    torch.save((plain, x, plain(x).detach()), tmp_path / "model.pt")
-    command = [sys.executable, "-c", READ, tmp_path / "model.pt"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    again = torch.load(tmp_path / "model.pt", weights_only=False)[0]
-    torch.save(again, tmp_path / "again.pt")
-    assert torch.equal(torch.load(tmp_path / "again.pt", weights_only=False)(x), plain(x))
 
 
 def test_the_grown_model_itself_can_be_copied_and_pickled(tmp_path: Path) -> None:

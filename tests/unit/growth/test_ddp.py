@@ -21,7 +21,7 @@ import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from actors.growth.columns.column import Column
 from tests.support.growth.columns import JOINED, MODELS, grow
-from tests.support.growth.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp
+from tests.support.growth.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, fossilize, germinate, mlp
 rank, rendezvous = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
@@ -45,11 +45,23 @@ def play(model, script, slots, shape, epochs, **options):
     }
 
 
+class Outer(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.scale = net, torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * self.net(x)
+
+
 seeds = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)]
 told = {"seeds": play(ConvNet(), seeds, ["stem", "block"], (1, 5, 4), 8)}
 make, shape = MODELS["resnet"]
 torch.manual_seed(0)
 told["column"] = play(make(1.0), [*JOINED, grow(1), advance(1)], [], shape, 7, columns=Column(make))
+torch.manual_seed(0)
+replacing = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
+told["replaced"] = play(Outer(make(1.0)), replacing, [], shape, 9, columns=Column(make, model="net"))
 same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
 told["norm"] = same.grower._growth.slots[0].gradient_norm
 rule, folder = "periodic:start=1,every=1,seeds=1", rendezvous + ".episodes"
@@ -103,6 +115,16 @@ def test_ranks_grow_the_same_column(ranks: list[dict[str, Any]]) -> None:
     own = first.pop("statistics"), second.pop("statistics")
     assert first == second
     assert own[0][4:] == own[1][4:]  # the model's own are shared only at its next forward pass
+
+
+def test_ranks_train_a_model_that_a_column_replaced(ranks: list[dict[str, Any]]) -> None:
+    """DDP would wait for the gradients of a host that is gone; they are averaged all the same."""
+    first, second = (dict(rank["replaced"]) for rank in ranks)
+    assert first["stages"] == ["FOSSILIZED", "HOLDING"]
+    assert first["names"][:2] == ["module.scale", "module.net.stem.weight"]
+    assert first["weights"][0] != 1.0
+    first.pop("statistics"), second.pop("statistics")
+    assert first == second
 
 
 def test_the_first_rank_reports_the_run(ranks: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:

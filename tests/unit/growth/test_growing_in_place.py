@@ -55,7 +55,15 @@ def test_shadow_gradients_are_those_of_the_loss_with_the_seed_on() -> None:
     slot_module = own.grower._seeds.slot_modules[0]
     rows = slice(0, 32)
     own.grower.shadow(lambda: own.loss(rows))
-    given = {n: p.grad.clone() for n, p in own.model.named_parameters() if p.grad is not None}
+    assert all(p.grad is None for p in own.model.parameters()), "nothing that clips gradients may see them"
+    given: dict[str, torch.Tensor] = {}
+
+    def look(*_: Any) -> None:
+        given.update({n: p.grad.clone() for n, p in own.model.named_parameters() if p.grad is not None})
+
+    own.optimizer.register_step_pre_hook(look)
+    own.optimizer.param_groups[0]["lr"] = 0.0
+    own.optimizer.step()
     assert given
     assert all("tamiyo" in name for name in given)
     h = {}

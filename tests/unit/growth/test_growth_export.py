@@ -1,30 +1,18 @@
-"""Exported models compute the same as the grown model and do not need Tamiyo."""
+"""Exported models compute the same as the grown model."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import copy
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from tests.support.growth.growing import GROWN, ConvNet, Run, Script, advance, germinate, mlp
-
-READ = """
-import sys
-for name in ("actors", "learner", "deploy", "tamiyo"):
-    sys.modules[name] = None
-import torch
-model, x, y = torch.load(sys.argv[1], weights_only=False)
-assert torch.equal(model(x), y), (model(x) - y).abs().max()
-loss = model(x).square().mean()
-loss.backward()
-assert all(p.grad is not None for p in model.parameters())
-assert not any(m._forward_hooks for m in model.modules())
-print(sum(p.numel() for p in model.parameters()))
-"""
+from actors.growth.columns.column import Column
+from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED, grow, run
+from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp
 
 
 @pytest.mark.parametrize(
@@ -52,22 +40,89 @@ def test_an_exported_seed_computes_the_same(blueprint: int, slot: str, shape: tu
     assert not torch.allclose(plain(x), own.model(x)), "the export is a copy"
 
 
-def test_an_export_loads_without_tamiyo(tmp_path: Path) -> None:
+def test_inactive_seeds_are_left_out() -> None:
     own = Run(mlp(), Script([*GROWN, germinate(1, 5)]), ["1", "3"]).epochs(5)
     plain = own.grower.export().eval()
-    parameters = sum(p.numel() for p in plain.parameters())
     seeds = sum(p.numel() for p in own.grower._seeds.slot_modules[0].seed.parameters())
-    assert parameters == sum(p.numel() for p in mlp().parameters()) + seeds  # the young one is left out
-    x = own.x_y[0]
-    torch.save((plain, x, plain(x).detach()), tmp_path / "model.pt")
-    ended = subprocess.run(
-        [sys.executable, "-c", READ, tmp_path / "model.pt"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.strip() == str(parameters)
+    assert sum(p.numel() for p in plain.parameters()) == sum(p.numel() for p in mlp().parameters()) + seeds
+    assert not any(m._forward_hooks for m in plain.modules())
+    plain(own.x_y[0]).square().mean().backward()
+    assert all(p.grad is not None for p in plain.parameters())
 
 
 def test_the_whole_model_can_be_a_slot() -> None:
     own = Run(nn.Linear(6, 3), Script(GROWN), [""]).epochs(4)
     plain = own.grower.export()
     assert torch.equal(plain(own.x_y[0]), own.model(own.x_y[0]))
+
+
+@pytest.mark.parametrize("output", ["", "head"])
+def test_an_export_compiles_whole_and_continues_to_train(output: str) -> None:
+    own = run("resnet", [*JOINED, grow(1, size="half", target=0), advance(1), advance(1)], output=output).epochs(7)
+    plain, x = own.grower.export().eval(), own.x_y[0]
+    torch.compiler.reset()
+    compiled = torch.compile(plain, backend="eager", fullgraph=True)
+    expected = own.model.eval()(x)
+    assert torch.equal(compiled(x), expected)
+    assert torch.equal(torch.export.export(plain, (x,)).module()(x), expected)
+    torch.compiler.reset()
+    copied = copy.deepcopy(plain)
+    optimizer = torch.optim.SGD(copied.parameters(), 0.3)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(copied(x), own.x_y[1])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert torch.equal(plain(x), own.model(x)), "a copy of the export leaves it alone"
+
+
+@pytest.mark.parametrize("output", ["", "head"])
+def test_random_numbers_are_those_of_training(output: str) -> None:
+    """Since the model and its columns are called in the same order."""
+    own = run("resnet", [*JOINED, grow(1, target=0), advance(1), advance(1)], output=output).epochs(7)
+    own.model.train()
+    plain = own.grower.export()
+    outputs = []
+    for model in (own.model, plain):
+        torch.manual_seed(3)
+        outputs.append(model(own.x_y[0]))
+    assert torch.equal(*outputs)
+
+
+class Configured(nn.Module):
+    """Knows its configuration and can do more than be called, as models of transformers do."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.config, self.net = {"width": width}, mlp(width=width)
+
+    def forward(self, x: Tensor, past_key_values: object = None) -> Tensor:
+        out: Tensor = self.net(x)
+        return out
+
+    def generate(self) -> Tensor:
+        return self(torch.zeros(1, 6))
+
+
+def test_what_an_export_knows_of_its_host_and_what_it_refuses() -> None:
+    torch.manual_seed(0)
+    columns = Column(lambda s: Configured(int(12 * s)))
+    script = [*JOINED, (2, 0, 0, 0, 2, 0), WAIT, fossilize()]
+    own = Run(Configured(12), Script(script), [], columns=columns).epochs(4)
+    plain = own.grower.export()
+    assert plain.config == {"width": 12}
+    with pytest.raises(AttributeError, match="generate is the host's own and would leave its columns out"):
+        plain.generate()
+    assert not hasattr(plain, "nothing")
+    for model in (plain, own.model):
+        with pytest.raises(ValueError, match=r"past_key_values holds the state of one network.*use_cache=False"):
+            model(own.x_y[0], past_key_values=())
+    own.epochs(3)
+    assert own.grower.stages["column 1"] is Stage.FOSSILIZED
+    plain = own.grower.export()
+    assert plain.config == own.model.config == {"width": 24}
+    assert torch.equal(plain.generate(), own.model.generate())
+    plain(own.x_y[0], past_key_values=())

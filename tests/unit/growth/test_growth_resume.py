@@ -12,12 +12,13 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from actors.errors import UserError
+from actors.growth.columns.column import Column
 from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
 from actors.sessions.local import LocalPolicy
 from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from tests.support.growth.columns import grow, run
-from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
+from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, no_decay, prune
 
 BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]
 
@@ -43,6 +44,11 @@ def columns(name: str) -> Callable[[Any], Run]:
     return lambda actions: run(name, actions, train_rows=96)
 
 
+def groups(actions: Any) -> Run:
+    column = Column(lambda scale: mlp(width=int(12 * scale)))
+    return Run(mlp(), Script(actions), [], optimizer=no_decay, columns=column)
+
+
 COLUMNS = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
 
 
@@ -52,6 +58,7 @@ COLUMNS = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance
         (seeds, BUSY, 2),
         (seeds, BUSY, 6),
         (columns("resnet"), COLUMNS, 2),
+        (groups, COLUMNS, 5),
         (columns("tied transformer"), COLUMNS, 5),
         *(pytest.param(seeds, BUSY, cut, marks=pytest.mark.long) for cut in (1, 4, 8)),
         pytest.param(columns("resnet"), COLUMNS, 5, marks=pytest.mark.long),

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED
-from tests.support.growth.growing import GROWN, Script, data, mlp
+from tests.support.growth.growing import GROWN, WAIT, Script, data, mlp
 
 pl = pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -38,6 +39,9 @@ class Module(pl.LightningModule):
         self.log("val_loss", F.cross_entropy(logits, batch[1]))
         self.log("val_acc", (logits.argmax(-1) == batch[1]).float().mean())
 
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test_acc", (self.net(batch[0]).argmax(-1) == batch[1]).float().mean())
+
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)]
@@ -46,17 +50,23 @@ class Module(pl.LightningModule):
 def fit(
     module: Module, where: dict[str, Any], actions: Any, folder: Path, epochs: int, resume: str | None = None
 ) -> Any:
+    trainer, growth = trainer_of({"horizon_epochs": 8, **where}, actions, folder, max_epochs=epochs)
+    trainer.fit(module, batches(), batches(), ckpt_path=resume, weights_only=False)
+    return growth.grower
+
+
+def batches() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*data(6)), batch_size=32)
+
+
+def trainer_of(where: dict[str, Any], actions: Any, folder: Path, **options: Any) -> tuple[Any, Any]:
     from actors.growth.lightning import GrowthCallback
 
-    growth = GrowthCallback(num_classes=3, policy=Script(actions), horizon_epochs=8, **where)
-    keeper = pl.callbacks.ModelCheckpoint(folder, save_last=True)
-    trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[growth, keeper], num_sanity_val_steps=0,
-    )  # fmt: skip
-    batches = DataLoader(TensorDataset(*data(6)), batch_size=32)
-    trainer.fit(module, batches, batches, ckpt_path=resume, weights_only=False)
-    return growth.grower
+    growth = GrowthCallback(num_classes=3, policy=Script(actions), **where)
+    keeper = pl.callbacks.ModelCheckpoint(folder, "{epoch}", save_last=True, save_top_k=-1)
+    settings = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    settings |= {"callbacks": [growth, keeper], "num_sanity_val_steps": 0}
+    return pl.Trainer(**{**settings, **options}), growth
 
 
 COLUMNS = {"columns": Column(lambda scale: mlp(width=int(12 * scale)), model="net")}
@@ -77,3 +87,115 @@ def test_a_lightning_trainer_grows_and_resumes(where: dict[str, Any], actions: A
     own, other = whole.state_dict(), second.state_dict()
     assert own.keys() == other.keys()
     assert all(torch.equal(own[k], other[k]) for k in own)
+
+
+def accuracy_of(trainer: Any, module: Module, path: Path) -> float:
+    return float(trainer.test(module, batches(), ckpt_path=str(path), verbose=False, weights_only=False)[0]["test_acc"])
+
+
+def test_any_checkpoint_is_tested_as_it_was_saved(tmp_path: Path) -> None:
+    """From before, during and after growth, in the trainer that saved it and in one that has trained nothing."""
+    trainer, growth = trainer_of(COLUMNS | {"horizon_epochs": 9}, [WAIT, WAIT, *JOINED], tmp_path, max_epochs=7)
+    measured: list[float] = []
+
+    class Measure(pl.Callback):
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            measured.append(float(trainer.callback_metrics["val_acc"]))
+
+    trainer.callbacks.insert(0, Measure())
+    module = Module()
+    trainer.fit(module, batches(), batches())
+    exported = growth.grower.export()
+    x = data(6)[0]
+    torch.testing.assert_close(exported.net(x), module.net.eval()(x))
+    for epoch in (6, 0, 3, 6):
+        path = tmp_path / f"epoch={epoch}.ckpt"
+        assert accuracy_of(trainer, module, path) == pytest.approx(measured[epoch])
+        fresh, callback = trainer_of(COLUMNS, [], tmp_path / "fresh")
+        assert accuracy_of(fresh, Module(), path) == pytest.approx(measured[epoch])
+        assert (callback.grower.added_parameters > 0) == (epoch >= 3)
+
+
+def test_checkpoints_without_growth_are_read_and_incomplete_ones_refused(tmp_path: Path) -> None:
+    plain = pl.Trainer(max_epochs=1, default_root_dir=tmp_path, logger=False, accelerator="cpu")
+    first = Module()
+    plain.fit(first, batches(), batches())
+    plain.save_checkpoint(tmp_path / "plain.ckpt")
+    trainer, growth = trainer_of(COLUMNS, JOINED, tmp_path / "grown", max_epochs=6)
+    module = Module()
+    trainer.fit(module, batches(), batches(), ckpt_path=str(tmp_path / "plain.ckpt"), weights_only=False)
+    assert growth.grower.stages["column 1"] in (Stage.BLENDING, Stage.HOLDING)
+    alone = accuracy_of(pl.Trainer(default_root_dir=tmp_path, logger=False), first, tmp_path / "plain.ckpt")
+    assert accuracy_of(trainer, module, tmp_path / "plain.ckpt") == alone
+    assert growth.grower.added_parameters == 0
+    other, _ = trainer_of(COLUMNS, JOINED, tmp_path / "other", max_epochs=5)
+    other.fit(Module(), batches(), batches())
+    other.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    fresh, _ = trainer_of(COLUMNS, [], tmp_path / "fresh")
+    with pytest.raises(UserError, match="leave out save_weights_only"):
+        accuracy_of(fresh, Module(), tmp_path / "weights.ckpt")
+
+
+def test_a_second_fit_continues(tmp_path: Path) -> None:
+    trainer, growth = trainer_of(COLUMNS | {"horizon_epochs": 8}, JOINED, tmp_path, max_epochs=4)
+    module = Module()
+    trainer.fit(module, batches(), batches())
+    before = growth.grower.stages
+    x = data(6)[0]
+    output = module.net.eval()(x)
+    again = pl.Trainer(
+        max_epochs=1, limit_train_batches=0, limit_val_batches=0, callbacks=[growth], logger=False,
+        enable_progress_bar=False, enable_checkpointing=False, accelerator="cpu",
+    )  # fmt: skip
+    again.fit(module, batches(), batches())
+    assert growth.grower.stages == before
+    torch.testing.assert_close(module.net.eval()(x), output)
+
+
+@pytest.mark.parametrize(
+    ("options", "decisions", "horizon"),
+    [
+        ({"max_epochs": 6}, 6, 6),
+        ({"max_epochs": 6, "check_val_every_n_epoch": 2}, 3, 3),
+        ({"max_steps": 9}, 3, 3),
+        ({"max_steps": 6, "max_epochs": 9, "accumulate_grad_batches": 2}, 3, 3),
+    ],
+)
+def test_there_is_one_decision_per_validation(
+    options: dict[str, Any], decisions: int, horizon: int, tmp_path: Path
+) -> None:
+    trainer, growth = trainer_of(COLUMNS, [], tmp_path, **options)
+    module = Module()
+    trainer.fit(module, batches(), batches())
+    assert growth.grower.config.horizon_epochs == horizon
+    assert len(growth.grower.log) == decisions
+    assert len({d.loss for d in growth.grower.log}) == decisions
+    measured = growth.grower._train_losses
+    assert all(loss is not None and 0 < loss < 3 for loss in measured)
+
+
+def test_without_an_end_a_horizon_is_asked_for(tmp_path: Path) -> None:
+    trainer, _ = trainer_of(COLUMNS, [], tmp_path, max_epochs=-1)
+    with pytest.raises(UserError, match=r"give GrowthCallback\(horizon_epochs=\.\.\.\)"):
+        trainer.fit(Module(), batches(), batches())
+
+
+@pytest.mark.parametrize("clip", [0.01, 0.0])
+def test_lightning_clips_the_model_as_if_it_were_alone(clip: float, tmp_path: Path) -> None:
+    seen = []
+    for actions in (JOINED, []):
+        module = Module()
+        trainer, _ = trainer_of(COLUMNS, actions, tmp_path, max_epochs=3, gradient_clip_val=clip)
+        trainer.fit(module, batches(), batches())
+        seen.append(module.seen)
+    assert seen[0][:9] == seen[1]
+
+
+@pytest.mark.parametrize("named", [{"metric": "val_loss"}, {}])
+def test_a_metric_takes_the_place_of_accuracy(named: dict[str, str], tmp_path: Path) -> None:
+    options = COLUMNS | named | {"higher_is_better": False}
+    trainer, growth = trainer_of(options, [], tmp_path, max_epochs=3)
+    trainer.fit(Module(), batches(), batches())
+    first, *_, last = growth.grower.log
+    assert first.accuracy == 0.0
+    assert last.accuracy == pytest.approx(100 * (1 - last.loss / first.loss))

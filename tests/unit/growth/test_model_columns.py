@@ -8,92 +8,103 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from actors.growth.columns.column import Column
-from actors.growth.columns.grown_model import GrownColumn
+from actors.growth.columns.column import Column, own_random_numbers
+from actors.growth.columns.grown_model import mixed
+from actors.rng import Purpose, stream
 from actors.slots.stage import Stage
-from tests.support.growth.columns import GATED, MODELS, YOUNG, grow, host_state, run
+from tests.support.growth.columns import MODELS, YOUNG, column_of, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, mlp, prune
 
 
-def column_of(own: Run, index: int = 0) -> GrownColumn:
-    column = own.grower._seeds.slot_modules[index].seed
-    assert isinstance(column, GrownColumn)
-    return column
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_a_column_starts_without_effect_and_can_learn(name: str) -> None:
-    """Whatever the architecture: its output is 0 to the bit, and its gradient is not."""
+def test_a_column_is_what_the_factory_makes_and_germinates_without_effect(name: str) -> None:
+    """Its architecture's own initialization stays."""
     own = run(name, [grow()]).epochs(1)
     x = own.x_y[0]
     own.model.eval()
     alone = own.model(x)
+    with own.grower._seeds.activated({0: 0.0}):
+        assert torch.equal(own.model(x), alone)
     with own.grower._seeds.activated({0: 1.0}):
-        joined = own.model(x)
-    assert torch.equal(alone, joined)
-    column = column_of(own)
-    assert (column.gate is not None) is (name in GATED)
-    gradients = torch.autograd.grad(F.cross_entropy(joined, own.x_y[1]), list(column.parameters()), allow_unused=True)
-    assert any(bool(g.any()) for g in gradients if g is not None)
-    assert own.grower.added_parameters == sum(p.numel() for p in column.parameters())
+        assert torch.equal(own.model(x), column_of(own).eval()(x))
+    make = MODELS[name][0]
+    with own_random_numbers(int(stream(0, 0, Purpose.SEED_INIT, 0).integers(2**31))):
+        made = make(2.0)
+    assert all(torch.equal(p, q) for p, q in zip(made.parameters(), column_of(own).parameters(), strict=True))
+    assert own.grower.added_parameters == sum(p.numel() for p in made.parameters())
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_column_in_training_leaves_its_host_unchanged(name: str) -> None:
-    """Bit for bit, including dropout's random numbers and BatchNorm's running statistics; the column's own move."""
-    alone = run(name, []).epochs(4)
-    own = run(name, YOUNG).epochs(2)
-    before = {n: t.clone() for n, t in column_of(own).state_dict().items()}
-    own.epochs(2)
-    assert own.losses == alone.losses
-    expected, found = host_state(alone.model), host_state(own.model)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[n], found[n]) for n in expected)
-    after = column_of(own).state_dict()
-    assert any(not torch.equal(before[n], after[n]) for n in before)
-    for n in before:
-        if "running" in n:
-            assert not torch.equal(before[n], after[n])
-    assert own.grower._growth.slots[0].gradient_health == 1.0
+def test_columns_are_mixed_one_after_the_other_in_the_order_in_which_they_joined() -> None:
+    """Against the formula, written out, while alpha rises: the second slot joins first."""
+    torch.manual_seed(0)
+    script = [grow(0, size="half", target=1), grow(1, speed=1, target=0), advance(0), advance(1)]
+    columns = Column(lambda s: mlp(width=int(12 * s)))
+    own = Run(mlp(), Script([*script, advance(1), advance(0), WAIT, WAIT]), [], columns=columns).epochs(5)
+    x = own.x_y[0]
+    seen = set()
+    for _ in range(3):
+        own.epochs(1)
+        with own.grower._seeds.activated({}):
+            expected = own.model(x)
+        alphas = own.grower.log[-1].alphas
+        seen.add(alphas[1])
+        for index in (1, 0):
+            expected = (1 - alphas[index]) * expected + alphas[index] * column_of(own, index)(x)
+        torch.testing.assert_close(own.model(x), expected)
+        exported = own.grower.export()
+        assert torch.equal(exported(x), own.model(x))
+        assert torch.equal(exported.column_1(x), column_of(own, 1)(x))
+    assert len(seen) > 1
+    assert own.grower._growth.blended() == {1: 0.5, 0: 0.7}
+
+
+def test_infinite_outputs_stay_what_they_are() -> None:
+    """Masked classes have a logit of minus infinity, in the model and in the column."""
+    z, c = torch.tensor([[1.0, -torch.inf]], requires_grad=True), torch.tensor([[3.0, -torch.inf]], requires_grad=True)
+    for alpha, expected in ((0.0, 1.0), (0.5, 2.0), (1.0, 3.0)):
+        out = mixed(z, c, torch.tensor(alpha))
+        assert out.tolist() == [[expected, -torch.inf]]
+        gradients = torch.autograd.grad(out.softmax(1)[0, 0] * 2 + out[0, 0], (z, c))
+        assert [g[0, 0].item() for g in gradients] == [1 - alpha, alpha]
 
 
 def test_the_statistics_of_a_column_are_those_of_training_it_alone() -> None:
     """A column's BatchNorm averages over the minibatches of its shadow passes, once each."""
     own = run("resnet", YOUNG).epochs(2)
-    assert column_of(own).network.norm.num_batches_tracked == 0
+    assert column_of(own).norm.num_batches_tracked == 0
     x = own.x_y[0]
     twin = MODELS["resnet"][0](2.0)
-    twin.load_state_dict(column_of(own).network.state_dict())
+    twin.load_state_dict(column_of(own).state_dict())
     own.train()
-    assert column_of(own).network.norm.num_batches_tracked == 3
-    seen = column_of(own).network.norm.running_mean
+    assert column_of(own).norm.num_batches_tracked == 3
+    seen = column_of(own).norm.running_mean
     assert own.model.norm.num_batches_tracked == 9
     assert not torch.allclose(seen, torch.zeros_like(seen))
     twin.train()(x[:32])
     assert torch.nn.functional.cosine_similarity(seen, twin.norm.running_mean, 0) > 0.5
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_stages_alpha_and_the_sum_of_outputs(name: str) -> None:
-    own = run(name, [grow(speed=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
-    assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.333, 0.667, 1, 1, 1]
+def test_stages_and_alpha() -> None:
+    own = run("gru", [grow(speed=1, target=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
+    assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.233, 0.467, 0.7, 0.7, 0.7]
     assert own.grower.stages == {"column 1": Stage.FOSSILIZED, "column 2": Stage.DORMANT}
     assert own.grower.log[0].blueprint == "column_double"
-    own.model.eval()
-    x = own.x_y[0]
-    joined = own.model(x)
-    with own.grower._seeds.activated({}):
-        host = own.model(x)
-    torch.testing.assert_close(joined, host + column_of(own).eval()(x))
-    assert not torch.allclose(joined, host)
+    assert own.grower._seeds.adopted is None, "below 1.0 the model stays"
 
 
 def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None:
     count = sum(p.numel() for p in mlp().parameters())
-    script = [(1, 0, 3, 0, 2, 0), grow(1), grow(2, size="half"), advance(0), advance(1), advance(2), advance(1)]
+    script = [
+        (1, 0, 3, 0, 2, 0),
+        grow(1, target=0),
+        grow(2, size="half"),
+        advance(0),
+        advance(1),
+        advance(2),
+        advance(1),
+    ]
     column = Column(lambda scale: mlp(width=int(12 * scale)))
     own = Run(mlp(), Script([*script, advance(0), prune(1)]), ["3"], columns=column).epochs(8)
     assert [d.reason for d in own.grower.log] == [""] * 8
@@ -108,17 +119,6 @@ def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None
     assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
     own.epochs(6)
     assert own.grower.stages["column 1"] is Stage.DORMANT
-
-
-def test_a_column_takes_the_settings_of_the_largest_group() -> None:
-    model = mlp()
-    small, large = [p for p in model.parameters() if p.dim() == 1], [p for p in model.parameters() if p.dim() == 2]
-    own = Run(model, Script([grow()]), [], columns=Column(lambda s: mlp(width=int(12 * s))))
-    own.optimizer.param_groups.clear()
-    own.optimizer.add_param_group({"params": small, "weight_decay": 0.0})
-    own.optimizer.add_param_group({"params": large, "weight_decay": 0.3})
-    own.epochs(1)
-    assert own.optimizer.param_groups[2]["weight_decay"] == 0.3
 
 
 def test_building_a_column_leaves_the_users_random_numbers_alone() -> None:

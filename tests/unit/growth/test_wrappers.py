@@ -132,15 +132,12 @@ def test_a_compiled_model_with_columns_sees_every_change(name: str, where: str) 
         torch.manual_seed(0)
         runs.append(Run(make(1.0), Script(script), [], shape, columns=Column(make), wrap=wrap))
     plain, own = runs
-    if where == "in place":  # hooks run within the graph, so that columns start with a gate
-        plain.grower._seeds.columns_gated = True
     for _ in range(6):
         plain.epochs(1)
         rng = torch.get_rng_state()
         own.epochs(1)
         torch.set_rng_state(rng)
         assert own.grower.stages == plain.grower.stages
-    assert own.grower._seeds.columns_gated is (where == "in place")
     assert graphs
     assert own.grower._growth.slots[1].score is None
     if name == "gru":  # without dropout, the losses are equal
@@ -154,4 +151,32 @@ def test_the_cap_holds_for_columns() -> None:
     assert ["not legal" in d.reason for d in capped.grower.log] == [True, False, True]
     assert capped.grower.added_parameters == half
     host = sum(p.numel() for p in MODELS["gru"][0](1.0).parameters())
-    assert run("gru", []).grower.max_added_parameters == 15 * host
+    assert run("gru", []).grower.max_added_parameters == 16 * host
+
+
+def test_the_cap_of_what_is_isolated_holds_on_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Two trials run together; what joins counts against another cap."""
+    half, double = (sum(p.numel() for p in MODELS["gru"][0](s).parameters()) for s in (0.5, 2.0))
+    script = [grow(size="half"), grow(1), WAIT, grow(1, size="half")]
+    limits = {"max_added_parameters": double, "max_isolated_parameters": 2 * half}
+    own = run("gru", script, **limits).epochs(4)
+    assert [d.op for d in own.grower.log] == ["GERMINATE", "WAIT", "WAIT", "GERMINATE"]
+    said = [r.getMessage() for r in caplog.records if "budget" in r.getMessage()]
+    assert len(said) == 1
+    assert "forbids column_same (" in said[0]
+    assert "column_quad" in said[0]
+    assert "column_half" not in said[0]
+
+
+def test_a_frozen_backbone_does_not_forbid_growing(caplog: pytest.LogCaptureFixture) -> None:
+    """Budgets are multiples of all parameters, and columns of all sizes can grow."""
+    torch.manual_seed(0)
+    model = MODELS["resnet"][0](1.0)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.head.requires_grad_(True)  # type: ignore[operator,union-attr]
+    own = Run(model, Script([grow(size="quad"), *JOINED[1:]]), [], (1, 5, 5), columns=Column(MODELS["resnet"][0]))
+    own.epochs(4)
+    assert [d.reason for d in own.grower.log] == [""] * 4
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    assert "budget" not in caplog.text

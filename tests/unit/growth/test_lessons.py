@@ -1,0 +1,262 @@
+"""What columns learn before they join: gradients against autograd by hand, the switch of `auto`, and isolation."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from actors.growth.columns.column import Column
+from actors.growth.training.lessons import TrainLossMeter
+from actors.slots.stage import Stage
+from tests.support.growth.columns import MODELS, YOUNG, column_of, grow, host_state, run
+from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp
+
+
+def young(lesson: Any, **column: Any) -> Run:
+    """A column in TRAINING beside a model with a blended seed, which has learned for an epoch."""
+    torch.manual_seed(0)
+    script = [germinate(0), grow(1), advance(0), advance(1), advance(0)]
+    columns = Column(lambda scale: mlp(width=int(12 * scale)), lesson=lesson, **column)
+    own = Run(mlp(), Script(script), ["3"], columns=columns).epochs(6)
+    assert own.grower.stages["column 1"] is Stage.TRAINING
+    assert own.grower.stages["3"] is Stage.HOLDING
+    own.train()
+    own.optimizer.zero_grad()
+    return own
+
+
+@pytest.mark.parametrize(("lesson", "output"), [("own", ""), ("rest", ""), ("own", "5"), ("rest", "5")])
+def test_a_lesson_is_the_loss_of_the_columns_own_output_or_of_the_average(lesson: str, output: str) -> None:
+    own, rows = young(lesson, output=output), slice(0, 32)
+    x, y = own.x_y[0][rows], own.x_y[1][rows]
+    column = column_of(own, 1)
+    own.grower.shadow(lambda: own.loss(rows))
+    own_loss = F.cross_entropy(column(x) if lesson == "own" else 0.5 * own.model(x).detach() + 0.5 * column(x), y)
+    expected = torch.autograd.grad(own_loss, list(column.parameters()))
+    found = own.grower._seeds._groups._pending  # until the optimizer steps
+    for parameter, gradient in zip(column.parameters(), expected, strict=True):
+        torch.testing.assert_close(found[parameter], gradient)
+    assert len(found) == len(expected)
+    assert all(p.grad is None for p in own.model.parameters())
+
+
+@pytest.mark.parametrize(("lesson", "calls"), [("own", 0), ("rest", 1)])
+def test_the_model_is_run_only_where_its_output_is_needed(lesson: str, calls: int) -> None:
+    own = young(lesson)
+    seen: list[bool] = []
+    own.model[0].register_forward_pre_hook(lambda *_: seen.append(torch.is_grad_enabled()))
+    own.grower.shadow(lambda: own.loss(slice(0, 32)))
+    assert seen == [False] * calls, "it needs no gradient"
+    own.loss(slice(0, 32))
+    assert seen == [False] * calls + [True]
+
+
+def test_auto_learns_the_rest_until_the_model_overfits(caplog: pytest.LogCaptureFixture) -> None:
+    """With losses that are given, from the epoch on in which their ratio is below 0.85, and for good."""
+    caplog.set_level(logging.INFO)
+    torch.manual_seed(0)
+    columns = Column(lambda scale: mlp(width=int(12 * scale)))
+    own = Run(mlp(), Script([grow(), advance()]), [], columns=columns)
+    strengths = []
+    for train_loss in (2.0, 2.0, 0.86, 0.84, 2.0, 0.5):
+        own.train()
+        own.grower.step(1.0, 0.5, train_loss)
+        strengths.append(own.grower._growth.learning().get(0))
+    assert strengths == [None, 0.5, 0.5, 1.0, 1.0, 1.0]
+    said = [r.getMessage() for r in caplog.records if "learns the task itself" in r.getMessage()]
+    assert said == [
+        "epoch 4: the training loss is 0.84, the validation loss 1: column 1 learns the task itself from now on"
+    ]
+
+
+def test_the_training_loss_is_measured_without_effect_where_a_column_needs_it() -> None:
+    """It is the mean of the model's losses on at most 8 minibatches; nothing is measured once it has switched."""
+
+    class Counting(Run):
+        asked = 0
+
+        def loss(self, rows: slice) -> Tensor:
+            self.asked += 1
+            return super().loss(rows)
+
+    def make(lesson: Any) -> Counting:
+        torch.manual_seed(0)
+        make, shape = MODELS["gru"]
+        return Counting(make(1.0), Script([grow(), advance()]), [], shape, columns=Column(make, lesson=lesson))
+
+    own, fixed = make("auto"), make("rest")
+    for other in (own, fixed):
+        other.epochs(3)
+    assert fixed.grower._train_losses == [None] * 3
+    measured = own.grower._train_losses[2]
+    assert measured == pytest.approx(sum(own.losses[6:9]) / 3, rel=1e-5), "before each step, as the loop's own"
+    assert own.losses == fixed.losses
+    assert (own.asked, fixed.asked) == (9 + 3 + 3, 9 + 3)
+    own.train()
+    own.grower.step(100.0, 0.5)
+    own.asked = 0
+    own.train()
+    assert own.asked == 3 + 3, "it learns the task itself, and nothing is measured any more"
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(3, 3), (8, 8), (20, 7), (1000, 8), (0, 8)])
+def test_at_most_eight_minibatches_are_measured_and_spread_over_the_epoch(steps: int, expected: int) -> None:
+    meter = TrainLossMeter()
+    at = []
+    for i in range(steps or 30):
+        if meter.due(steps):
+            meter.add(torch.tensor(float(i)))
+            at.append(i)
+    assert len(at) == expected
+    assert max(at) >= 0.8 * (steps - 1) or not steps
+    assert meter.take() == pytest.approx(sum(at) / len(at))
+    assert meter.take() is None
+
+
+def test_a_loss_scale_does_not_change_the_measured_training_loss() -> None:
+    own = Run(mlp(), Script([grow(), advance()]), [], columns=Column(lambda s: mlp(width=int(12 * s))))
+    own.epochs(2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    own.optimizer.zero_grad()
+    loss = own.loss(slice(0, 32))
+    scaler.scale(loss).backward()
+    own.grower.shadow(lambda: scaler.scale(own.loss(slice(0, 32))))
+    assert own.grower._lessons.train_loss() == pytest.approx(loss.item())
+    assert scaler.scale(torch.ones(())) == 2.0**16
+
+
+class Stateful(nn.Module):
+    """Keeps a state in every way that people do, and draws random numbers of all kinds."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(6, width), nn.BatchNorm1d(width), nn.Linear(width, 3)
+        self.drop, self.calls, self.history = nn.Dropout(0.2), 0, [torch.zeros(3)]
+        self.running, self.last = torch.zeros(3), None
+        self.own, self.rng = torch.Generator().manual_seed(1), np.random.default_rng(1)
+        self.register_buffer("seen", torch.zeros(()))
+        self.seen: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen += 1
+        noise = random.random() + np.random.rand() + self.rng.random() + torch.rand((), generator=self.own)  # noqa: NPY002
+        out: Tensor = self.head(self.drop(torch.relu(self.norm(self.body(x))))) + 0.01 * noise
+        out = out + 0.001 * self.calls + 0.1 * self.running + 0.1 * self.history[0]
+        self.running += out.detach().mean(0)
+        self.history[0] += 1e-3 * out.detach().mean(0)
+        if self.last is not None:
+            out = out + 0.01 * self.last
+        self.last = out.detach().mean(0)
+        return out
+
+
+@pytest.mark.parametrize("lesson", ["own", "rest", "auto"])
+def test_whatever_a_model_carries_is_as_if_no_column_learned(lesson: Any) -> None:
+    def train(actions: list[Any]) -> Run:
+        torch.manual_seed(0)
+        model = Stateful()
+        torch.manual_seed(0), random.seed(0), np.random.seed(0)  # noqa: NPY002
+        return Run(model, Script(actions), [], columns=Column(lambda s: Stateful(int(8 * s)), lesson=lesson)).epochs(4)
+
+    alone, own = train([]), train([grow(), advance()])
+    assert own.grower.stages["column 1"] is Stage.TRAINING
+    assert own.losses == alone.losses
+    assert own.model.calls == alone.model.calls
+    expected, found = host_state(alone.model), host_state(own.model)
+    assert all(torch.equal(expected[n], found[n]) for n in expected)
+    assert own.grower._growth.slots[0].gradient_health == 1.0
+
+
+@pytest.mark.parametrize("lesson", ["own", "rest"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_column_in_training_leaves_its_host_unchanged(name: str, lesson: str) -> None:
+    """Bit for bit, including dropout's random numbers and BatchNorm's running statistics; the column's own move."""
+    alone = run(name, []).epochs(4)
+    own = run(name, YOUNG, lesson=lesson).epochs(2)
+    before = {n: t.clone() for n, t in column_of(own).state_dict().items()}
+    own.epochs(2)
+    assert own.losses == alone.losses
+    expected, found = host_state(alone.model), host_state(own.model)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[n], found[n]) for n in expected)
+    after = column_of(own).state_dict()
+    assert any(not torch.equal(before[n], after[n]) for n in before)
+    for n in before:
+        if "running" in n:
+            assert not torch.equal(before[n], after[n])
+    assert own.grower._growth.slots[0].gradient_health == 1.0
+
+
+def test_a_model_that_ends_in_log_softmax_trains_healthily() -> None:
+    """A mix of log-probabilities keeps a loss that is bounded below; a sum went to -18,854."""
+
+    class LogProbs(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.log_softmax(super().forward(x), 1)
+
+    class NllRun(Run):
+        def loss(self, rows: slice) -> Tensor:
+            x, y = self.x_y
+            return F.nll_loss(self.model(x[rows]), y[rows])
+
+    torch.manual_seed(0)
+    columns = Column(lambda s: LogProbs(*mlp(width=int(12 * s))))
+    own = NllRun(LogProbs(*mlp()), Script([grow(target=0), advance(), advance(), WAIT]), [], columns=columns).epochs(12)
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    probabilities = own.model.eval()(own.x_y[0]).exp().sum(1)
+    assert bool((probabilities <= 1 + 1e-5).all())
+    assert own.grower.log[-1].accuracy is not None
+    assert own.grower.log[-1].accuracy > 90
+    assert own.losses[-1] >= 0
+
+
+BOUNDED: dict[str, tuple[Any, Any]] = {
+    "sigmoid, BCELoss": (nn.Sigmoid, lambda out, y: nn.BCELoss()(out, F.one_hot(y, 3).float())),
+    "softmax, NLLLoss of the log": (lambda: nn.Softmax(1), lambda out, y: F.nll_loss(out.log(), y)),
+    "softplus, PoissonNLLLoss": (nn.Softplus, lambda out, y: nn.PoissonNLLLoss(log_input=False)(out[:, 0], y.float())),
+    "log_softmax, KLDivLoss": (
+        lambda: nn.LogSoftmax(1),
+        lambda out, y: nn.KLDivLoss(reduction="batchmean")(out, F.one_hot(y, 3) * 0.9 + 0.1 / 3),
+    ),
+    "tanh, CosineEmbeddingLoss": (
+        nn.Tanh,
+        lambda out, y: nn.CosineEmbeddingLoss()(out, F.one_hot(y, 3) - 0.5, torch.ones(len(y))),
+    ),
+    "softplus, GaussianNLLLoss": (
+        nn.Softplus,
+        lambda out, y: nn.GaussianNLLLoss()(out[:, 0], y.float(), out[:, 1] + 1e-3),
+    ),
+    "log_softmax, CTCLoss": (
+        lambda: nn.LogSoftmax(1),
+        lambda out, y: nn.CTCLoss()(out[:, None], 1 + y[None, :4] % 2, torch.tensor([len(y)]), torch.tensor([4])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_losses_whose_input_has_a_range_stay_finite_and_fall(name: str) -> None:
+    last, loss_of = BOUNDED[name]
+
+    class LossRun(Run):
+        def loss(self, rows: slice) -> Tensor:
+            found: Tensor = loss_of(self.model(self.x_y[0][rows]), self.x_y[1][rows])
+            return found
+
+        def validate(self) -> tuple[float, float]:
+            return self.loss(slice(0, 32)).item(), 0.5
+
+    torch.manual_seed(0)
+    columns = Column(lambda s: nn.Sequential(*mlp(width=int(12 * s)), last()))
+    script = [grow(target=0), advance(), advance(), grow(1, target=0), advance(1), advance(1)]
+    own = LossRun(nn.Sequential(*mlp(), last()), Script(script), [], columns=columns).epochs(10)
+    assert [s.name for s in own.grower.stages.values()] == ["HOLDING", "HOLDING"]
+    assert all(np.isfinite(own.losses))
+    assert sum(own.losses[-3:]) < sum(own.losses[:3])

@@ -1,0 +1,156 @@
+"""Gradient scaling, clipping and checkpointing: columns learn as they would without, and models as if alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.utils.checkpoint import checkpoint
+
+from actors.growth.columns.column import Column
+from actors.growth.training.gradients import ShadowGradients
+from tests.support.growth.columns import YOUNG, host_state
+from tests.support.growth.growing import Run, Script, mlp
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9),
+    "fused": lambda m: torch.optim.AdamW(m.parameters(), 0.01, fused=True),
+}
+CARRIES: dict[str, Callable[[GradScaler, Tensor], Tensor]] = {
+    "plain": lambda scaler, loss: loss,
+    "scaled": lambda scaler, loss: scaler.scale(loss),
+    "scaled, halved, doubled": lambda scaler, loss: scaler.scale(loss) / 2 * 2,
+}
+
+
+def train(
+    optimizer: str,
+    actions: Any = YOUNG,
+    scale: float = 65536.0,
+    unscale: bool = False,
+    carries: str = "plain",
+    clip: float = 0.0,
+    shadow_last: bool = True,
+) -> nn.Module:
+    """Train an MLP for five epochs of three minibatches as PyTorch's recipe for AMP says; a `scale` of 0 is no AMP."""
+    column = Column(lambda width: mlp(width=int(12 * width)))
+    own = Run(mlp(), Script(actions), [], optimizer=OPTIMIZERS[optimizer], columns=column)
+    scaler = GradScaler("cpu", init_scale=scale or 1.0, enabled=scale > 0)
+    for _ in range(5):
+        for start in range(0, 96, 32):
+            rows = slice(start, start + 32)
+
+            def loss(rows: slice = rows) -> Tensor:
+                return CARRIES[carries](scaler, own.loss(rows))
+
+            own.optimizer.zero_grad()
+            scaler.scale(own.loss(rows)).backward()
+            if not shadow_last:
+                own.grower.shadow(loss)
+            if unscale:
+                scaler.unscale_(own.optimizer)
+            if clip:
+                nn.utils.clip_grad_norm_(own.model.parameters(), clip)
+            if shadow_last:
+                own.grower.shadow(loss)
+            scaler.step(own.optimizer)
+            scaler.update()
+        own.grower.step(*own.validate())
+    return own.model
+
+
+@pytest.mark.parametrize("carries", CARRIES)
+@pytest.mark.parametrize("unscale", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_column_learns_as_without_a_scaler(optimizer: str, unscale: bool, carries: str) -> None:
+    """In full precision a scale that is a power of two changes nothing at all, so that the two runs agree."""
+    scaled = train(optimizer, unscale=unscale, carries=carries)
+    plain = train(optimizer, scale=0.0)
+    ours, theirs = dict(scaled.named_parameters()), dict(plain.named_parameters())
+    assert any("seed" in name for name in ours)
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shadow_last", [True, False])
+@pytest.mark.parametrize(("scale", "clip"), [(0.0, 0.01), (65536.0, 0.01)])
+def test_clipping_does_not_see_a_column(scale: float, clip: float, shadow_last: bool) -> None:
+    options: dict[str, Any] = {"scale": scale, "unscale": scale > 0, "clip": clip, "shadow_last": shadow_last}
+    grown, alone = (host_state(train("sgd", actions, **options)) for actions in (YOUNG, []))
+    assert all(torch.equal(grown[name], alone[name]) for name in alone)
+
+
+def test_a_gradient_of_a_column_that_overflows_counts_as_zero() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    scaler = GradScaler("cpu", init_scale=2.0**16)
+    scaler.scale(torch.zeros(()))  # a scale exists from its first use on
+    gradients = ShadowGradients(nn.Linear(1, 1))
+    (fits,) = gradients((1e30 * parameter).sum(), [parameter], scaler)
+    assert fits is not None
+    torch.testing.assert_close(fits, torch.full((3,), 1e30))
+    (over,) = gradients((1e36 * parameter).sum(), [parameter], scaler)
+    assert over is not None
+    assert not over.any()
+
+
+def test_the_minibatch_of_a_step_that_was_skipped_is_dropped() -> None:
+    """As a scaler skips it: the next step has the gradients of its own minibatch alone, or of several accumulated."""
+
+    def after(batches: list[int], zero: bool) -> dict[str, Tensor]:
+        column = Column(lambda width: mlp(width=int(12 * width)))
+        own = Run(mlp(), Script(YOUNG), [], optimizer=OPTIMIZERS["sgd"], columns=column).epochs(2)
+        own.optimizer.zero_grad()
+        for start in batches:
+            rows = slice(start, start + 32)
+            if zero:
+                own.optimizer.zero_grad()
+            own.loss(rows).backward()
+            own.grower.shadow(lambda rows=rows: own.loss(rows))
+        own.optimizer.step()
+        return {name: p.detach().clone() for name, p in own.model.named_parameters() if "seed" in name}
+
+    one, skipped, accumulated = after([32], True), after([0, 32], True), after([0, 32], False)
+    assert all(torch.equal(one[name], skipped[name]) for name in one)
+    assert not all(torch.equal(one[name], accumulated[name]) for name in one)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, width: int = 12, reentrant: bool | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.reentrant = nn.Linear(6, width), nn.Linear(width, 3), reentrant
+        self.middle = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        h = self.middle(h) if self.reentrant is None else checkpoint(self.middle, h, use_reentrant=self.reentrant)
+        logits: Tensor = self.last(h)
+        return logits
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpoints_change_nothing(reentrant: bool) -> None:
+    weight = nn.Parameter(torch.ones(()))  # of the loss, which only the user's own backward pass may touch
+
+    def model_after(actions: Any, kind: bool | None) -> nn.Module:
+        column = Column(lambda width: Checkpointed(int(12 * width), kind))
+        own = Run(Checkpointed(12, kind), Script(actions), [], columns=column)
+        plain = own.loss
+        own.loss = lambda rows: weight * plain(rows)  # type: ignore[method-assign]
+        torch.manual_seed(1)
+        weight.grad = None
+        return own.epochs(4).model
+
+    plain = model_after(YOUNG, None)
+    own = model_after(YOUNG, reentrant)
+    touched = weight.grad
+    alone = host_state(model_after([], reentrant))
+    torch.testing.assert_close(touched, weight.grad, rtol=0, atol=0)
+    for (name, value), (_, given) in zip(plain.named_parameters(), own.named_parameters(), strict=True):
+        torch.testing.assert_close(value, given, msg=name)
+    assert any("seed" in name for name, _ in own.named_parameters())
+    assert all(torch.equal(value, alone[name]) for name, value in host_state(own).items())

@@ -1,0 +1,273 @@
+"""Parameter groups, schedulers that are not PyTorch's, wrapped and several optimizers; what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Muon, Optimizer
+
+from actors.errors import UserError
+from actors.growth.columns.column import Column
+from actors.growth.controller import GrowthController
+from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED, YOUNG, host_state
+from tests.support.growth.growing import GROWN, WAIT, Run, Script, mlp, no_decay, prune
+
+COLUMN = Column(lambda scale: mlp(width=int(12 * scale)))
+
+
+def settings(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[float, float]]:
+    """Return (learning rate, weight decay) of each parameter."""
+    names = {p: name for name, p in model.named_parameters()}
+    return {names[p]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
+
+
+def test_a_columns_parameters_have_the_settings_of_their_namesakes() -> None:
+    own = Run(mlp(), Script([*YOUNG, prune()]), [], optimizer=no_decay, columns=COLUMN).epochs(2)
+    found = settings(own.optimizer, own.model)
+    namesakes = {name.split("seed.")[1]: got for name, got in found.items() if "seed." in name}
+    assert namesakes == {name: found[name] for name, _ in mlp().named_parameters()}
+    assert len(set(found.values())) == 3
+    assert all(decay == 0.0 for name, (_, decay) in found.items() if name.endswith(("gate", "bias")))
+    own.optimizer.load_state_dict(own.optimizer.state_dict())  # which makes new groups
+    own.epochs(2)
+    assert len(own.optimizer.param_groups) == 3
+    assert set(settings(own.optimizer, own.model)) == {name for name, _ in mlp().named_parameters()}
+
+
+def test_a_seed_in_the_stream_has_the_settings_of_matrices_and_vectors_beside_it() -> None:
+    own = Run(mlp(), Script(GROWN), ["3"], optimizer=no_decay).epochs(2)
+    found = {name: got for name, got in settings(own.optimizer, own.model).items() if "seed" in name}
+    assert {name.split(".")[-1]: got[1] for name, got in found.items()} == {"w1": 0.1, "b1": 0.0, "w2": 0.1, "b2": 0.0}
+    assert {rate for rate, _ in found.values()} == {1e-2}
+
+
+class Hand:
+    """A schedule that knows only the groups that it was made for, as those of timm."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer, self.base = optimizer, [g["lr"] for g in optimizer.param_groups]
+
+    def step(self, epoch: int) -> None:
+        for group, base in zip(self.optimizer.param_groups, self.base, strict=False):
+            group["lr"], group["weight_decay"] = base * 0.8**epoch, 0.1 * epoch
+
+
+def timm_schedule(name: str) -> Callable[[Optimizer], Any]:
+    def make(optimizer: Optimizer) -> Any:
+        pytest.importorskip("timm")
+        from timm.scheduler import CosineLRScheduler, StepLRScheduler, create_scheduler_v2
+
+        if name == "factory":
+            return create_scheduler_v2(optimizer, sched="cosine", num_epochs=12, warmup_epochs=2)[0]
+        if name == "step":
+            return StepLRScheduler(optimizer, decay_t=2, decay_rate=0.5)
+        return CosineLRScheduler(optimizer, t_initial=12, warmup_t=2, warmup_lr_init=1e-4)
+
+    return make
+
+
+FOREIGN = {"hand": Hand, **{f"timm {name}": timm_schedule(name) for name in ("cosine", "step", "factory")}}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_any_schedule_moves_the_rates_of_columns(kind: str) -> None:
+    own = Run(mlp(), Script(JOINED), [], columns=Column(COLUMN.factory, lr_scale=0.5))
+    schedule = FOREIGN[kind](own.optimizer)
+    in_steps: list[list[float]] = []
+    own.optimizer.register_step_pre_hook(lambda o, *_: in_steps.append([g["lr"] for g in o.param_groups]))
+    for epoch in range(6):
+        own.train()
+        schedule.step(epoch + 1)
+        own.grower.step(*own.validate())
+    with_column = [rates for rates in in_steps if len(rates) == 2]
+    assert len(with_column) == 15
+    assert all(column == 0.5 * host for host, column in with_column)
+    assert len({host for host, _ in with_column}) > 1
+    assert own.optimizer.param_groups[1]["lr"] == 0.5 * own.optimizer.param_groups[0]["lr"]
+    assert own.optimizer.param_groups[1]["weight_decay"] == own.optimizer.param_groups[0]["weight_decay"]
+
+
+class Wrapper(Optimizer):
+    """An optimizer around another, as accelerate's: it shares the groups and has no hooks."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        self.optimizer = inner
+
+    param_groups = property(lambda self: self.optimizer.param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.optimizer.state)  # type: ignore[assignment]
+    defaults = property(lambda self: self.optimizer.defaults)  # type: ignore[assignment]
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+
+def accelerated(model: nn.Module) -> Any:
+    accelerate = pytest.importorskip("accelerate")
+    return accelerate.Accelerator(cpu=True).prepare(AdamW(model.parameters(), lr=0.01))
+
+
+def lookahead(model: nn.Module) -> Any:
+    pytest.importorskip("timm")
+    from timm.optim import Lookahead
+
+    return Lookahead(AdamW(model.parameters(), lr=0.01))
+
+
+def matrices_and_vectors(model: nn.Module) -> list[Optimizer]:
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    return [Muon(matrices, lr=0.01), AdamW(vectors, lr=0.01)]
+
+
+WRAPPED: dict[str, Callable[[nn.Module], Any]] = {
+    "a wrapper": lambda m: Wrapper(AdamW(m.parameters(), lr=0.01)),
+    "accelerate": accelerated,
+    "lookahead": lookahead,
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_a_column_grows_through_a_wrapped_optimizer(kind: str) -> None:
+    """Young, it leaves the model alone; a scheduler that holds the wrapper survives, as in transformers' Trainer."""
+    runs = [Run(mlp(), Script(script), [], optimizer=WRAPPED[kind], columns=COLUMN) for script in (JOINED, [])]
+    for own in runs:
+        schedule = torch.optim.lr_scheduler.LambdaLR(own.optimizer, lambda epoch: 0.9**epoch)
+        for _ in range(3):
+            own.epochs(1)
+            schedule.step()
+    before, after = (host_state(own.model) for own in runs)
+    assert all(torch.equal(before[name], after[name]) for name in after)
+    young = [p.detach().clone() for name, p in runs[0].model.named_parameters() if "seed" in name]
+    runs[0].epochs(2)
+    old = [p for name, p in runs[0].model.named_parameters() if "seed" in name]
+    assert any(not torch.equal(a, b) for a, b in zip(young, old, strict=True))
+    assert runs[0].grower.log[-1].stages[0] in ("BLENDING", "HOLDING")
+
+
+class Sam(Optimizer):
+    """Sharpness-aware minimization as it is usually written: two steps, of which the second is another optimizer's."""
+
+    def __init__(self, params: Any, rho: float = 0.05) -> None:
+        super().__init__(params, {"rho": rho, "lr": 0.1})
+        self.base = SGD(self.param_groups, lr=0.1)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        pairs = [(p, p.grad) for g in self.param_groups for p in g["params"] if p.grad is not None]
+        norm = torch.stack([grad.norm() for _, grad in pairs]).norm()
+        for p, grad in pairs:
+            self.state[p]["before"] = p.clone()
+            p.add_(grad * 0.05 / norm)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for p in (p for g in self.param_groups for p in g["params"] if "before" in self.state[p]):
+            p.copy_(self.state[p]["before"])
+        self.base.step()
+        self.zero_grad()
+
+
+def test_sam_trains_a_column_and_leaves_the_model_alone() -> None:
+    runs = [Run(mlp(), Script(s), [], optimizer=lambda m: Sam(m.parameters()), columns=COLUMN) for s in (YOUNG, [])]
+    seen: list[Any] = []
+    for own in runs:
+        for _ in range(4):
+            for start in range(0, 96, 32):
+                rows = slice(start, start + 32)
+                own.loss(rows).backward()
+                own.grower.shadow(lambda own=own, rows=rows: own.loss(rows))
+                own.optimizer.first_step()
+                own.loss(rows).backward()
+                own.grower.shadow(lambda own=own, rows=rows: own.loss(rows))
+                own.optimizer.second_step()
+            own.grower.step(*own.validate())
+            seen.append([p.detach().clone() for n, p in own.model.named_parameters() if "seed" in n])
+    assert [d.epoch for d in runs[0].grower.log] == [1, 2, 3, 4], "epochs are counted by the steps of the inner one"
+    assert runs[0].grower.stages["column 1"] is Stage.TRAINING
+    assert any(not torch.equal(a, b) for a, b in zip(seen[1], seen[3], strict=True))
+    before, after = (host_state(own.model) for own in runs)
+    assert all(torch.equal(before[name], after[name]) for name in after)
+
+
+def test_several_optimizers_share_a_column() -> None:
+    """As Muon for matrices beside AdamW for all else."""
+
+    def looped(script: Any) -> tuple[nn.Module, GrowthController]:
+        model = mlp()
+        optimizers = matrices_and_vectors(model)
+        grower = GrowthController(
+            model, [], optimizers, columns=COLUMN, horizon_epochs=20, num_classes=3, policy=Script(script)
+        )
+        own = Run(mlp(), Script([]))
+        own.model = model
+        for _ in range(4):
+            for start in range(0, 96, 32):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                own.loss(slice(start, start + 32)).backward()
+                grower.shadow(lambda start=start: own.loss(slice(start, start + 32)))
+                for optimizer in optimizers:
+                    optimizer.step()
+            grower.step(*own.validate())
+        assert sum(len(o.param_groups) for o in optimizers) == (4 if script else 2)
+        return model, grower
+
+    (grown, grower), (alone, _) = looped([*YOUNG, WAIT]), looped([])
+    before, after = host_state(grown), host_state(alone)
+    assert all(torch.equal(before[name], after[name]) for name in after)
+    assert grower.stages["column 1"] is Stage.TRAINING
+    health = grower._growth.slots[0]
+    assert health.gradient_norm is not None
+    assert 0 < health.gradient_norm < 100
+
+
+class Foreign(Optimizer):
+    """An optimizer that runs no hooks and holds another with groups of its own."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        self.param_groups, self.inner = list(inner.param_groups), inner
+
+
+REFUSED: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "none": (lambda m: None, "no optimizer was given"),
+    "lbfgs": (lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS treats all parameters as one vector"),
+    "of another model": (lambda m: AdamW(mlp().parameters()), "holds no parameter of this model"),
+    "no optimizer": (lambda m: m, "of type Sequential: give a torch.optim.Optimizer"),
+    "an empty list": (lambda m: [], "the list of optimizers is empty"),
+    "without hooks": (lambda m: Foreign(AdamW(m.parameters())), "Foreign runs no step hooks"),
+    "muon alone": (lambda m: matrices_and_vectors(m)[0], "Muon trains matrices only"),
+    "one of two of another": (
+        lambda m: [AdamW(m.parameters()), AdamW(mlp().parameters())], "holds no parameter of this model"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_other_optimizers_are_refused_in_one_line(kind: str) -> None:
+    make, message = REFUSED[kind]
+    with pytest.raises(UserError, match=message) as refusal:
+        Run(mlp(), Script([]), [], optimizer=make, columns=COLUMN)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_loop_that_steps_another_optimizer_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+    own = Run(mlp(), Script(YOUNG), [], columns=COLUMN).epochs(2)
+    own.optimizer = SGD(own.model.parameters(), lr=0.1)
+    own.epochs(1)
+    assert "the optimizer that the controller was given takes no steps" in caplog.text
+
+
+def test_a_second_controller_of_a_grown_model_is_refused() -> None:
+    own = Run(mlp(), Script(YOUNG), [], columns=COLUMN).epochs(2)
+    with pytest.raises(UserError, match="another controller has grown this model"):
+        GrowthController(own.model, [], own.optimizer, columns=COLUMN, horizon_epochs=9, policy=Script([]))

@@ -1,0 +1,162 @@
+"""Saved models: what is written, what is read, and by whom: also by a process without Tamiyo."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import tamiyo
+from actors.errors import UserError
+from actors.growth.columns import grown_model
+from actors.growth.columns.column import Column
+from tests.support.growth.columns import JOINED, MODELS, grow, run
+from tests.support.growth.growing import GROWN, ConvNet, Run, Script, advance, fossilize, germinate, mlp
+
+DOCS = Path(__file__).parents[3] / "docs" / "growing.md"
+NET = """
+from torch import nn
+
+def Net(width):
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+"""
+FOREIGN = """
+import sys
+for name in ("actors", "learner", "deploy", "tamiyo", "proto"):
+    sys.modules[name] = None
+import torch
+{code}
+x, y = torch.load("example.pt", weights_only=True)
+assert torch.equal(model(x), y), (model(x) - y).abs().max()
+state = torch.load("state.pt", weights_only=True)
+assert state.keys() == model.state_dict().keys()
+assert not [n for n, m in sys.modules.items() if m is not None and n.split(".")[0] in ("actors", "tamiyo")]
+print(sum(p.numel() for p in model.parameters()))
+"""
+
+
+def read_elsewhere(folder: Path, code: str, own: Run) -> int:
+    """Run `code`, which makes `model`, in a process without Tamiyo; return the number of its parameters."""
+    x, plain = own.x_y[0], own.grower.export().eval()
+    torch.save((x, plain(x).detach()), folder / "example.pt")
+    torch.save(plain.state_dict(), folder / "state.pt")
+    (folder / "net.py").write_text(NET)
+    command = [sys.executable, "-c", FOREIGN.format(code=code)]
+    environment = {"PATH": "", "PYTHONPATH": str(folder)}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    return int(ended.stdout)
+
+
+def net(width: int) -> nn.Module:
+    scope: dict[str, Any] = {}
+    exec(NET, scope)
+    made: nn.Module = scope["Net"](width)
+    return made
+
+
+def test_the_lines_of_the_page_rebuild_a_grown_model_without_tamiyo(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    own = Run(net(16), Script(JOINED), [], columns=Column(lambda s: net(int(16 * s)))).epochs(5)
+    tamiyo.save_grown(own.grower, tmp_path / "grown")
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S) if "class Grown(" in c]
+    expected = sum(p.numel() for p in own.model.parameters())
+    assert read_elsewhere(tmp_path, code, own) == expected
+
+
+@pytest.mark.parametrize("slot", ["0", ""])
+def test_seeds_in_the_stream_are_rebuilt_by_one_file_without_tamiyo(slot: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    script = [germinate(0, 1, 2), grow(1, target=0), advance(0), advance(1), advance(0), advance(1)]
+    own = Run(net(16), Script(script), [slot], columns=Column(lambda s: net(int(16 * s)))).epochs(7)
+    own.model.eval()
+    assert [s.name for s in own.grower.stages.values()] == ["HOLDING", "HOLDING", "DORMANT"]
+    tamiyo.save_grown(own.grower, tmp_path / "grown")
+    shutil.copy(grown_model.__file__, tmp_path)
+    code = """
+import json
+from grown_model import build_grown
+from net import Net
+from safetensors.torch import load_model
+model = build_grown(json.load(open("grown/grown.json")), lambda scale: Net(int(16 * scale))).eval()
+load_model(model, "grown/grown.safetensors")
+"""
+    read_elsewhere(tmp_path, code, own)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("output", ["", "head"])
+@pytest.mark.parametrize("end", ["mixed", "replaced"])
+def test_a_loaded_model_is_the_saved_one(name: str, output: str, end: str, tmp_path: Path) -> None:
+    make, _ = MODELS[name]
+    script = [grow(target=2), *JOINED[1:], fossilize(), grow(1, size="half", target=0)]
+    script = script if end == "replaced" else JOINED
+    own = run(name, script, output=output).epochs(5)
+    own.model.eval()
+    tamiyo.save_grown(own.grower, tmp_path / "one")
+    loaded = tamiyo.load_grown(tmp_path / "one", make).eval()
+    x = own.x_y[0]
+    assert torch.equal(loaded(x), own.model(x))
+    assert type(loaded) is type(make(1.0)) if end == "replaced" else type(loaded) is grown_model.GrownModel
+    tamiyo.save_grown(loaded, tmp_path / "two")
+    assert torch.equal(tamiyo.load_grown(tmp_path / "two", make).eval()(x), own.model(x))
+    names = load_file(tmp_path / "one" / "grown.safetensors").keys()
+    first = {name.split(".")[0] for name in names}
+    assert first == {"host", "column_1", "alpha_1"} if end == "mixed" else not any("column" in name for name in names)
+    assert json.loads((tmp_path / "one" / "grown.json").read_text()) == {
+        "format": 1, "scale": 2.0 if end == "replaced" else 1.0, "output": output if end == "mixed" else "",
+        "columns": [2.0] if end == "mixed" else [], "seeds": {},
+    }  # fmt: skip
+
+
+def test_seeds_alone_and_a_part_of_a_model_are_saved(tmp_path: Path) -> None:
+    own = Run(ConvNet(), Script(GROWN), ["block"], (1, 5, 4)).epochs(4)
+    tamiyo.save_grown(own.grower, tmp_path / "seeds")
+    loaded = tamiyo.load_grown(tmp_path / "seeds", lambda scale: ConvNet()).eval()
+    torch.testing.assert_close(loaded(own.x_y[0]), own.model.eval()(own.x_y[0]), rtol=0, atol=1e-6)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net(16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.net(x)
+            return out
+
+    torch.manual_seed(0)
+    own = Run(Outer(), Script(JOINED), [], columns=Column(lambda s: net(int(16 * s)), model="net")).epochs(4)
+    tamiyo.save_grown(own.grower.export(), tmp_path / "part")
+    loaded = tamiyo.load_grown(tmp_path / "part", lambda s: net(int(16 * s)))
+    assert torch.equal(loaded(own.x_y[0]), own.model(own.x_y[0]))
+
+
+def test_what_cannot_be_saved_or_read_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not say how it was grown"):
+        tamiyo.save_grown(mlp(), tmp_path)
+    with pytest.raises(UserError, match="cannot be read as a grown model of this factory"):
+        tamiyo.load_grown(tmp_path / "nowhere", lambda scale: mlp())
+    own = Run(net(16), Script(JOINED), [], columns=Column(lambda s: net(int(16 * s)))).epochs(4)
+    tamiyo.save_grown(own.grower, tmp_path)
+    with pytest.raises(UserError, match="cannot be read as a grown model of this factory") as refused:
+        tamiyo.load_grown(tmp_path, lambda scale: net(8))
+    assert "\n" not in str(refused.value)
+    grown = json.loads((tmp_path / "grown.json").read_text())
+    (tmp_path / "grown.json").write_text(json.dumps(grown | {"format": 9}))
+    with pytest.raises(UserError, match="has format 9: this version reads 1"):
+        tamiyo.load_grown(tmp_path, lambda s: net(int(16 * s)))
+
+
+def test_a_description_calls_only_operations_of_pytorch() -> None:
+    seed = grown_model.GrownSeed([["step 1", "os.system", ["echo"], {}]], {}, torch.zeros(()))
+    with pytest.raises(ValueError, match=r"calls os\.system, which is no operation of PyTorch's"):
+        seed(torch.zeros(1))

@@ -1,0 +1,120 @@
+"""Language models of the transformers library, with their outputs, caches and files; skipped where it is absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import tamiyo
+from actors.growth.columns.column import Column
+from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED, grow
+from tests.support.growth.growing import Run, Script, fossilize
+
+hf = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+VOCABULARY = 16
+
+
+def make(kind: str, scale: float) -> Any:
+    width, words = int(16 * scale), {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 1}
+    if kind == "gpt2":
+        return hf.GPT2LMHeadModel(hf.GPT2Config(n_positions=32, n_embd=width, n_layer=2, n_head=2, **words))
+    if kind == "bert":
+        return hf.BertForMaskedLM(
+            hf.BertConfig(
+                hidden_size=width, num_hidden_layers=1, num_attention_heads=2, intermediate_size=width, **words
+            )
+        )
+    return hf.LlamaForCausalLM(
+        hf.LlamaConfig(
+            hidden_size=width, intermediate_size=width, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=2, max_position_embeddings=32, **words,
+        )
+    )  # fmt: skip
+
+
+class TextRun(Run):
+    """Predicts a repeated text; the model computes its loss itself where columns are mixed at its head."""
+
+    def loss(self, rows: slice) -> Tensor:
+        tokens = (torch.arange(12) + torch.arange(rows.start, rows.stop)[:, None]) % VOCABULARY
+        if self.grower.config.columns.output:  # type: ignore[union-attr]
+            loss: Tensor = self.model(tokens, labels=tokens).loss
+            return loss
+        return F.cross_entropy(self.model(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    def validate(self) -> tuple[float, float]:
+        self.model.eval()
+        return self.loss(slice(0, 32)).item(), 0.5
+
+
+def grown(kind: str, output: str, target: int) -> TextRun:
+    torch.manual_seed(0)
+    columns = Column(lambda scale: make(kind, scale), output=output)
+    script = [grow(target=target), *JOINED[1:], fossilize()]
+    return TextRun(make(kind, 1), Script(script), [], columns=columns).epochs(6)
+
+
+PROMPT = torch.tensor([[3, 4, 5, 6, 7]])
+
+
+def greedy(model: Any, steps: int = 6) -> Tensor:
+    tokens = PROMPT
+    for _ in range(steps):
+        with torch.no_grad():
+            tokens = torch.cat([tokens, model(tokens, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)], 1)
+    return tokens
+
+
+@pytest.mark.parametrize("output", ["", "lm_head"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_model_that_became_its_column_is_one_of_the_library(kind: str, output: str, tmp_path: Path) -> None:
+    own = grown(kind, output, target=2)
+    assert own.grower.stages["column 1"] is Stage.FOSSILIZED
+    exported = own.grower.export().eval()
+    expected = greedy(own.model.eval())
+    for model in (own.model, exported):
+        assert type(model) is type(make(kind, 1))
+        written = model.generate(PROMPT, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
+        assert torch.equal(written, expected), "with a cache"
+        model.save_pretrained(tmp_path / "model")
+        read = type(model).from_pretrained(tmp_path / "model").eval()
+        assert torch.equal(read(PROMPT).logits, own.model(PROMPT).logits)
+    tamiyo.save_grown(own.grower, tmp_path / "grown")
+    loaded = tamiyo.load_grown(tmp_path / "grown", lambda scale: make(kind, scale)).eval()
+    assert torch.equal(loaded(PROMPT).logits, own.model(PROMPT).logits)
+
+
+@pytest.mark.parametrize("output", ["", "lm_head"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_mix_generates_without_a_cache_and_refuses_one(kind: str, output: str, tmp_path: Path) -> None:
+    own = grown(kind, output, target=0)
+    model = own.model.eval()
+    options: dict[str, Any] = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    written = model.generate(PROMPT, use_cache=False, **options)
+    assert torch.equal(written, greedy(model))
+    with pytest.raises(ValueError, match=r"holds the state of one network.*use_cache=False"):
+        model.generate(PROMPT, **options)
+    exported = own.grower.export().eval()
+    assert torch.equal(exported(PROMPT).logits, model(PROMPT).logits)
+    assert type(exported(PROMPT)) is type(model(PROMPT))
+    assert exported.config is exported.host.config
+    for name in ("generate", "save_pretrained"):
+        with pytest.raises(AttributeError, match=f"{name} is the host's own and would leave its columns out"):
+            getattr(exported, name)
+    tamiyo.save_grown(exported, tmp_path)
+    loaded = tamiyo.load_grown(tmp_path, lambda scale: make(kind, scale)).eval()
+    assert torch.equal(loaded(PROMPT).logits, model(PROMPT).logits)
+
+
+def test_a_model_with_tied_weights_is_saved_and_read(tmp_path: Path) -> None:
+    own = grown("bert", "", target=0)
+    tamiyo.save_grown(own.grower, tmp_path)
+    loaded = tamiyo.load_grown(tmp_path, lambda scale: make("bert", scale)).eval()
+    assert torch.equal(loaded(PROMPT).logits, own.model.eval()(PROMPT).logits)
