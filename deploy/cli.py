@@ -292,14 +292,12 @@ def _serve(args: list[str]) -> int:
 
 
 def _grow(args: list[str]) -> int:
-    parser = CommandParser(
-        "grow", "Run a training script that uses tamiyo.GrowthController, with a policy served next to it."
-    )
+    parser = CommandParser("grow", "Run a training script that uses tamiyo.GrowthController, and print what it grew.")
     parser.add_argument(
         "script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py"
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
-    policy_help = "checkpoint or rule to use (default: trained, the policy in the package)"
+    policy_help = "checkpoint or rule that is served next to it (default: what the script names)"
     parser.add_argument("--policy", metavar="POLICY", help=policy_help)
     options = parser.parse_args(args)
     from deploy.commands.grow import grow

@@ -1,6 +1,6 @@
 """A digits classifier that grows while it trains. Run: tamiyo grow examples/grow_your_model.py
 
-The eight lines marked `# +` were added to an ordinary training script; without them the script trains as before. The
+The nine lines marked `# +` were added to an ordinary training script; without them the script trains as before. The
 policy is a rule, another one by its name, or a served one: TAMIYO_POLICY=gap python examples/grow_your_model.py
 """
 
@@ -29,8 +29,19 @@ def classifier(width: int) -> nn.Module:
 model = classifier(WIDTH)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
+
+
+@torch.no_grad()
+def measure() -> tuple[float, float]:
+    """Return loss and accuracy."""
+    model.eval()
+    logits = model(x[test])
+    return F.cross_entropy(logits, y[test]).item(), (logits.argmax(1) == y[test]).float().mean().item()
+
+
 columns = tamiyo.Column(lambda scale: classifier(int(WIDTH * scale)))  # +
-grower = tamiyo.GrowthController(model, [], optimizer, columns=columns, horizon_epochs=EPOCHS, num_classes=10)  # +
+task = {"horizon_epochs": EPOCHS, "num_classes": 10, "evaluate": lambda: measure()[1]}  # +
+grower = tamiyo.GrowthController(model, [], optimizer, columns=columns, **task)  # +
 
 for epoch in range(EPOCHS):
     model.train()
@@ -41,12 +52,9 @@ for epoch in range(EPOCHS):
         grower.shadow(lambda rows=rows: F.cross_entropy(model(x[rows]), y[rows]))  # +
         optimizer.step()
     scheduler.step()
-    model.eval()
-    with torch.no_grad():
-        logits = model(x[test])
-    loss, accuracy = F.cross_entropy(logits, y[test]).item(), (logits.argmax(1) == y[test]).float().mean().item()
-    decision = grower.step(loss, accuracy)  # +
-    print(f"epoch {epoch + 1:2}  loss {loss:.3f}  accuracy {accuracy:.1%}")
+    val_loss, accuracy = measure()
+    decision = grower.step(val_loss, accuracy)  # +
+    print(f"epoch {epoch + 1:2}  loss {val_loss:.3f}  accuracy {accuracy:.1%}")
     print(f"          {decision.op} {decision.slot}  {decision.reason}")  # +
 
 model = grower.export()  # +

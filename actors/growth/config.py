@@ -24,9 +24,10 @@ class GrowthConfig:
     points_per_doubling: float = 1.0
     """Price of growing: the points of accuracy (percent) that a doubling of the model's parameters must be worth."""
     policy: SessionOpener | str | Path | None = None
-    """What decides: the name of a rule such as `fixed-column:double@3`, a client, a `LocalPolicy`, the path of a
+    """What decides: the name of a rule such as `trial:double+quad@1-2`, a client, a `LocalPolicy`, the path of a
     checkpoint, or the address of a server as host:port. None means what the environment variable TAMIYO_POLICY names
-    or, without it, `trained`, the policy in the package, with columns, and a `periodic` rule without."""
+    or, without it, the rule `trial:double+quad@1-2`; without `evaluate` `fixed-column:double@3`, without columns
+    `periodic`. A run that is reported samples from `trained`, the policy in the package."""
     num_classes: int | None = None
     """Classes of a classification task; None for other tasks."""
     train_rows: int | None = None

@@ -19,7 +19,7 @@ from actors.config import require
 from actors.growth.columns.budget import report_forbidden_columns
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
-from actors.growth.policy_advisor import PolicyAdvisor, find_policy
+from actors.growth.policy_advisor import PolicyAdvisor, default_policy, find_policy
 from actors.growth.report.open import open_report
 from actors.growth.report.run_report import RunReport
 from actors.growth.seed_manager import SeedManager
@@ -31,6 +31,7 @@ from actors.growth.training.metric import Metric
 from actors.growth.training.model_check import check_model
 from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
+from actors.policy.saved import TRAINED_NAME
 from actors.sessions.session import Answer
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
@@ -101,7 +102,8 @@ class GrowthController:
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None
         if self._ranks.first:
-            opener = find_policy(c.policy, c.timeout_s, c.columns is not None)
+            default = default_policy(c.columns is not None, c.evaluate is not None)
+            opener = find_policy(c.policy, c.timeout_s, TRAINED_NAME if c.report else default)
             if c.report:
                 self._report = open_report(c.report, opener, spaces, price, c.horizon_epochs, c.seed)
             greedy = not c.report if c.deterministic is None else c.deterministic

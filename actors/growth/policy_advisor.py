@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from actors.errors import UserError
 from actors.growth.report.run_report import RunReport
 from actors.policy.publish import from_weights
-from actors.policy.saved import TRAINED_NAME, read_weights
-from actors.rules.names import DEFAULT_STREAM_RULE, is_rule
+from actors.policy.saved import read_weights
+from actors.rules.names import DEFAULT_COLUMN, DEFAULT_STREAM_RULE, DEFAULT_TRIAL, is_rule
 from actors.sessions.local import LocalPolicy, LocalRule
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
@@ -25,15 +25,14 @@ log = logging.getLogger(__name__)
 ADDRESS_VARIABLE = "TAMIYO_POLICY"
 
 
-def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, columns: bool) -> SessionOpener:
+def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, default: str) -> SessionOpener:
     """Return what opens sessions with a policy: `policy` itself, or a client for the name of a rule, a checkpoint or a
     server address.
 
-    None means the environment variable TAMIYO_POLICY or, without one, the policy in the package for models that offer
-    columns, and a rule for the others, for which it was not trained. Raises `UserError`.
+    None means the environment variable TAMIYO_POLICY or, without one, `default`. Raises `UserError`.
     """
     if policy is None:
-        policy = os.environ.get(ADDRESS_VARIABLE) or (TRAINED_NAME if columns else DEFAULT_STREAM_RULE)
+        policy = os.environ.get(ADDRESS_VARIABLE) or default
     if not isinstance(policy, str | Path):
         return policy
     if isinstance(policy, str) and is_rule(policy):
@@ -45,6 +44,14 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, col
         return PolicyClient(policy, deadline_s=timeout_s, attempt_s=timeout_s)
     weights = read_weights(path)
     return LocalPolicy(from_weights(weights), weights.version, weights.generation, weights.state_stride)
+
+
+def default_policy(columns: bool, measured: bool) -> str:
+    """Return the name of the rule that decides where nothing is named: a trial of columns if their contributions are
+    `measured`, otherwise a column that joins early, and a rule for the stream where there are no columns."""
+    if not columns:
+        return DEFAULT_STREAM_RULE
+    return DEFAULT_TRIAL if measured else DEFAULT_COLUMN
 
 
 class PolicyAdvisor:

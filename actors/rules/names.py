@@ -30,6 +30,9 @@ DEFAULT_STREAM_RULE = (
 )
 """What `periodic` alone means: of the periodic schedules inside the stream, the best one over the training families."""
 
+DEFAULT_TRIAL, DEFAULT_COLUMN = "trial:double+quad@1-2", "fixed-column:double@3"
+"""What grows a user's model where nothing is named: if the contributions of columns are measured, and if not."""
+
 _FIXED_COLUMN = re.compile(r"(\w+)(?:\*([0-9]+))?@([0-9]+|-[1-9][0-9]*)")  # size, columns, epoch
 
 _TRIAL = re.compile(r"([\w+]+)@([0-9]+)-([0-9]+)")  # sizes, first epoch, epochs left

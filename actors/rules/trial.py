@@ -77,12 +77,12 @@ class TrialRule(RulePolicy):
         return int(worth.argmax()) if worth.max() > 0 else None
 
     def _end(self, model: ModelState) -> list[int]:
-        """Keep what has joined, and prune what has not."""
+        """Prune what has not joined, and keep what has."""
+        for slot in np.flatnonzero(np.isin(model.stages, (Stage.GERMINATED, Stage.TRAINING))).tolist():
+            return choices(Op.PRUNE, slot, speed=INSTANT)
         for slot in model.furthest_first():
             if model.legal(Op.FOSSILIZE, slot):
                 return choices(Op.FOSSILIZE, slot)
-            if model.stages[slot] in (Stage.GERMINATED, Stage.TRAINING):
-                return choices(Op.PRUNE, slot, speed=INSTANT)
         return WAIT
 
     def _doublings(self, model: ModelState) -> NDArray[np.float64]:

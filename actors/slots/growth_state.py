@@ -32,9 +32,9 @@ BUDGET_RATIO, ISOLATED_RATIO = 16.0, 24.0
 """Default limits, in multiples of the model's own parameters: a column of four times the width of a CNN has up to 16
 times its parameters, and one of twice the width may learn beside it."""
 OVERFITS = 0.95
-"""A model overfits once its training loss is below this share of its validation loss. Of 0.85, 0.92, 0.95 and 0.98, on an
-MLP whose ratio ends at 0.90, the last two were level with the lesson `own` and the first was 2 points behind; a model of
-endless text ends at 0.95 and must not switch."""
+"""A model overfits once its training loss is below this share of its validation loss. Of 0.85, 0.92, 0.95 and 0.98, on
+an MLP whose ratio ends at 0.90, the last two were level with the lesson `own` and the first was 2 points behind. That
+of a model which reads text that it has hardly seen before ends at 0.95."""
 REST_STRENGTH = 0.5
 """The strength at which a column that learns what the model leaves is mixed with it meanwhile."""
 HEALTHY_NORM = (1e-8, 100.0)

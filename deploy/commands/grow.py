@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import nan
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from actors.errors import UserError
 from actors.growth.controller import LOG_VARIABLE
 from actors.growth.decision import Decision, read_log
 from actors.growth.policy_advisor import ADDRESS_VARIABLE
-from actors.policy.saved import TRAINED_NAME, read_weights
+from actors.policy.saved import read_weights
 from actors.rules.names import is_rule
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
@@ -34,9 +34,9 @@ def grow(script: Path, arguments: list[str], policy: str | None, console: Consol
     policy answers none."""
     if not script.is_file():
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
-    with tempfile.TemporaryDirectory() as folder, _served(policy or TRAINED_NAME) as address:
+    with tempfile.TemporaryDirectory() as folder, _served(policy) if policy else nullcontext("") as address:
         log = Path(folder) / "decisions.jsonl"
-        environment = os.environ | {ADDRESS_VARIABLE: address, LOG_VARIABLE: str(log)}
+        environment = os.environ | {LOG_VARIABLE: str(log)} | ({ADDRESS_VARIABLE: address} if address else {})
         ended = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
         decisions = read_log(log) if log.is_file() else []
     if ended.returncode == 0 and not decisions:

@@ -1,6 +1,6 @@
 """A small ResNet on scikit-learn's digits that may grow columns while it trains.
 
-Run: python examples/models/resnet_digits.py --width 4 --policy fixed-column:double@3
+Run: python examples/models/resnet_digits.py --width 4
 
 The lines marked `# +` were added to an ordinary training script; without them the script trains as before, and so it
 does with `--policy never`.
@@ -44,7 +44,7 @@ parser = ArgumentParser(description="Train a small ResNet on digits.")
 parser.add_argument("--width", type=int, default=4, help="channels")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: one column of twice the width)")  # +
+parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: a trial of two columns)")  # +
 parser.add_argument("--price", type=float, default=1.0, help="points that a doubling must be worth")  # +
 options = parser.parse_args()
 
@@ -58,6 +58,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
 columns = tamiyo.Column(lambda scale: ResNet(max(1, int(options.width * scale))))  # +
 task = {"horizon_epochs": options.epochs, "num_classes": 10, "train_rows": len(train)}  # +
+task |= {"evaluate": lambda: evaluate(val)[1]}  # +
 config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, points_per_doubling=options.price, **task)  # +
 grower = tamiyo.GrowthController(model, optimizer=optimizer, config=config)  # +
 

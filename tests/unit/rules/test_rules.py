@@ -89,8 +89,8 @@ def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
         "ADVANCE",
         *["WAIT"] * 4,
         "ADVANCE",
-        "FOSSILIZE",
         "PRUNE",
+        "FOSSILIZE",
     ]
     assert sorted(stages[:2]) == [Stage.FOSSILIZED, Stage.PRUNED]
 
