@@ -135,12 +135,22 @@ def test_a_rule_by_name_grows_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
         loop(mlp(), 0, columns=COLUMNS, policy="fixed-column:huge@3")
 
 
-def test_with_columns_the_policy_in_the_package_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_columns_the_default_is_a_trial_or_without_measurements_one_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("TAMIYO_POLICY", raising=False)
-    default = loop(mlp(), 3, columns=COLUMNS)
-    assert {d.policy_version for d in default.log} == {read_weights(TRAINED).version}
+    tried = loop(mlp(), 6, columns=COLUMNS, evaluate=lambda: 0.5)
+    assert [d.op for d in tried.log[:4]] == ["GERMINATE", "ADVANCE", "GERMINATE", "ADVANCE"]
+    one = loop(mlp(), 6, columns=COLUMNS)
+    assert [d.op for d in one.log].count("GERMINATE") == 1
+    assert [d.op for d in one.log[:4]] == ["WAIT"] * 3 + ["GERMINATE"]
+
+
+def test_the_policy_in_the_package_is_found_by_its_name() -> None:
+    trained = loop(mlp(), 3, columns=COLUMNS, policy="trained")
+    assert {d.policy_version for d in trained.log} == {read_weights(TRAINED).version}
     with pytest.raises(UserError, match="other observations or actions"):
-        loop(mlp(), 0, columns=COLUMNS, profile="classic")
+        loop(mlp(), 0, columns=COLUMNS, policy="trained", profile="classic")
 
 
 def test_without_columns_the_default_grows_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
         "PRUNE",
         "FOSSILIZE",
     ]
-    assert sorted(stages[:2]) == [Stage.FOSSILIZED, Stage.PRUNED]
+    assert sorted(stages[:2]) == [Stage.FOSSILIZED, Stage.EMBARGOED]
 
 
 def test_a_trial_that_does_not_pay_leaves_the_model_as_it_was() -> None:

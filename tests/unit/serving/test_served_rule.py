@@ -53,5 +53,5 @@ def test_what_is_served_is_named_once() -> None:
     for flags in ([], ["--rule", RULE, "--checkpoint", "runs/x"]):
         with pytest.raises(UserError, match="give one of --checkpoint PATH, --rule NAME and --redis URL"):
             serve_flags(flags)
-    with pytest.raises(ConfigError, match="the rules are never, periodic"):
+    with pytest.raises(ConfigError, match="the rules are never, trial"):
         ServedRule("sometimes")

@@ -91,7 +91,7 @@ INVALID = [
     (["rollout", "x", "--seed", "-1"], "--seed is -1"),
     (["rollout", "x", "--picture", "a.gif"], "give a file name that ends in .png or .svg"),
     (["rollout", "runs/x", "--policy", "gap"], "give either a checkpoint or --policy, not both"),
-    (["rollout", "--policy", "sometimes"], "'sometimes' is not a rule: the rules are never, periodic:"),
+    (["rollout", "--policy", "sometimes"], "'sometimes' is not a rule: the rules are never, trial:"),
     (["health"], "no address given: pass one or set TAMIYO_HEALTH"),
     (["health", "ftp://host:1/"], "is not a valid address"),
     (["health", "http://host/"], "is not a valid address"),

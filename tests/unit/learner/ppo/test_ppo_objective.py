@@ -296,7 +296,7 @@ def test_a_denominator_of_the_minibatchs_own_is_caught(monkeypatch: pytest.Monke
         ({"update_epochs": 0}, "update_epochs is 0"),
         ({"entropy_anneal_share": 0.0}, "give a share above 0 and at most 1"),
         ({"entropy_anneal_share": 1.5}, "give a share above 0 and at most 1"),
-        ({"entropy_coef_min": -0.1}, "entropy_coef_min cannot be negative"),
+        ({"entropy_coef_min": -0.1}, "entropy_coef_min is -0.1: it cannot be negative"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(fields: dict[str, Any], message: str) -> None:
