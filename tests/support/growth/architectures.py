@@ -1,0 +1,93 @@
+"""Architectures as people write them, each by a factory of its width, with an input. This file imports PyTorch alone,
+and is copied beside programs that do not have Tamiyo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class UNet(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.down, self.norm = nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width)
+        self.inner = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
+        self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.head = nn.Conv2d(2 * width, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = F.relu(self.norm(self.down(x)))
+        out: Tensor = self.head(torch.cat([skip, F.relu(self.up(F.relu(self.inner(skip))))], 1))
+        return out
+
+
+class GraphNet(nn.Module):
+    """Two rounds of messages over an adjacency matrix; logits for each node."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3)
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        passing = edges / edges.sum(1, keepdim=True).clamp(min=1.0)
+        h = F.relu(self.first(passing @ nodes))
+        out: Tensor = self.head(F.relu(self.second(passing @ h)))
+        return out
+
+
+class Tagger(nn.Module):
+    """A label for each token, by a bidirectional LSTM with dropout."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed, self.drop = nn.Embedding(20, width), nn.Dropout(0.2)
+        self.core = nn.LSTM(width, width, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * width, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.head(self.drop(self.core(self.embed(tokens))[0]))
+        return out.flatten(0, 1)
+
+
+class AutoEncoder(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(12, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.decoder = nn.Sequential(nn.GELU(), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.sigmoid(self.decoder(self.encoder(x)))
+        return out
+
+
+def _labels(count: int) -> Tensor:
+    return torch.arange(count) % 3
+
+
+ARCHITECTURES: dict[str, tuple[Callable[[float], nn.Module], Callable[[], tuple[Tensor, ...]], Callable[..., Any]]] = {
+    "U-Net": (
+        lambda scale: UNet(int(4 * scale)),
+        lambda: (torch.randn(8, 1, 8, 8),),
+        lambda out, x: F.mse_loss(out, x.roll(1, -1)),
+    ),
+    "graph network": (
+        lambda scale: GraphNet(int(8 * scale)),
+        lambda: (torch.randn(12, 6), (torch.rand(12, 12) < 0.3).float()),
+        lambda out, nodes, edges: F.cross_entropy(out, _labels(len(out))),
+    ),
+    "LSTM tagger": (
+        lambda scale: Tagger(int(6 * scale)),
+        lambda: (torch.randint(20, (6, 5)),),
+        lambda out, tokens: F.cross_entropy(out, tokens.flatten() % 3),
+    ),
+    "autoencoder": (
+        lambda scale: AutoEncoder(int(3 * scale)),
+        lambda: (torch.rand(16, 12),),
+        lambda out, x: F.binary_cross_entropy(out, x),
+    ),
+}
+"""By name: a factory of the scale, inputs, and the loss of an output and the inputs."""
