@@ -1,7 +1,8 @@
 """Analytic costs: floating-point operations of products of matrices and of convolutions, counted from their shapes.
 
 Norms, activations and blends are left out. A training pass counts three forward passes (one forward, two backward), for
-the shadow pass of a seed in TRAINING too, which needs fewer: an upper bound.
+the shadow pass of a seed in the stream too, which needs fewer: an upper bound. A column that learns needs no other pass
+through its host, and a host that a column has replaced is not run.
 """
 
 from __future__ import annotations
@@ -93,18 +94,28 @@ def cost(episode: HostEpisode) -> Cost:
     for t in range(episode.epoch):
         blended, learning = _parts(episode.timeline, t)
         spent = {s: flops.seed(s, name) for s, name in (blended | learning).items()}
-        present = flops.host + sum(spent[s] for s in blended)
-        training += TRAINING_PASSES * samples * (present + (flops.host + sum(spent.values()) if learning else 0))
+        host = 0 if _replaced(episode.timeline, t, len(flops.seeds)) else flops.host
+        present = host + sum(spent[s] for s in blended)
+        in_shadow = {s for s in learning if s < len(flops.seeds)}
+        shadow = host + sum(n for s, n in spent.items() if s < len(flops.seeds)) if in_shadow else 0
+        shadow += sum(spent[s] for s in learning if s not in in_shadow)
+        training += TRAINING_PASSES * samples * (present + shadow)
         due = (t + 1) % episode.config.contribution_every == 0
         subsets = set(subsets_to_evaluate(dict.fromkeys(blended, 1.0), dict.fromkeys(learning, 1.0)) if due else ())
         subsets |= {frozenset(blended)}
         in_stream = {frozenset(s for s in subset if s < len(flops.seeds)) for subset in subsets}
         # One pass each, whatever the subset.
         columns = {s for subset in subsets for s in subset if s >= len(flops.seeds)}
-        measured = sum(flops.host + sum(spent[s] for s in subset) for subset in in_stream)
+        measured = sum(host + sum(spent[s] for s in subset) for subset in in_stream)
         measuring += rows * (measured + sum(spent[s] for s in columns))
     grown = sum(flops.seed(g.slot, episode.host.family.name_of(g.blueprint)) for g in episode.topology())
-    return Cost(training, measuring, float(flops.host + grown))
+    return Cost(training, measuring, float(grown + (0 if episode.lifecycle.replaced else flops.host)))
+
+
+def _replaced(timeline: Timeline, t: int, stream: int) -> bool:
+    """Whether a column had taken the host's place for good in epoch t; the first `stream` slots hold none."""
+    slots = zip(timeline.stages[stream:], timeline.alphas[stream:], strict=True)
+    return any(stages[t] == Stage.FOSSILIZED.name and alphas[t] == 1.0 for stages, alphas in slots)
 
 
 def _parts(timeline: Timeline, t: int) -> tuple[dict[int, str], dict[int, str]]:

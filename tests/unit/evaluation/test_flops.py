@@ -59,11 +59,20 @@ def test_a_column_costs_one_pass_beside_the_host_and_its_ablation_none() -> None
     row = _scheduled(fixed_column(blueprint_index("column_same"), 1))
     host, own = _host()
     shadow, blended = 1, EPOCHS - 3  # germinated in epoch 1, training in 2, blended from 3
-    assert row.training_flops == 3 * SAMPLES * (EPOCHS * own.host + blended * own.host + shadow * 2 * own.host)
+    assert row.training_flops == 3 * SAMPLES * (EPOCHS + blended + shadow) * own.host
     assert row.measuring_flops == len(host.task.val) * (EPOCHS + shadow + blended) * own.host
     assert row.inference_flops == 2 * own.host
     assert row.rent == pytest.approx(np.log2(row.final_params / row.host_params) * 7 / 8)
     assert row.doublings == pytest.approx(row.rent * 8 / 7)
+
+
+def test_a_host_that_a_column_has_replaced_costs_nothing() -> None:
+    at_once = replace(fixed_column(blueprint_index("column_double"), 1), alpha_target=2, alpha_speed=0)
+    row = _scheduled(at_once)
+    _, own = _host()
+    column, kept = own.columns["column_double"], EPOCHS - 4  # fossilized in epoch 4
+    assert row.training_flops == 3 * SAMPLES * (4 * own.host + (1 + 1 + kept) * column)
+    assert row.inference_flops == column
 
 
 def test_a_wider_host_costs_its_own_passes() -> None:
