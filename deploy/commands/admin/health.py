@@ -66,10 +66,7 @@ def _grpc(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    try:
-        trusted = ca.read_bytes() if ca is not None else None
-    except OSError as error:
-        raise UserError(f"cannot read the certificate ({error}): give --ca a readable file") from error
+    trusted = _read_certificate(ca)
     target, direct = f"{url.hostname}:{url.port}", [("grpc.enable_http_proxy", 0)]  # as for http://
     if url.scheme == "grpcs":
         channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted), direct)
@@ -81,9 +78,18 @@ def _grpc(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
                 health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=False
             )
         except grpc.RpcError as error:
+            if _read_certificate(ca) != trusted:  # it was replaced during the check
+                return _grpc(url, ca, timeout_s)
             return f"does not answer ({error.code().name}: {error.details()})"
     name = str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
     return "" if name == "SERVING" else f"reports {name}"
+
+
+def _read_certificate(ca: Path | None) -> bytes | None:
+    try:
+        return None if ca is None else ca.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the certificate ({error}): give --ca a readable file") from error
 
 
 if __name__ == "__main__":
