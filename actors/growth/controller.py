@@ -27,7 +27,7 @@ from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
 from actors.growth.training.lessons import Lessons
-from actors.growth.training.metric import Metric
+from actors.growth.training.metric import MetricPoints
 from actors.growth.training.model_check import check_model
 from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
@@ -111,7 +111,7 @@ class GrowthController:
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
         best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
-        self._metric = Metric(c.higher_is_better, best)
+        self._metric = MetricPoints(c.higher_is_better, best)
         self.epoch = 0
         self._rent = 0.0  # doublings, of the last epoch
         self._losses: list[float] = []

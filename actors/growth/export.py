@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from actors.blueprints.family import FAMILIES
 from actors.growth.columns.column import Column
 from actors.growth.columns.column_slots import CHILDREN, ColumnSlots, column_slots_of
-from actors.growth.columns.grown_model import ARITHMETIC, GrownModel, GrownSeed, Kept
+from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept
 from actors.growth.slot_module import CHILD, SlotModule
 from actors.growth.slots import StreamSlot
 
@@ -29,9 +29,9 @@ def exported_model(
 ) -> nn.Module:
     """Return a copy of `model` that computes the same function and needs `grown_model.py` alone.
 
-    A module with an active seed becomes `nn.Sequential(host=module, seed=GrownSeed)`. The model that columns are mixed
-    with becomes a `GrownModel`, or remains what it is where no column is on. Inactive seeds are left out. The mode,
-    training or evaluation, is the model's. `scales` are those of the model and of the columns that are on.
+    A module with an active seed becomes `nn.Sequential(host=module, seed=ExportedSeed)`. The model that columns are
+    mixed with becomes a `GrownModel`, or remains what it is where no column is on. Inactive seeds are left out. The
+    mode, training or evaluation, is the model's. `scales` are those of the model and of the columns that are on.
     """
     on = [slot_module for slot_module in slot_modules.values() if slot_module.on]
     seeds = {slot_module.name: exported_seed(slot_module) for slot_module in on if isinstance(slot_module, StreamSlot)}
@@ -92,7 +92,7 @@ def _replaced(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
     return model
 
 
-def exported_seed(slot_module: StreamSlot) -> GrownSeed:
+def exported_seed(slot_module: StreamSlot) -> ExportedSeed:
     """Trace a seed `h -> h`, for any number of rows and any spatial size."""
     seed, dims = slot_module.seed, FAMILIES[slot_module.family].dims
     assert seed is not None
@@ -115,7 +115,7 @@ def exported_seed(slot_module: StreamSlot) -> GrownSeed:
             names[node] = f"step {len(steps) + 1}"
             args, kwargs = _data(list(node.args), names), _data(dict(node.kwargs), names)
             steps.append([names[node], _function_name(node.target), args, kwargs])
-    return GrownSeed(steps, tensors, slot_module.alpha.detach().clone())
+    return ExportedSeed(steps, tensors, slot_module.alpha.detach().clone())
 
 
 def _function_name(target: Any) -> str:
@@ -124,7 +124,7 @@ def _function_name(target: Any) -> str:
 
 
 def _data(value: Any, names: Mapping[Node, str]) -> Any:
-    """Return an argument of an operation as plain data, as `GrownSeed` reads it."""
+    """Return an argument of an operation as plain data, as `ExportedSeed` reads it."""
     match value:
         case Node():
             return {"of": names[value]}

@@ -1,4 +1,4 @@
-"""`GrownModel`: a model and the columns that are mixed with it; `GrownSeed`: a seed within one.
+"""`GrownModel`: a model and the columns that are mixed with it; `ExportedSeed`: a seed within one.
 
 This file needs PyTorch alone, so that it can be copied to where a grown model is used without Tamiyo.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 CACHES = ("past_key_values", "cache_params")
 """Arguments by which transformers pass a model's own state back to it, beside those with a `get_seq_length`."""
 ARITHMETIC = ("add", "floordiv", "getitem", "mul", "neg", "sub")
-"""Functions of Python that a `GrownSeed` may call, on sizes."""
+"""Functions of Python that a `ExportedSeed` may call, on sizes."""
 
 
 class Kept:
@@ -191,7 +191,7 @@ class GrownModel(nn.Module):
             return value
 
 
-class GrownSeed(nn.Module):
+class ExportedSeed(nn.Module):
     """A seed that is blended into the output h of a module: a list of PyTorch's operations, as plain data.
 
     A step is (name of its result, function, arguments). An argument `{"of": name}` is a result, a parameter, `alpha` or
@@ -244,7 +244,7 @@ def build_grown(grown: Mapping[str, Any], factory: Callable[[float], nn.Module])
     model = factory(grown["scale"])
     for name, seed in grown["seeds"].items():
         tensors = {key: torch.zeros(shape) for key, shape in seed["shapes"].items()}
-        module = GrownSeed(seed["steps"], tensors, torch.zeros(()))
+        module = ExportedSeed(seed["steps"], tensors, torch.zeros(()))
         pair = nn.Sequential(OrderedDict(host=model.get_submodule(name), seed=module))
         if name:
             model.set_submodule(name, pair)

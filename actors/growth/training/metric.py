@@ -1,4 +1,4 @@
-"""`Metric`: a validation metric in points, so that prices and policies mean the same for every task."""
+"""`MetricPoints`: a validation metric in points, so that prices and policies mean the same for every task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from actors.config import require
 
 
 @dataclass
-class Metric:
+class MetricPoints:
     """Turns what a training run measures into points from 0 to 100.
 
     Accuracy in points is its percentage. Of any other metric, points are the share, in percent, of the distance between

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from actors.config import ConfigError
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
-from actors.growth.training.metric import Metric
+from actors.growth.training.metric import MetricPoints
 from tests.support.growth.columns import JOINED
 from tests.support.growth.growing import Run, Script, mlp
 
@@ -32,7 +32,7 @@ from tests.support.growth.growing import Run, Script, mlp
 def test_points_are_shares_of_what_was_left(
     higher: bool | None, best: float, values: list[float | None], points: list[float | None]
 ) -> None:
-    metric = Metric(higher, best)
+    metric = MetricPoints(higher, best)
     assert [metric.points(value) for value in values] == points
 
 
