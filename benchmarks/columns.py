@@ -3,7 +3,7 @@
     python -m benchmarks.columns [--quick] [--json FILE] [--models NAME ...] [--seeds N]
 
 A residual CNN on glyphs that are drawn here, a character transformer on the sources of Python's standard library, and
-an MLP with an embedding on a table with label noise. From epoch 1 on the column learns in isolation, by each lesson; it
+an MLP with an embedding on a table with label noise. From epoch 1 on the column learns in isolation, by each loss; it
 joins two epochs before the end, as the average of both, if it contributes at all (`trial:double@1-2` at price 0). All
 players see the same batches; accuracies are of test rows.
 """
@@ -26,7 +26,7 @@ import tamiyo
 from benchmarks.form import parser, publish
 
 PLAYERS = ("never", "built x2", "built x4", "rest", "own", "auto")
-LESSONS = ("rest", "own", "auto")
+COLUMN_LOSSES = ("rest", "own", "auto")
 
 
 class ResidualBlock(nn.Module):
@@ -181,11 +181,11 @@ def play(problem: Problem, player: str, seed: int, epochs: int) -> dict[str, Any
         return float(F.cross_entropy(logits, y.flatten())), float((logits.argmax(-1) == y.flatten()).float().mean())
 
     grower = None
-    if player in LESSONS:
+    if player in COLUMN_LOSSES:
         grower = tamiyo.GrowthController(
             model,
             optimizer=optimizer,
-            columns=tamiyo.Column(problem.build, count=1, lesson=player),
+            columns=tamiyo.Column(problem.build, count=1, loss=player),
             policy="trial:double@1-2",
             horizon_epochs=epochs,
             points_per_doubling=0.0,

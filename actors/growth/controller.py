@@ -25,8 +25,8 @@ from actors.growth.report.run_report import RunReport
 from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
+from actors.growth.training.column_loss import ColumnLossChoice
 from actors.growth.training.isolation import fresh_statistics, without_side_effects
-from actors.growth.training.lessons import Lessons
 from actors.growth.training.metric import MetricPoints
 from actors.growth.training.model_check import check_model
 from actors.growth.training.optimizers import optimizers_of
@@ -94,11 +94,12 @@ class GrowthController:
         self._seeds = SeedManager(self.model, specs, c.columns, optimizers, self._ranks, c.seed, compiled)
         spaces = seed_spaces(total, c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        price, lesson = c.points_per_doubling, "auto" if c.columns is None else c.columns.lesson
-        rules = GrowthRules(self.max_added_parameters, isolated, gates, c.embargo_epochs, c.profile, price, lesson)
+        price, column_loss = c.points_per_doubling, "auto" if c.columns is None else c.columns.loss
+        added = self.max_added_parameters
+        rules = GrowthRules(added, isolated, gates, c.embargo_epochs, c.profile, price, column_loss)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         report_forbidden_columns(self._seeds.slot_shapes, min(self.max_added_parameters, isolated))
-        self._lessons = Lessons(self._growth, self._seeds.names)
+        self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None
         if self._ranks.first:
@@ -149,7 +150,7 @@ class GrowthController:
         if not learners:
             return
         self._seeds.train_young(loss, self._growth.blended(), learners, scaler)
-        self._lessons.measure(lambda: self._seeds.host_loss(loss), self._seeds.steps_per_epoch)
+        self._column_loss.measure(lambda: self._seeds.host_loss(loss), self._seeds.steps_per_epoch)
 
     def step(
         self,
@@ -172,7 +173,7 @@ class GrowthController:
         if scored and given is None and not self._metric.higher_is_better:
             given = loss
         points = self._metric.points(None if given is None else float(given))
-        trained = self._lessons.train_loss() if train_loss is None else float(train_loss)
+        trained = self._column_loss.train_loss() if train_loss is None else float(train_loss)
         trained = trained if trained is not None and isfinite(trained) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.optimizer_steps:
@@ -191,7 +192,7 @@ class GrowthController:
         slots = self._growth.slots  # of which the action may clear one
         measured = [slot.contribution for slot in slots], [slot.gradient_health for slot in slots]
         self._apply(action, asked=action is asked or answer is None)
-        self._lessons.choose(self.epoch, trained, value)
+        self._column_loss.choose(self.epoch, trained, value)
         decision = self._decision(action, asked, reason, answer, *measured)
         self._log.append(decision)
         return decision

@@ -33,7 +33,7 @@ BUDGET_RATIO, ISOLATED_RATIO = 16.0, 24.0
 times its parameters, and one of twice the width may learn beside it."""
 OVERFITS = 0.95
 """A model overfits once its training loss is below this share of its validation loss. Of 0.85, 0.92, 0.95 and 0.98, on
-an MLP whose ratio ends at 0.90, the last two were level with the lesson `own` and the first was 2 points behind. That
+an MLP whose ratio ends at 0.90, the last two were level with the loss `own` and the first was 2 points behind. That
 of a model which reads text that it has hardly seen before ends at 0.95."""
 REST_STRENGTH = 0.5
 """The strength at which a column that learns what the model leaves is mixed with it meanwhile."""
@@ -41,7 +41,7 @@ HEALTHY_NORM = (1e-8, 100.0)
 """A minibatch whose gradient norm lies between these bounds counts as healthy."""
 
 
-Lesson = Literal["auto", "own", "rest"]
+ColumnLoss = Literal["auto", "own", "rest"]
 """What a column learns in TRAINING: the task itself (`own`), what the model leaves (`rest`), or `rest` until the model
 overfits and `own` from then on (`auto`)."""
 
@@ -56,7 +56,7 @@ class GrowthRules:
     embargo_epochs: int  # epochs for which a pruned slot stays empty
     profile: str  # name of the action profile in `actors.types.actions.PROFILES`
     rent_weight: float  # points per doubling of the model's parameters
-    lesson: Lesson = "auto"
+    column_loss: ColumnLoss = "auto"
 
 
 class GrowthState:
@@ -72,7 +72,7 @@ class GrowthState:
     ) -> None:
         self.spec = spec
         self.host_params, self.budget_params = host_params, rules.budget_params
-        self.isolated_params, self.lesson = rules.isolated_params, rules.lesson
+        self.isolated_params, self.column_loss = rules.isolated_params, rules.column_loss
         self.rent_weight = rules.rent_weight
         self._slot_kinds = tuple(shape.kind for shape in slot_shapes)
         self.set_slot_shapes(slot_shapes)
@@ -113,11 +113,11 @@ class GrowthState:
         }
 
     def _strength(self, slot: Slot) -> float:
-        own = slot.learns_alone if self.lesson == "auto" else self.lesson == "own"
+        own = slot.learns_alone if self.column_loss == "auto" else self.column_loss == "own"
         return 1.0 if own else REST_STRENGTH
 
     def record_losses(self, train_loss: float | None, val_loss: float | None) -> None:
-        """Once the model overfits, columns whose lesson is `auto` learn the task itself, from then on."""
+        """Once the model overfits, columns whose loss is `auto` learn the task itself, from then on."""
         if train_loss is None or val_loss is None or not train_loss < OVERFITS * val_loss:
             return
         for slot in self.slots:

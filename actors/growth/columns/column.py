@@ -19,7 +19,7 @@ from actors.config import require
 from actors.errors import UserError
 from actors.growth.columns.grown_model import keep_output
 from actors.growth.slot_module import attachment_point
-from actors.slots.growth_state import Lesson
+from actors.slots.growth_state import ColumnLoss
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Column:
     model: str = ""
     """Name of the module that columns are copies of; they are called when it is, with the same arguments. "" is the
     whole model. Where the module that is trained is not called itself, as with Lightning, name its network."""
-    lesson: Lesson = "auto"
+    loss: ColumnLoss = "auto"
     """What columns learn before they join: the task itself (`own`), what the model leaves (`rest`), or `rest` until the
-    model overfits and `own` from then on (`auto`), which was best or level with the best wherever it was measured."""
+    model overfits and `own` from then on (`auto`), within half a point of the better of both on three models."""
     lr_scale: float = 1.0
     """Learning rate of columns, in multiples of that of the model's own parameters."""
 
     def __post_init__(self) -> None:
         require(callable(self.factory), f"the factory of a column is {self.factory!r}: give a function of the scale")
         require(1 <= self.count <= 8, f"count is {self.count}: there can be 1 to 8 columns")
-        require(self.lesson in get_args(Lesson), f"lesson is {self.lesson!r}: choose auto, own or rest")
+        require(self.loss in get_args(ColumnLoss), f"loss is {self.loss!r}: choose auto, own or rest")
         require(self.lr_scale > 0, f"lr_scale is {self.lr_scale}: it must be positive")
 
     def build(self, scale: float, seed: int, model: nn.Module) -> nn.Module:

@@ -231,9 +231,9 @@ class ReferenceNetwork:
                 # The same minibatch with the training seeds of the stream on, and with each training column. Gradients
                 # are taken only with respect to their parameters, so everything else is constant.
                 stream = {s: a for s, a in alphas.training.items() if s < self.host.slots}
-                lessons = [stream, *({s: a} for s, a in alphas.training.items() if s not in stream)]
+                passes = [stream, *({s: a} for s, a in alphas.training.items() if s not in stream)]
                 shadow = torch.stack(
-                    [F.cross_entropy(self.logits(batch, alphas.blended | on, aside), labels) for on in lessons if on]
+                    [F.cross_entropy(self.logits(batch, alphas.blended | on, aside), labels) for on in passes if on]
                 ).sum()
                 grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
             slots: list[int | None] = [None, *alphas.blended, *alphas.training]

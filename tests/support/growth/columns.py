@@ -119,7 +119,7 @@ def run(name: str, actions: list[Any], **options: Any) -> Run:
     """Train one of `MODELS` with a scripted policy that grows columns."""
     make, shape = MODELS[name]
     torch.manual_seed(0)
-    column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model", "lesson") if key in options})
+    column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model", "loss") if key in options})
     slots = options.pop("slots", [])
     return Run(make(1.0), Script(actions), slots, shape, columns=column, **options)
 

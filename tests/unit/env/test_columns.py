@@ -126,14 +126,14 @@ def test_a_leak_into_the_host_is_detected(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("kind", HOSTS)
 @pytest.mark.parametrize("strength", [0.5, 1.0], ids=["rest", "own"])
 def test_gradients_equal_those_of_the_written_out_mix(kind: str, strength: float) -> None:
-    """A blended column gets the total derivative, a training one that of its lesson, with all else constant."""
+    """A blended column gets the total derivative, a training one that of its own loss, with all else constant."""
     net, (x, y) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
     s, oracle = net.host.slots, copy.deepcopy(net)
     net.train_epoch(x, y, SeedAlphas({s: 0.3}, {s + 1: strength}))
     blended = 0.7 * oracle.logits(x[0], {}) + 0.3 * alone(oracle, s, x[0])
     F.cross_entropy(blended, y[0]).backward()
-    lesson = alone(oracle, s + 1, x[0])
-    F.cross_entropy(lesson if strength == 1.0 else 0.5 * blended.detach() + 0.5 * lesson, y[0]).backward()
+    learner = alone(oracle, s + 1, x[0])
+    F.cross_entropy(learner if strength == 1.0 else 0.5 * blended.detach() + 0.5 * learner, y[0]).backward()
     pairs = [(net.group, oracle.group), *((net.seeds[c].group, oracle.seeds[c].group) for c in (s, s + 1))]
     for mine, theirs in pairs:
         for a, b in zip(mine.tensors, theirs.tensors, strict=True):
@@ -240,8 +240,8 @@ def test_a_column_learns_what_the_model_leaves_until_the_model_overfits() -> Non
         plan = episode.plan_epoch(*episode.read(WAIT))
         assert plan.training == {3: strength}
         assert plan.alphas == {3: 0.7}  # what it is worth is measured at its target
-    for lesson, strength in (("own", 1.0), ("rest", 0.5)):
-        episode.growth.lesson = lesson
+    for loss, strength in (("own", 1.0), ("rest", 0.5)):
+        episode.growth.column_loss = loss
         assert episode.growth.learning() == {3: strength}
 
 

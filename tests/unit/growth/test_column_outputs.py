@@ -177,8 +177,8 @@ def test_a_column_that_does_not_fit_is_refused_when_it_first_runs(kind: str, fac
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("lesson", ["own", "rest"])
-def test_a_model_that_changes_its_input_in_place_is_refused(lesson: Any) -> None:
+@pytest.mark.parametrize("loss_kind", ["own", "rest"])
+def test_a_model_that_changes_its_input_in_place_is_refused(loss_kind: Any) -> None:
     """A column would read what the model has left of it."""
 
     class Shifting(nn.Module):
@@ -190,7 +190,7 @@ def test_a_model_that_changes_its_input_in_place_is_refused(lesson: Any) -> None
             out: Tensor = self.net(x.sub_(0.5).mul_(2))
             return out
 
-    own = Run(Shifting(), Script(JOINED), [], columns=Column(lambda s: Shifting(int(8 * s)), lesson=lesson))
+    own = Run(Shifting(), Script(JOINED), [], columns=Column(lambda s: Shifting(int(8 * s)), loss=loss_kind))
     own.x_y = own.x_y[0].clone(), own.x_y[1]
     own.epochs(2)
     with pytest.raises(UserError, match="the model changes its input in place, which its columns read as well"):
@@ -234,7 +234,7 @@ def test_impossible_columns_are_refused_at_construction(slots: list[str], column
 
 
 def test_wrong_counts_and_rates_are_refused() -> None:
-    for wrong in ({"lesson": "all"}, {"count": 0}, {"count": 9}, {"lr_scale": 0.0}, {"factory": 3}):
+    for wrong in ({"loss": "all"}, {"count": 0}, {"count": 9}, {"lr_scale": 0.0}, {"factory": 3}):
         with pytest.raises(UserError, match=next(iter(wrong)) + "|factory"):
             Column(**{"factory": lambda s: mlp()} | wrong)  # type: ignore[arg-type]
 

@@ -163,11 +163,11 @@ class OwnLossRun(Run):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("lesson", ["own", "rest"])
-def test_a_part_of_a_model_is_replaced_only_as_far_as_the_column_learned(scaled: bool, lesson: Any) -> None:
+@pytest.mark.parametrize("loss_kind", ["own", "rest"])
+def test_a_part_of_a_model_is_replaced_only_as_far_as_the_column_learned(scaled: bool, loss_kind: Any) -> None:
     """What follows the named module, and has parameters, stays the host's: a column's were never trained."""
     torch.manual_seed(0)
-    columns = Column(lambda s: OwnLoss(int(12 * s), scaled), output="net", lesson=lesson)
+    columns = Column(lambda s: OwnLoss(int(12 * s), scaled), output="net", loss=loss_kind)
     own = OwnLossRun(OwnLoss(12, scaled), Script(JOIN), [], columns=columns).epochs(3)
     own.train()
     own.model.eval()

@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from actors.growth.columns.column import Column
-from actors.growth.training.lessons import TrainLossMeter
+from actors.growth.training.column_loss import TrainLossMeter
 from actors.slots.stage import Stage
 from tests.support.growth.columns import MODELS, YOUNG, column_of, grow, host_state, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp
 
 
-def young(lesson: Any, **column: Any) -> Run:
+def young(loss_kind: Any, **column: Any) -> Run:
     """A column in TRAINING beside a model with a blended seed, which has learned for an epoch."""
     torch.manual_seed(0)
     script = [germinate(0), grow(1), advance(0), advance(1), advance(0)]
-    columns = Column(lambda scale: mlp(width=int(12 * scale)), lesson=lesson, **column)
+    columns = Column(lambda scale: mlp(width=int(12 * scale)), loss=loss_kind, **column)
     own = Run(mlp(), Script(script), ["3"], columns=columns).epochs(6)
     assert own.grower.stages["column 1"] is Stage.TRAINING
     assert own.grower.stages["3"] is Stage.HOLDING
@@ -32,13 +32,13 @@ def young(lesson: Any, **column: Any) -> Run:
     return own
 
 
-@pytest.mark.parametrize(("lesson", "output"), [("own", ""), ("rest", ""), ("own", "5"), ("rest", "5")])
-def test_a_lesson_is_the_loss_of_the_columns_own_output_or_of_the_average(lesson: str, output: str) -> None:
-    own, rows = young(lesson, output=output), slice(0, 32)
+@pytest.mark.parametrize(("loss_kind", "output"), [("own", ""), ("rest", ""), ("own", "5"), ("rest", "5")])
+def test_the_loss_is_that_of_the_columns_own_output_or_of_the_average(loss_kind: str, output: str) -> None:
+    own, rows = young(loss_kind, output=output), slice(0, 32)
     x, y = own.x_y[0][rows], own.x_y[1][rows]
     column = column_of(own, 1)
     own.grower.shadow(lambda: own.loss(rows))
-    own_loss = F.cross_entropy(column(x) if lesson == "own" else 0.5 * own.model(x).detach() + 0.5 * column(x), y)
+    own_loss = F.cross_entropy(column(x) if loss_kind == "own" else 0.5 * own.model(x).detach() + 0.5 * column(x), y)
     expected = torch.autograd.grad(own_loss, list(column.parameters()))
     found = own.grower._seeds._groups._pending  # until the optimizer steps
     for parameter, gradient in zip(column.parameters(), expected, strict=True):
@@ -47,9 +47,9 @@ def test_a_lesson_is_the_loss_of_the_columns_own_output_or_of_the_average(lesson
     assert all(p.grad is None for p in own.model.parameters())
 
 
-@pytest.mark.parametrize(("lesson", "calls"), [("own", 0), ("rest", 1)])
-def test_the_model_is_run_only_where_its_output_is_needed(lesson: str, calls: int) -> None:
-    own = young(lesson)
+@pytest.mark.parametrize(("loss_kind", "calls"), [("own", 0), ("rest", 1)])
+def test_the_model_is_run_only_where_its_output_is_needed(loss_kind: str, calls: int) -> None:
+    own = young(loss_kind)
     seen: list[bool] = []
     own.model[0].register_forward_pre_hook(lambda *_: seen.append(torch.is_grad_enabled()))
     own.grower.shadow(lambda: own.loss(slice(0, 32)))
@@ -86,10 +86,10 @@ def test_the_training_loss_is_measured_without_effect_where_a_column_needs_it() 
             self.asked += 1
             return super().loss(rows)
 
-    def make(lesson: Any) -> Counting:
+    def make(loss_kind: Any) -> Counting:
         torch.manual_seed(0)
         make, shape = MODELS["gru"]
-        return Counting(make(1.0), Script([grow(), advance()]), [], shape, columns=Column(make, lesson=lesson))
+        return Counting(make(1.0), Script([grow(), advance()]), [], shape, columns=Column(make, loss=loss_kind))
 
     own, fixed = make("auto"), make("rest")
     for other in (own, fixed):
@@ -128,7 +128,7 @@ def test_a_loss_scale_does_not_change_the_measured_training_loss() -> None:
     loss = own.loss(slice(0, 32))
     scaler.scale(loss).backward()
     own.grower.shadow(lambda: scaler.scale(own.loss(slice(0, 32))))
-    assert own.grower._lessons.train_loss() == pytest.approx(loss.item())
+    assert own.grower._column_loss.train_loss() == pytest.approx(loss.item())
     assert scaler.scale(torch.ones(())) == 2.0**16
 
 
@@ -158,13 +158,13 @@ class Stateful(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("lesson", ["own", "rest", "auto"])
-def test_whatever_a_model_carries_is_as_if_no_column_learned(lesson: Any) -> None:
+@pytest.mark.parametrize("loss_kind", ["own", "rest", "auto"])
+def test_whatever_a_model_carries_is_as_if_no_column_learned(loss_kind: Any) -> None:
     def train(actions: list[Any]) -> Run:
         torch.manual_seed(0)
         model = Stateful()
         torch.manual_seed(0), random.seed(0), np.random.seed(0)  # noqa: NPY002
-        return Run(model, Script(actions), [], columns=Column(lambda s: Stateful(int(8 * s)), lesson=lesson)).epochs(4)
+        return Run(model, Script(actions), [], columns=Column(lambda s: Stateful(int(8 * s)), loss=loss_kind)).epochs(4)
 
     alone, own = train([]), train([grow(), advance()])
     assert own.grower.stages["column 1"] is Stage.TRAINING
@@ -175,12 +175,12 @@ def test_whatever_a_model_carries_is_as_if_no_column_learned(lesson: Any) -> Non
     assert own.grower._growth.slots[0].gradient_health == 1.0
 
 
-@pytest.mark.parametrize("lesson", ["own", "rest"])
+@pytest.mark.parametrize("loss_kind", ["own", "rest"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_column_in_training_leaves_its_host_unchanged(name: str, lesson: str) -> None:
+def test_a_column_in_training_leaves_its_host_unchanged(name: str, loss_kind: str) -> None:
     """Bit for bit, including dropout's random numbers and BatchNorm's running statistics; the column's own move."""
     alone = run(name, []).epochs(4)
-    own = run(name, YOUNG, lesson=lesson).epochs(2)
+    own = run(name, YOUNG, loss=loss_kind).epochs(2)
     before = {n: t.clone() for n, t in column_of(own).state_dict().items()}
     own.epochs(2)
     assert own.losses == alone.losses

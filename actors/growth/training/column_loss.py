@@ -1,4 +1,4 @@
-"""`Lessons`: what columns whose lesson is `auto` learn, and the training loss of the model, on which it depends."""
+"""`ColumnLossChoice`: which loss columns train on by `auto`, and the model's training loss, on which it depends."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BATCHES = 8
 """Most minibatches of an epoch that are measured."""
 
 
-class Lessons:
-    """Lets such columns learn the task itself once the model overfits. Its training loss is that of a few minibatches
+class ColumnLossChoice:
+    """Lets columns learn the task itself once the model overfits. Its training loss is that of a few minibatches
     of an epoch, where the user's loop does not report it and a column needs it."""
 
     def __init__(self, growth: GrowthState, names: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ class Lessons:
 
     def _undecided(self) -> list[int]:
         """Return the slots of columns in TRAINING that may yet change what they learn."""
-        slots, shapes, auto = self._growth.slots, self._growth.slot_shapes, self._growth.lesson == "auto"
+        slots, shapes, auto = self._growth.slots, self._growth.slot_shapes, self._growth.column_loss == "auto"
         columns = [s for s in self._growth.training() if shapes[s].kind is SlotKind.COLUMN]
         return [s for s in columns if auto and not slots[s].learns_alone]
 
