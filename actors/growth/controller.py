@@ -37,7 +37,6 @@ from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
-from actors.slots.slot_shape import SlotKind
 from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
@@ -287,13 +286,9 @@ class GrowthController:
         self._seeds.clear(self._growth.apply(action, asked))
         if action.op is Op.GERMINATE:
             self._seeds.germinate(action.slot, action.blueprint, action.blend)
-        if action.op is Op.FOSSILIZE and self._replaces(action.slot):
+        if action.op is Op.FOSSILIZE and self._growth.lifecycle.replaces(action.slot):
             self._seeds.adopt(action.slot)
         self._seeds.activate(self._growth.blended())
-
-    def _replaces(self, s: int) -> bool:
-        slot, kind = self._growth.slots[s], self._growth.slot_shapes[s].kind
-        return kind is SlotKind.COLUMN and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
 
     def _decision(
         self,

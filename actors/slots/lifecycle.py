@@ -133,11 +133,12 @@ class Lifecycle:
     @property
     def replaced(self) -> bool:
         """Whether a column has taken the model's place for good. The stream then no longer exists."""
-        return any(map(self._replaces, self.slots, self.columns))
+        return any(map(self.replaces, range(len(self.slots))))
 
-    @staticmethod
-    def _replaces(slot: Slot, column: bool) -> bool:
-        return column and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
+    def replaces(self, s: int) -> bool:
+        """Whether a slot holds a column that has taken the model's place for good."""
+        slot = self.slots[s]
+        return self.columns[s] and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
 
     def masks(self, affordable: Sequence[tuple[bool, ...]]) -> ActionMasks:
         """Return the legal choices.
@@ -195,7 +196,7 @@ class Lifecycle:
                 self._ramp(slot, 0.0, speed_epochs)
             case Op.FOSSILIZE:
                 slot.move_to(Stage.FOSSILIZED)
-                if self._replaces(slot, self.columns[action.slot]):
+                if self.replaces(action.slot):
                     self._retire(slot)
         return (slot.stage, slot.alpha_target, slot.pruning) != before
 
