@@ -94,9 +94,6 @@ class GapRule(RulePolicy):
 
     def _doublings(self, model: ModelState) -> NDArray[np.float64]:
         """Return the rent `[S]` that pruning each seed would save."""
-        now = float(self.reader.doublings(model.obs)[0])
-        added = 2.0**now - 1.0  # parameters of all seeds / host
-        share = self.reader.slot(model.obs, "params")[0, :, 0].astype(np.float64)
-        of_seed = share / share.sum() * added if share.sum() > 0 else np.zeros_like(share)
-        saved: NDArray[np.float64] = now - np.log2(np.maximum(1.0 + added - of_seed, 1.0))
+        params, now = self.reader.seed_params(model.obs)[0], float(self.reader.doublings(model.obs)[0])
+        saved: NDArray[np.float64] = now - np.log2(np.maximum(2.0**now - params, 1.0))
         return saved

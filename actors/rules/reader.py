@@ -47,6 +47,14 @@ class ObservationReader:
         """Return how often the model's size has doubled, `[N]`."""
         return 4.0 * self.base(obs, "growth")[:, 0].astype(np.float64)
 
+    def seed_params(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the parameters of every seed in multiples of those of the host, `[N, S]`."""
+        added = 2.0 ** self.doublings(obs)[:, None] - 1.0
+        share = self.slot(obs, "params")[:, :, 0].astype(np.float64)
+        total = share.sum(1, keepdims=True)
+        params: NDArray[np.float64] = np.divide(share * added, total, out=np.zeros_like(share), where=total > 0)
+        return params
+
     def points(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the contribution of every seed in points, `[N, S]`; NaN where it is unknown."""
         known, scaled = np.moveaxis(self.slot(obs, "contribution").astype(np.float64), -1, 0)

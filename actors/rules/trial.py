@@ -87,9 +87,7 @@ class TrialRule(RulePolicy):
 
     def _doublings(self, model: ModelState) -> NDArray[np.float64]:
         """Return by how many doublings each seed would enlarge the model if it joined, `[S]`."""
-        added = 2.0 ** float(self.reader.doublings(model.obs)[0]) - 1.0  # parameters of all seeds, in hosts
-        share = self.reader.slot(model.obs, "params")[0, :, 0].astype(np.float64)
-        params = share * (added / max(share.sum(), 1e-9))
+        params = self.reader.seed_params(model.obs)[0]
         joined = 1.0 + params[np.isin(model.stages, list(BLENDED))].sum()
         doublings: NDArray[np.float64] = np.log2((joined + params) / joined)
         return doublings
