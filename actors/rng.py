@@ -30,8 +30,10 @@ class Purpose(IntEnum):
     DEMONSTRATIONS = 10
     HOST_WIDTH = 11
     INNER_STEPS = 12
-    RENT_WEIGHT = 13
+    PRICE = 13
     COMPARISON = 14
+    COMPUTE_PRICE = 15
+    VALIDATION_ROWS = 16
 
 
 _WORD = 2**64

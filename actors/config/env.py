@@ -10,10 +10,10 @@ from actors.config.checks import require, require_least, require_positive, requi
 
 MAX_SLOTS = 8
 """Most slots of one host, in its stream and for columns together."""
-FEATURE_GROUPS = ("contributions", "accuracy", "train_loss", "train_rows", "scores")
+FEATURE_GROUPS = ("contributions", "accuracy", "train_loss", "train_rows", "scores", "val_rows")
 """Groups of features that `drop_features` can hide."""
 PRICE = "price"
-"""The group of the one feature that only `hidden_features` can hide."""
+"""The group of the prices, which only `hidden_features` can hide."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class EnvConfig:
     """Slots in the stream of a host. Places between its layers where a seed can grow, at least 1; as many as the models
     to be grown have."""
     column_slots: int = 2
-    """Slots for columns. Whole networks of the host's architecture, whose logits are added to the host's; 0 for models
-    that cannot have any. A host has at most 8 slots of both kinds."""
+    """Slots for columns. Whole networks of the host's architecture, whose logits are mixed with the host's; 0 for
+    models that cannot have any. A host has at most 8 slots of both kinds."""
     host_width: int | tuple[int, int] | None = None
     """Hidden units of an MLP host, or channels of a CNN host. Two numbers are a range, from which each episode draws
     log-uniformly; null uses the range of each task family. Narrow it to the sizes of your own models."""
@@ -46,13 +46,14 @@ class EnvConfig:
     """Samples per minibatch. For tasks of your own."""
     host_lr: float = 5e-3
     """AdamW learning rate of hosts and seeds. For tasks of your own whose hosts learn too slowly or diverge."""
-    rent_weight: float | tuple[float, float] = (0.25, 8.0)
-    """Price of growth: points of accuracy per doubling of the host's parameters. Two numbers are a range, from which
-    each episode draws log-uniformly; the policy observes the price. Fix it for a policy that serves one trade-off."""
-    rent_warmup_updates: int = 0
-    """Updates over which the rent in rewards rises from 0 to `rent_weight`. For short trainings without pretraining,
-    which would first learn only to WAIT. J always includes the full rent. Every new run starts at 0, also with
-    `run.init_from`."""
+    points_per_doubling: float | tuple[float, float] = (0.25, 8.0)
+    """Price of growth: points of accuracy per doubling of the parameters of the model at the end. Two numbers are a
+    range, from which each episode draws log-uniformly; the policy observes the price. Fix it for a policy that serves
+    one trade-off."""
+    points_per_compute_doubling: float | tuple[float, float] = (1 / 32, 1.0)
+    """Price of compute: points of accuracy per doubling of the FLOPs of the whole training. Two numbers are a range of
+    shares of `points_per_doubling`, from which three quarters of the episodes draw log-uniformly, while compute is free
+    in the others. Fix it, at 0 for instance, for a policy that serves one trade-off."""
     budget_ratio: float = 16.0
     """Parameter budget for growth, as a multiple of the host's, which four doublings nearly exhaust; lower it where
     memory is the limit. Seeds that have not joined may have half as much again, whatever the host has grown."""
@@ -91,10 +92,12 @@ class EnvConfig:
     fixed end; it requires that the policy cannot observe the horizon."""
     drop_features: float = 0.0
     """Probability that a group of features is unknown for a whole episode. The groups are contributions, accuracy,
-    training loss, number of rows, and scores. For policies that also grow models for which they cannot be measured."""
+    training loss, numbers of training and of validation rows, and scores. For policies that also grow models for which
+    they cannot be measured."""
     hidden_features: tuple[str, ...] = ()
     """Groups of features that the policy never observes, for ablations: contributions, accuracy, train_loss,
-    train_rows, scores, or price, which then reads as one point per doubling."""
+    train_rows, scores, val_rows, or price, which then reads as one point per doubling of the parameters, and none for
+    compute."""
     observe_time: bool = True
     """Whether the policy observes the horizon and the elapsed share of it. False for trainings whose end is not
     known."""
@@ -105,7 +108,7 @@ class EnvConfig:
             not self.download or self.data_dir is not None, "env.download needs env.data_dir: the folder to download to"
         )
         require(self.slots >= 1, f"env.slots is {self.slots}: a host has at least one slot in its stream")
-        require_least(self, "env", 0, "column_slots", "rent_warmup_updates")
+        require_least(self, "env", 0, "column_slots")
         require_least(self, "env", 2, "batch_size")
         require_least(self, "env", 1, "contribution_every")
         require_positive(self, "env", "host_lr", "budget_ratio")
@@ -118,8 +121,10 @@ class EnvConfig:
         require_range("env.inner_steps", self.inner_steps, 1, "an epoch has at least one minibatch")
         if self.host_width is not None:
             require_range("env.host_width", self.host_width, 1, "a host has at least one unit")
-        least = 0.0 if isinstance(self.rent_weight, (int, float)) else 1e-6  # a log-uniform range excludes 0
-        require_range("env.rent_weight", self.rent_weight, least, "a price cannot be negative, nor a range start at 0")
+        for name in ("points_per_doubling", "points_per_compute_doubling"):
+            price = getattr(self, name)
+            least = 0.0 if isinstance(price, (int, float)) else 1e-6  # a log-uniform range excludes 0
+            require_range(f"env.{name}", price, least, "a price cannot be negative, nor a range start at 0")
         require(
             0 <= self.drop_features < 1,
             f"env.drop_features is {self.drop_features}: give a probability of at least 0 and below 1",

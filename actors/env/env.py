@@ -64,10 +64,12 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     it restores the last good epoch without the seeds that are not fossilized, and charges a penalty. (5) Slots take
     the transitions that need no decision.
 
-    **Reward.** In points of validation accuracy: the change of accuracy, minus `rent_weight` * rent / horizon, minus
-    penalties. The rent is log2((host + seeds) / host), counted in parameters: how often the model's size doubled. The
-    undiscounted sum is the objective J (see
-    `actors.env.episode.reward`, also for the other reward modes).
+    **Reward.** In points of validation accuracy: the change of accuracy, minus `points_per_doubling` times the change
+    of D, minus `points_per_compute_doubling` times the change of C, minus penalties. D is how often the parameters of
+    the model doubled by the seeds that are part of it, C how often the FLOPs of the whole training did. The
+    undiscounted sum is the objective J (see `actors.slots.objective`, and `actors.env.episode.reward` for the other
+    reward modes).
+    The accuracy of rewards is measured on validation rows that neither the observation nor contributions depend on.
 
     **End.** Terminated by the governor (`info["end_reason"]` is `governor`) or at the horizon (`horizon`); with
     `time_limit: truncated` the horizon truncates instead. The last `info` also holds `telemetry`: `objective` (J),
@@ -96,13 +98,10 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start an episode; without `seed` one is drawn.
 
-        `options` may hold `topology`, seeds that the host starts with (`actors.slots.topology`), and
-        `rent_share`, the fraction of the rent that rewards charge.
+        `options` may hold `topology`, seeds that the host starts with (`actors.slots.topology`).
         """
         super().reset(seed=seed)
-        options = options or {}
-        self.fleet.set_topologies([options.get("topology", ())])
-        self.fleet.rent_share = options.get("rent_share", 1.0)
+        self.fleet.set_topologies([(options or {}).get("topology", ())])
         seen = self.fleet.reset([int(self.np_random.integers(2**31)) if seed is None else seed])
         return seen.observation(0), self.episode.info(self.masks())
 

@@ -19,7 +19,6 @@ class Fleet(Protocol):
     env_id: str
     spaces: Spaces
     num_envs: int
-    rent_share: float  # fraction of the rent that rewards charge, in episodes that start from now on
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         """Start an episode in every environment, from `seeds` `[E]`."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
-from actors.slots.contributions import EvalResult
+from actors.slots.contributions import EvalResult, Validation
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EpochMeasures(NamedTuple):
     """What an epoch of a host without seeds measured."""
 
     train_loss: float  # mean over minibatches, nats
-    validation: EvalResult
+    validation: Validation
 
 
 class FleetNetworks(Protocol):
@@ -52,7 +52,7 @@ class FleetNetworks(Protocol):
 
     num_envs: int
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
         """Draw new hosts for `envs` and keep the others unchanged.
 
         `episodes` holds the episode of every environment. Return the validation result of each new host without
@@ -79,7 +79,7 @@ class FleetNetworks(Protocol):
         """Remove the seeds of the slots `pruned` (by environment), then save the state for `roll_back`."""
         ...
 
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
         """Restore the last committed parameters of one environment, without the seeds of the slots `pruned`.
 
         Optimizer moments are cleared. Return the validation result of the restored network.

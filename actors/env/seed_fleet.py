@@ -56,7 +56,7 @@ class SeedTrainingFleet:
         """
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
-        self.rent_share, self.width_scale, self.gpu = 1.0, width_scale, gpu
+        self.width_scale, self.gpu = width_scale, gpu
         self.spaces = seed_spaces(config.total_slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self.illegal: dict[int, str] = {}
@@ -100,9 +100,9 @@ class SeedTrainingFleet:
 
     def reset_envs(self, seeds: Mapping[int, int]) -> FleetStep:
         """Start episodes in some environments (env -> seed); the others are unchanged, bit for bit."""
-        spec, topologies, share = self.spaces.action, self._topologies, self.rent_share
+        spec, topologies = self.spaces.action, self._topologies
         new = {
-            e: HostEpisode(self.config, self.run_seed, int(s), spec, topologies[e], share, self.width_scale)
+            e: HostEpisode(self.config, self.run_seed, int(s), spec, topologies[e], self.width_scale)
             for e, s in seeds.items()
         }
         if not self.episodes and len(new) < self.num_envs:

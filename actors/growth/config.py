@@ -22,7 +22,10 @@ class GrowthConfig:
     columns: Column | None = None
     """Networks of the model's own architecture that may grow beside it; see `Column`."""
     points_per_doubling: float = 1.0
-    """Price of growing: the points of accuracy (percent) that a doubling of the model's parameters must be worth."""
+    """Price of growing: the points of accuracy (percent) that a doubling of the parameters of the model that is kept
+    must be worth."""
+    points_per_compute_doubling: float = 0.0
+    """Price of compute: the points of accuracy that a doubling of the FLOPs of the whole training must be worth."""
     policy: SessionOpener | str | Path | None = None
     """What decides: the name of a rule such as `trial:double+quad@1-2`, a client, a `LocalPolicy`, the path of a
     checkpoint, or the address of a server as host:port. None means what the environment variable TAMIYO_POLICY names
@@ -32,6 +35,8 @@ class GrowthConfig:
     """Classes of a classification task; None for other tasks."""
     train_rows: int | None = None
     """Rows of the training data; None if unknown."""
+    val_rows: int | None = None
+    """Rows of the validation data; None if unknown."""
     chance_loss: float | None = None
     """Loss of guessing. None means log(num_classes) or, without classes, the first loss that is reported."""
     evaluate: Callable[[], float] | None = None
@@ -85,9 +90,11 @@ class GrowthConfig:
         require(self.evaluate_every >= 1, f"evaluate_every is {self.evaluate_every}: it must be at least 1")
         require(classes is None or classes >= 2, f"num_classes is {classes}: give at least 2, or None")
         require(self.gates in GATES, f"gates is {self.gates!r}: choose permissive or strict")
-        price, rows = self.points_per_doubling, self.train_rows
-        require(price >= 0, f"points_per_doubling is {price}: it must not be negative")
-        require(rows is None or rows >= 1, f"train_rows is {rows}: give at least 1, or None")
+        for name in ("points_per_doubling", "points_per_compute_doubling"):
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}: it must not be negative")
+        for name in ("train_rows", "val_rows"):
+            rows = getattr(self, name)
+            require(rows is None or rows >= 1, f"{name} is {rows}: give at least 1, or None")
         require(
             not (self.report and self.deterministic),
             "report needs sampled actions, which are those that policies learn from: leave out deterministic",

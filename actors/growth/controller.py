@@ -33,10 +33,12 @@ from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
 from actors.policy.saved import TRAINED_NAME
 from actors.sessions.session import Answer
+from actors.slots.compute import TRAINING_PASSES
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
+from actors.slots.objective import Prices
 from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
@@ -93,9 +95,9 @@ class GrowthController:
         self._seeds = SeedManager(self.model, specs, c.columns, optimizers, self._ranks, c.seed, compiled)
         spaces = seed_spaces(total, c.profile)
         gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
-        price, column_loss = c.points_per_doubling, "auto" if c.columns is None else c.columns.loss
-        added = self.max_added_parameters
-        rules = GrowthRules(added, isolated, gates, c.embargo_epochs, c.profile, price, column_loss)
+        prices = Prices(c.points_per_doubling, c.points_per_compute_doubling)
+        column_loss, added = "auto" if c.columns is None else c.columns.loss, self.max_added_parameters
+        rules = GrowthRules(added, isolated, gates, c.embargo_epochs, c.profile, prices, c.horizon_epochs, column_loss)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         report_forbidden_columns(self._seeds.slot_shapes, min(self.max_added_parameters, isolated))
         self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)
@@ -105,7 +107,7 @@ class GrowthController:
             default = default_policy(c.columns is not None, c.evaluate is not None)
             opener = find_policy(c.policy, c.timeout_s, TRAINED_NAME if c.report else default)
             if c.report:
-                self._report = open_report(c.report, opener, spaces, price, c.horizon_epochs, c.seed)
+                self._report = open_report(c.report, opener, spaces, prices, c.horizon_epochs, c.seed)
             greedy = not c.report if c.deterministic is None else c.deterministic
             self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
@@ -113,7 +115,6 @@ class GrowthController:
         best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
         self._metric = MetricPoints(c.higher_is_better, best)
         self.epoch = 0
-        self._rent = 0.0  # doublings, of the last epoch
         self._losses: list[float] = []
         self._accuracies: list[float | None] = []
         self._train_losses: list[float | None] = []
@@ -181,7 +182,7 @@ class GrowthController:
         self._accuracies.append(points)
         self._train_losses.append(trained)
         if self._report is not None:
-            self._report.measured(points, self._rent)
+            self._report.measured(points, self._growth.doublings(), self._growth.compute.doublings())
         asked, reason, answer = self._ranks.broadcast(self._ask())
         action = SeedAction(Op.WAIT) if reason else asked
         if asked.op is not Op.WAIT and not reason and (refused := self._ranks.broadcast(self._refusal(asked))):
@@ -215,8 +216,10 @@ class GrowthController:
         measured = self._ranks.broadcast(self._ablate(blended, training)) if due else {}
         where = f"epoch {self.epoch}"
         self._growth.record_contributions(measured, blended, training, due=bool(measured), label=where)
+        rows = self.config.val_rows, self.config.train_rows
+        evaluation = rows[0] / (TRAINING_PASSES * rows[1]) if rows[0] and rows[1] else 0.0
+        self._growth.count_epoch(blended, training, measured, evaluation)
         self.epoch += 1
-        self._rent = self._growth.rent()
         before = self._growth.filled()
         self._growth.lifecycle.automatic_transitions()
         self._seeds.clear(before - self._growth.filled())
@@ -249,8 +252,7 @@ class GrowthController:
             return SeedAction(Op.WAIT), "the horizon has passed", None
         seen, masks = self._growth.observation(self._training_state()), self._growth.masks()
         if over and self._report is not None:
-            growth = self.added_parameters / self._growth.host_params
-            self._report.end(seen["obs"], seen["blueprint_indices"], masks, growth)
+            self._report.end(seen["obs"], seen["blueprint_indices"], masks)
             return SeedAction(Op.WAIT), "the horizon has passed", None
         answer, reason = self._advisor.ask(seen["obs"], seen["blueprint_indices"], masks)
         if answer is None:
@@ -271,6 +273,7 @@ class GrowthController:
             accuracies=self._accuracies,
             train_losses=self._train_losses,
             train_rows=self.config.train_rows,
+            val_rows=self.config.val_rows,
         )
 
     def _refusal(self, action: SeedAction) -> str:
@@ -313,7 +316,8 @@ class GrowthController:
             loss=self._losses[-1],
             accuracy=self._accuracies[-1],
             added_params=self.added_parameters,
-            growth_ratio=self.added_parameters / self._growth.host_params,
+            doublings=self._growth.doublings(),
+            compute_doublings=self._growth.compute.doublings(),
             stages=[slot.stage.name for slot in slots],
             alphas=[slot.alpha for slot in slots],
             blueprints=blueprints,

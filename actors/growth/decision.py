@@ -23,7 +23,8 @@ class Decision:
     loss: float
     accuracy: float | None  # percent
     added_params: int
-    growth_ratio: float
+    doublings: float  # of the parameters of the model that would be exported
+    compute_doublings: float  # of the FLOPs of the whole training, if nothing else grew
     stages: list[str]  # by slot, at the start of the next epoch
     alphas: list[float]
     blueprints: list[str]

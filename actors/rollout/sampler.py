@@ -7,12 +7,10 @@ calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain, count
 from typing import Any
 
 from actors.config import ActingConfig, GymConfig
-from actors.env.episode.reward import rent_share
 from actors.env.fleet import Fleet
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
@@ -48,11 +46,7 @@ class EpisodeSeeds:
 
 
 class WaveSampler:
-    """Samples waves of seed-training episodes.
-
-    `rent_share` gives the share of the rent that is charged to episodes acted by weights of a given version. Each seed
-    is played `episodes_per_seed` times in a wave.
-    """
+    """Samples waves of seed-training episodes. Each seed is played `episodes_per_seed` times in a wave."""
 
     rejected, fault = 0, ""
 
@@ -60,16 +54,14 @@ class WaveSampler:
         self,
         fleet: Fleet,
         seeds: EpisodeSeeds,
-        rent_share: Callable[[int], float] = lambda version: 1.0,
         episodes_per_seed: int = 1,
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
-        self._rent_share, self._on_step, self._episodes_per_seed = rent_share, on_step, episodes_per_seed
+        self._on_step, self._episodes_per_seed = on_step, episodes_per_seed
 
     def sample(self, policy: Policy, source: Provenance) -> list[Episode]:
         """Run one wave and return its episodes."""
-        self.fleet.rent_share = self._rent_share(source.version)
         drawn = self.seeds.draw(self.fleet.num_envs // self._episodes_per_seed, source.generation)
         seeds = [seed for seed in drawn for _ in range(self._episodes_per_seed)]
         return run_wave(self.fleet, policy, seeds, source, on_step=self._on_step)
@@ -78,7 +70,6 @@ class WaveSampler:
         self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
     ) -> list[dict[str, Any]]:
         """Play one episode per seed, for evaluation. Returns timelines, see `actors.env.episode.timeline`."""
-        self.fleet.rent_share = 1.0
         timelines: list[dict[str, Any]] = []
         width = self.fleet.num_envs
         for start in range(0, len(seeds), width):
@@ -215,5 +206,4 @@ def make_sampler(
     if acting.gym.id:
         return StreamSampler(acting.gym, width, run_seed, seeds, on_step)
     fleet = make_fleet(acting.env, width, run_seed, gpu=acting.actors.gpus_per_actor > 0)
-    share = partial(rent_share, acting.env)
-    return WaveSampler(fleet, seeds, share, acting.actors.episodes_per_seed, on_step)
+    return WaveSampler(fleet, seeds, acting.actors.episodes_per_seed, on_step)

@@ -46,7 +46,7 @@ class ChooserRule(RulePolicy):
         horizon = int(self.reader.horizon_epochs(model.obs)[0])
         legal = np.array([self._can_follow(plan, model, horizon) for plan in self._schedules])
         gain = self.gains.predict(early_features(self.reader, model.obs))[0]
-        worth = np.where(legal, gain - self.reader.price(model.obs)[0] * self.rents(model), -np.inf)
+        worth = np.where(legal, gain - self.reader.price(model.obs)[0] * self.doublings(model), -np.inf)
         worth = np.append(worth, 0.0)  # of never growing
         if self.temperature:
             odds = np.exp((worth - worth.max()) / self.temperature).cumsum()
@@ -59,19 +59,10 @@ class ChooserRule(RulePolicy):
     def _can_follow(plan: Schedule, model: ModelState, horizon_epochs: int) -> bool:
         return bool(model.germinable(plan.blueprint)) and plan.start_in(horizon_epochs) is not None
 
-    def rents(self, model: ModelState) -> NDArray[np.float64]:
-        """Return the mean over the training of the doublings that each choice would add, `[choices]`."""
-        horizon = int(self.reader.horizon_epochs(model.obs)[0])
-        shares = []
-        for plan in self._schedules:
-            start = plan.start_in(horizon)
-            shares.append(1.0 if not horizon or start is None else 1.0 - max(start, LOOK) / horizon)
-        return np.array(shares).clip(0.0, 1.0) * self._doublings(model)
+    def doublings(self, model: ModelState) -> NDArray[np.float64]:
+        """Return how often each choice doubles the model's parameters, `[choices]`.
 
-    def _doublings(self, model: ModelState) -> NDArray[np.float64]:
-        """Return what a column of each choice adds, from the costs of the cheapest and the dearest legal one.
-
-        A network of s times the width has a * s**2 + (1 - a) * s times the parameters: layers between hidden units grow
+        They follow from the costs of the cheapest and the dearest legal column. A network of s times the width has a * s**2 + (1 - a) * s times the parameters: layers between hidden units grow
         quadratically, the others linearly. Where the largest column is capped or the smallest is rounded up, the
         share `a` that its cost shows is too low, so the higher one counts.
         """
@@ -80,7 +71,7 @@ class ChooserRule(RulePolicy):
         columns = np.flatnonzero(self.reader.slot(model.obs, "kind")[0, :, SlotKind.COLUMN] * costs[:, 0])
         known = {}
         if legal and columns.size:
-            ends = 2.0 ** (4.0 * costs[columns[0], 1:].astype(np.float64)) - 1.0  # in parameters of the model
+            ends = 2.0 ** (4.0 * costs[columns[0], 1:3].astype(np.float64)) - 1.0  # in parameters of the model
             known = dict(zip((legal[0], legal[-1]), ends.tolist(), strict=True))
         shares = [(cost - size) / (size**2 - size) for size, cost in known.items() if size != 1.0]
         share = min(max([*shares, 0.0]), 1.0)

@@ -84,16 +84,10 @@ class GapRule(RulePolicy):
 
     def _keep_or_prune(self, model: ModelState) -> list[int] | None:
         points = self.reader.points(model.obs)[0]
-        price = self.reader.price(model.obs)[0] * self._doublings(model)
+        price = self.reader.price(model.obs)[0] * self.reader.sizes(model.obs)[0]
         for slot in np.flatnonzero(model.stages == Stage.HOLDING).tolist():
             if points[slot] < price[slot]:
                 return choices(Op.PRUNE, slot, speed=INSTANT)
             if model.legal(Op.FOSSILIZE, slot):
                 return choices(Op.FOSSILIZE, slot)
         return None
-
-    def _doublings(self, model: ModelState) -> NDArray[np.float64]:
-        """Return the rent `[S]` that pruning each seed would save."""
-        params, now = self.reader.seed_params(model.obs)[0], float(self.reader.doublings(model.obs)[0])
-        saved: NDArray[np.float64] = now - np.log2(np.maximum(2.0**now - params, 1.0))
-        return saved

@@ -35,7 +35,8 @@ DEFAULT_TRIAL, DEFAULT_COLUMN = "trial:double+quad@1-2", "fixed-column:double@3"
 
 _FIXED_COLUMN = re.compile(r"(\w+)(?:\*([0-9]+))?@([0-9]+|-[1-9][0-9]*)")  # size, columns, epoch
 
-_TRIAL = re.compile(r"([\w+]+)@([0-9]+)-([0-9]+)")  # sizes, first epoch, epochs left
+_TRIAL = re.compile(r"([\w+]+)@([0-9]+)-([0-9]+)(?:,surrender=([0-9]*\.?[0-9]+))?")
+"""Sizes, first epoch, epochs left, share of the price."""
 
 RuleFollower = NeverGrow | Scheduled | GapRule | ChooserRule | TrialRule
 """The policies that `rule_policy` returns."""
@@ -115,11 +116,15 @@ def column_choice(text: str) -> ColumnChoice:
 def _trial(text: str) -> Trial:
     found = _TRIAL.fullmatch(text)
     if found is None:
-        raise ValueError("write sizes, a first epoch and the epochs that are left, as in trial:double+quad@1-2")
+        raise ValueError(
+            "write sizes, a first epoch and the epochs that are left, as in trial:double+quad@1-2, and possibly the "
+            "share of the price below which a column is given up half way, as in trial:double@1-2,surrender=0.5"
+        )
     sizes = found[1].split("+")
     if len(set(sizes)) < len(sizes):
         raise ValueError("each size can be tried once")
-    return Trial(tuple(map(_column, sizes)), int(found[2]), int(found[3]))
+    surrender = None if found[4] is None else float(found[4])
+    return Trial(tuple(map(_column, sizes)), int(found[2]), int(found[3]), surrender)
 
 
 def _gap(text: str) -> GapSettings:

@@ -39,7 +39,7 @@ class ObservationReader:
         return np.expm1(self.base(obs, name)[:, 0].astype(np.float64))
 
     def price(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the rent weight `[N]`, in points per doubling of the parameters."""
+        """Return the price of growth `[N]`, in points per doubling of the parameters."""
         scaled = self.base(obs, "price")[:, 0].astype(np.float64)
         return np.where(scaled > -1.0, 2.0 ** (8.0 * scaled), 0.0)
 
@@ -47,13 +47,14 @@ class ObservationReader:
         """Return how often the model's size has doubled, `[N]`."""
         return 4.0 * self.base(obs, "growth")[:, 0].astype(np.float64)
 
-    def seed_params(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the parameters of every seed in multiples of those of the host, `[N, S]`."""
-        added = 2.0 ** self.doublings(obs)[:, None] - 1.0
-        share = self.slot(obs, "params")[:, :, 0].astype(np.float64)
-        total = share.sum(1, keepdims=True)
-        params: NDArray[np.float64] = np.divide(share * added, total, out=np.zeros_like(share), where=total > 0)
-        return params
+    def compute_price(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the price of compute `[N]`, in points per doubling of the training FLOPs."""
+        priced, scaled = self.base(obs, "compute_price").astype(np.float64).T
+        return np.where(priced > 0, 2.0 ** (8.0 * scaled), 0.0)
+
+    def sizes(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return by how many doublings every seed enlarges the model, or would if it joined, `[N, S]`."""
+        return 4.0 * self.slot(obs, "size")[:, :, 0].astype(np.float64)
 
     def points(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the contribution of every seed in points, `[N, S]`; NaN where it is unknown."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from actors.config import require
 from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
-from actors.slots.stage import BLENDED, Stage
+from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
 
@@ -24,6 +24,8 @@ class Trial:
     """First epoch in which a column may germinate."""
     left: int
     """Epochs before the end of the training at which the trial is decided."""
+    surrender: float | None = None
+    """Share of its price that a column must contribute half way; otherwise it is pruned there. None waits."""
 
     def __post_init__(self) -> None:
         require(bool(self.blueprints), "a trial needs at least one column")
@@ -49,8 +51,10 @@ class TrialRule(RulePolicy):
         epoch = round(float(self.reader.base(model.obs, "time")[0, 0]) * horizon)
         if not horizon or epoch < self.trial.start:
             return WAIT
-        if epoch < horizon - self.trial.left:
-            return self._begin(model)
+        decided = horizon - self.trial.left
+        if epoch < decided:
+            half = self.trial.start + (decided - self.trial.start + 1) // 2
+            return self._begin(model) if epoch < half else self._surrender(model)
         if not memory[0]:
             memory[0] = 1
             if (best := self._best(model)) is not None:
@@ -68,11 +72,20 @@ class TrialRule(RulePolicy):
                 return choices(Op.GERMINATE, free[0], blueprint, target=AVERAGE, speed=INSTANT)
         return WAIT
 
+    def _surrender(self, model: ModelState) -> list[int]:
+        """Prune a column that half way contributes too little."""
+        share = self.trial.surrender
+        if share is None:
+            return WAIT
+        least = share * self.reader.price(model.obs)[0] * self.reader.sizes(model.obs)[0]
+        poor = np.isin(model.stages, (Stage.GERMINATED, Stage.TRAINING)) & (self.reader.points(model.obs)[0] < least)
+        return next((choices(Op.PRUNE, s, speed=INSTANT) for s in np.flatnonzero(poor).tolist()), WAIT)
+
     def _best(self, model: ModelState) -> int | None:
         """Return the column in TRAINING that pays most, None if none does."""
         joins = (model.stages == Stage.TRAINING) & [model.legal(Op.ADVANCE, s) for s in range(len(model.stages))]
         points = self.reader.points(model.obs)[0]
-        worth = np.where(joins, points - self.reader.price(model.obs)[0] * self._doublings(model), -np.inf)
+        worth = np.where(joins, points - self.reader.price(model.obs)[0] * self.reader.sizes(model.obs)[0], -np.inf)
         worth = np.nan_to_num(worth, nan=-np.inf)
         return int(worth.argmax()) if worth.max() > 0 else None
 
@@ -84,10 +97,3 @@ class TrialRule(RulePolicy):
             if model.legal(Op.FOSSILIZE, slot):
                 return choices(Op.FOSSILIZE, slot)
         return WAIT
-
-    def _doublings(self, model: ModelState) -> NDArray[np.float64]:
-        """Return by how many doublings each seed would enlarge the model if it joined, `[S]`."""
-        params = self.reader.seed_params(model.obs)[0]
-        joined = 1.0 + params[np.isin(model.stages, list(BLENDED))].sum()
-        doublings: NDArray[np.float64] = np.log2((joined + params) / joined)
-        return doublings

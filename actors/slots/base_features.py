@@ -32,6 +32,13 @@ def _accuracies(v: ModelView) -> list[float]:
     return [0.0 if x is None else x / 100.0 for x in history(v.training.accuracies)]
 
 
+def _overfit(v: ModelView) -> list[float]:
+    trained, validated = v.training.train_losses[-1:], v.training.val_losses[-1]
+    if not trained or trained[0] is None or trained[0] <= 0 or validated <= 0:
+        return [0.0, 0.0]
+    return [1.0, log2_scaled(trained[0] / validated, 8.0)]
+
+
 def _stage_counts(v: ModelView) -> list[float]:
     counts = [0] * len(Stage)
     for slot in v.slots:
@@ -88,16 +95,16 @@ BASE: tuple[BaseFeature, ...] = (
         1,
         0,
         1,
-        "added parameters / budget, at most 1",
-        lambda v: [min(max(v.added_params / v.budget_params, 0.0), 1.0)],
+        "parameters that were added to the model / budget, at most 1",
+        lambda v: [min(max(v.joined_params / v.budget_params, 0.0), 1.0)],
     ),
     BaseFeature(
         "growth",
         1,
         -2,
         2,
-        "log2((host + added) / host parameters) / 4",
-        lambda v: [clip(doublings(v.host_params, v.added_params) / 4.0, 2.0)],
+        "doublings of the model's parameters / 4: log2((host + added) / host) / 4",
+        lambda v: [clip(doublings(v.host_params, v.joined_params) / 4.0, 2.0)],
     ),
     BaseFeature(
         "train_loss",
@@ -128,8 +135,32 @@ BASE: tuple[BaseFeature, ...] = (
         1,
         -1,
         1,
-        "log2(rent weight in points per doubling) / 8; -1 without rent",
-        lambda v: [log2_scaled(v.rent_weight, 8.0)],
+        "log2(points per doubling of the model's parameters) / 8; -1 without a price",
+        lambda v: [log2_scaled(v.prices.doubling, 8.0)],
+    ),
+    BaseFeature(
+        "compute_price",
+        2,
+        -1,
+        1,
+        "whether training compute has a price; log2(points per doubling of the training FLOPs) / 8",
+        lambda v: [1.0, log2_scaled(c, 8.0)] if (c := v.prices.compute_doubling) > 0 else [0.0, 0.0],
+    ),
+    BaseFeature(
+        "compute",
+        1,
+        -2,
+        2,
+        "doublings of the training FLOPs so far / 4, if nothing else grew; 0 if time is hidden",
+        lambda v: [0.0 if v.training.time_hidden else clip(v.compute_doublings / 4.0, 2.0)],
+    ),
+    BaseFeature(
+        "overfit",
+        2,
+        -1,
+        1,
+        "known; log2(training loss / validation loss) / 8 of the last epoch",
+        _overfit,
     ),
     BaseFeature(
         "host_params", 1, 0, 1, "log2(parameters of the host) / 32", lambda v: [log2_scaled(v.host_params, 32.0)]
@@ -148,6 +179,16 @@ BASE: tuple[BaseFeature, ...] = (
         -1,
         1,
         "known; log2((host + added parameters) / rows of training data) / 16",
-        lambda v: known(v.training.train_rows, lambda rows: log2_scaled((v.host_params + v.added_params) / rows, 16.0)),
+        lambda v: known(
+            v.training.train_rows, lambda rows: log2_scaled((v.host_params + v.joined_params) / rows, 16.0)
+        ),
+    ),
+    BaseFeature(
+        "val_rows",
+        2,
+        0,
+        1,
+        "known; log2(rows of validation data) / 16",
+        lambda v: known(v.training.val_rows, lambda rows: log2_scaled(rows, 16.0)),
     ),
 )

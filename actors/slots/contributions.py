@@ -17,10 +17,21 @@ Subset = frozenset[int]
 
 
 class EvalResult(NamedTuple):
-    """What evaluating a network on the rows of one split measures."""
+    """What evaluating a network on some rows measures."""
 
     accuracy: float  # points, 0 to 100
     loss: float  # cross-entropy, nats
+
+
+class Validation(NamedTuple):
+    """What evaluating a network on the validation rows measures."""
+
+    observed: EvalResult  # on the rows that the policy sees
+    scored: float  # accuracy on the other rows, of which J and rewards are made, points
+
+
+NOTHING = Validation(EvalResult(0.0, 0.0), 0.0)
+"""That of an environment that was not evaluated."""
 
 
 @dataclass(frozen=True)

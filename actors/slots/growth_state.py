@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from actors.blueprints.blends import GATED
 from actors.config import PRICE
 from actors.slots import observation
+from actors.slots.compute import Compute
 from actors.slots.contributions import Contributions, EvalResult, Subset, contributions
 from actors.slots.lifecycle import Gates, Lifecycle, SeedAction
-from actors.slots.model_view import ModelView, TrainingState
+from actors.slots.model_view import Costs, ModelView, TrainingState
+from actors.slots.objective import Prices
 from actors.slots.slot_shape import SlotKind, SlotShape, doublings
 from actors.slots.stage import BLENDED, Slot, Stage
 from actors.types.actions import PROFILES, ActionMasks, ActionSpec, Op
@@ -55,7 +57,8 @@ class GrowthRules:
     gates: Gates
     embargo_epochs: int  # epochs for which a pruned slot stays empty
     profile: str  # name of the action profile in `actors.types.actions.PROFILES`
-    rent_weight: float  # points per doubling of the model's parameters
+    prices: Prices
+    horizon_epochs: int
     column_loss: ColumnLoss = "auto"
 
 
@@ -68,12 +71,19 @@ class GrowthState:
     """
 
     def __init__(
-        self, slot_shapes: Sequence[SlotShape], host_params: int, rules: GrowthRules, spec: ActionSpec
+        self,
+        slot_shapes: Sequence[SlotShape],
+        host_params: int,
+        rules: GrowthRules,
+        spec: ActionSpec,
+        host_flops: float | None = None,
     ) -> None:
+        """`host_flops` are those of the model's forward pass of one sample, in the unit of `SlotShape.flops`."""
         self.spec = spec
         self.host_params, self.budget_params = host_params, rules.budget_params
         self.isolated_params, self.column_loss = rules.isolated_params, rules.column_loss
-        self.rent_weight = rules.rent_weight
+        self.prices, self.compute = rules.prices, Compute(rules.horizon_epochs)
+        self.host_flops = float(host_params if host_flops is None else host_flops)
         self._slot_kinds = tuple(shape.kind for shape in slot_shapes)
         self.set_slot_shapes(slot_shapes)
         self.profile = PROFILES[rules.profile]
@@ -88,7 +98,12 @@ class GrowthState:
         dearest = [[inf if cost is None else cost + shape.gate_params for cost in shape.costs] for shape in slot_shapes]
         self._max_params = dearest  # [S][num_blueprints], with the dearest blend
         self._left: float | None = None  # parameters that the budgets permitted when `_by_slot` was computed
-        self._sorted_costs = [sorted(float(cost) for cost in costs if cost < inf) for costs in dearest]  # by slot
+        self._by_cost = [
+            sorted(
+                (float(cost), float(flops or 0.0)) for cost, flops in zip(costs, shape.flops, strict=True) if cost < inf
+            )
+            for costs, shape in zip(dearest, slot_shapes, strict=True)
+        ]  # parameters and FLOPs of the blueprints, by slot
 
     @property
     def slots(self) -> list[Slot]:
@@ -218,18 +233,58 @@ class GrowthState:
         """Return the parameters that all seeds add, less those of a host that a column has replaced."""
         return sum(self.slot_params()) - (self.host_params if self.lifecycle.replaced else 0)
 
+    def joined_params(self) -> int:
+        """Return the parameters that seeds add to the model that would be exported, less those of a replaced host."""
+        return self.added_params() - self.isolated()
+
+    def doublings(self) -> float:
+        """Return how often the parameters of the model that would be exported have doubled."""
+        return doublings(self.host_params, self.joined_params())
+
+    def count_epoch(
+        self, blended: Collection[int], training: Collection[int], subsets: Collection[Subset], evaluation: float
+    ) -> None:
+        """Add an epoch with these seeds to the training compute.
+
+        `subsets` were evaluated; the model itself would have been in any case. `evaluation` is the cost of evaluating
+        the bare model once, in epochs of its training.
+        """
+        self.compute.add(self.epoch_cost(blended, training, subsets, evaluation))
+
+    def epoch_cost(
+        self,
+        blended: Collection[int],
+        training: Collection[int] = (),
+        subsets: Collection[Subset] = (),
+        evaluation: float = 0.0,
+    ) -> float:
+        """Return what an epoch costs, in epochs of the bare model; see `count_epoch`.
+
+        Seeds of the stream learn in a pass of their own through the model. A column needs no other pass through it.
+        Each set of seeds in the stream is evaluated by a pass of its own, columns by one pass.
+        """
+        host = 0.0 if self.lifecycle.replaced else self.host_flops
+        flops = {s: self._seed_flops(s) for s in (*blended, *training)}
+        stream = {s for s in flops if self._slot_kinds[s] is SlotKind.STREAM}
+        model = host + sum(flops[s] for s in blended)
+        shadow = sum(flops[s] for s in training if s not in stream)
+        if stream.intersection(training):
+            shadow += host + sum(flops[s] for s in stream)
+        measured = -model if subsets else 0.0
+        measured += sum(host + sum(flops[s] for s in on) for on in {frozenset(stream & subset) for subset in subsets})
+        measured += sum(flops[s] for s in frozenset().union(*subsets) - stream)
+        return (model + shadow + evaluation * measured) / self.host_flops
+
+    def _seed_flops(self, slot: int) -> float:
+        return self.slot_shapes[slot].flops[self.slots[slot].blueprint] or 0.0
+
     def isolated(self) -> int:
         """Return the parameters of the seeds that have not joined the model."""
         slots = zip(self.slots, self.slot_params(), strict=True)
         return sum(params for slot, params in slots if slot.stage not in BLENDED)
 
     def _may_join(self, slot: int) -> bool:
-        joined = self.added_params() - self.isolated()
-        return joined + self.slot_params()[slot] <= self.budget_params
-
-    def rent(self) -> float:
-        """Return how often the model's size has doubled: log2 of its parameters over those of the host."""
-        return doublings(self.host_params, self.added_params())
+        return self.joined_params() + self.slot_params()[slot] <= self.budget_params
 
     def masks(self) -> ActionMasks:
         """Return the legal choices of the next action."""
@@ -237,8 +292,7 @@ class GrowthState:
 
     def _room(self) -> float:
         """Return the parameters that one more seed may have: in isolation now, and in the model if it joined."""
-        isolated = self.isolated()
-        return min(self.budget_params - self.added_params() + isolated, self.isolated_params - isolated)
+        return min(self.budget_params - self.joined_params(), self.isolated_params - self.isolated())
 
     def _affordable(self) -> list[tuple[bool, ...]]:
         """Return for each slot which blueprints, without NOOP, the budgets permit."""
@@ -248,21 +302,40 @@ class GrowthState:
             self._by_slot = [tuple([cost <= left for cost in costs[1:]]) for costs in self._max_params]
         return self._by_slot
 
-    def _cost_ranges(self, added: int) -> list[tuple[float, float] | None]:
-        """Return, by slot, the rents that the cheapest and the dearest legal seed would add; None if none is legal.
-
-        `added` is `added_params()`.
-        """
-        left, now = self._room(), doublings(self.host_params, added)
-
-        def more(cost: float) -> float:
-            return doublings(self.host_params, added + cost) - now
-
-        ranges: list[tuple[float, float] | None] = []
-        for slot, costs in zip(self.slots, self._sorted_costs, strict=True):
-            legal = bisect_right(costs, left) if slot.stage is Stage.DORMANT else 0
-            ranges.append((more(costs[0]), more(costs[legal - 1])) if legal else None)
+    def _costs(self) -> list[Costs | None]:
+        """Return, by slot, what the cheapest and the dearest legal seed would cost; None if none is legal."""
+        left = self._room()
+        ranges: list[Costs | None] = []
+        for s, (slot, by_cost) in enumerate(zip(self.slots, self._by_cost, strict=True)):
+            legal = bisect_right(by_cost, (left, inf)) if slot.stage is Stage.DORMANT else 0
+            ends = (by_cost[0], by_cost[legal - 1]) if legal else ()
+            costs = [self._size(params) for params, _ in ends], [self._effort(s, flops) for _, flops in ends]
+            ranges.append(Costs(tuple(costs[0]), tuple(costs[1])) if legal else None)
         return ranges
+
+    def _sizes(self) -> list[float]:
+        """Return by how many doublings the model is, or would be, larger with the seed of each slot, `[S]`."""
+        sizes = []
+        for slot, params in zip(self.slots, self.slot_params(), strict=True):
+            sizes.append(self._size(params, params if slot.stage in BLENDED else 0) if slot.active else 0.0)
+        return sizes
+
+    def _size(self, params: float, joined: float = 0) -> float:
+        """Return the doublings that so many parameters add to the model, of which `joined` are part of it."""
+        without = self.joined_params() - joined
+        if self.host_params + without <= 0:  # it is the whole model
+            return self.doublings()
+        return doublings(self.host_params, without + params) - doublings(self.host_params, without)
+
+    def _efforts(self) -> list[float]:
+        """Return the doublings of training compute for the seed of each slot, if it trains up to the horizon, `[S]`."""
+        return [self._effort(s, self._seed_flops(s)) if slot.active else 0.0 for s, slot in enumerate(self.slots)]
+
+    def _effort(self, s: int, flops: float) -> float:
+        """Return the doublings of training compute for a seed with these FLOPs that trains up to the horizon."""
+        apart = self._slot_kinds[s] is SlotKind.STREAM and self.slots[s].stage not in BLENDED
+        aside = self.host_flops if apart else 0.0
+        return self.compute.doublings((aside + flops) / self.host_flops) - self.compute.doublings()
 
     def record_scores(self, scores: Mapping[int, float]) -> None:
         """Record what a seed in each empty slot could do (see `EpochResult.scores`); non-finite scores are unknown."""
@@ -275,18 +348,20 @@ class GrowthState:
         `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown, and possibly the price.
         """
         unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
-        slot_params, added = self.slot_params(), self.added_params()
         view = ModelView(
             training=training,
             last_op=self.last_op,
             last_success=self.last_success,
             host_params=self.host_params,
             budget_params=self.budget_params,
-            rent_weight=1.0 if PRICE in hidden else self.rent_weight,
-            slot_params=slot_params,
-            added_params=added,
+            prices=Prices(1.0, 0.0) if PRICE in hidden else self.prices,
+            compute_doublings=self.compute.doublings(),
+            slot_params=self.slot_params(),
+            joined_params=self.joined_params(),
             slot_kinds=self._slot_kinds,
-            cost_ranges=self._cost_ranges(added),
+            costs=self._costs(),
+            sizes=self._sizes(),
+            efforts=self._efforts(),
             slots=[replace(slot, **unknown) for slot in self.slots] if unknown else self.slots,
         )
         blueprints = np.array([s.blueprint for s in self.slots], dtype=np.int64)

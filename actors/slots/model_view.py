@@ -8,6 +8,7 @@ from functools import cache
 from math import copysign, isnan, log1p, log2
 from typing import NamedTuple
 
+from actors.slots.objective import Prices
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Slot
 from actors.types.actions import Op
@@ -26,7 +27,15 @@ class TrainingState(NamedTuple):
     accuracies: Sequence[float | None]  # points, as many; None if unknown
     train_losses: Sequence[float | None]  # nats, mean over an epoch, newest last; None if unknown
     train_rows: int | None  # None if unknown
+    val_rows: int | None  # on which val_losses, accuracies and contributions are measured; None if unknown
     time_hidden: bool = False
+
+
+class Costs(NamedTuple):
+    """What the cheapest and the dearest legal seed of a slot would cost, in doublings."""
+
+    size: tuple[float, ...]  # of the model, if it joined
+    effort: tuple[float, ...]  # of the training compute, if it trained from now to the horizon
 
 
 @dataclass(frozen=True)
@@ -38,11 +47,14 @@ class ModelView:
     last_success: bool
     host_params: int
     budget_params: float
-    rent_weight: float  # points per doubling of the parameters
+    prices: Prices
+    compute_doublings: float  # C
     slot_params: Sequence[int]  # parameters that the seed of each slot adds
-    added_params: int  # that all seeds add, less those of a host that a column has replaced
+    joined_params: int  # that seeds add to the model as it would be exported
     slot_kinds: Sequence[SlotKind]
-    cost_ranges: Sequence[tuple[float, float] | None]  # of legal seeds, in doublings; None if none is legal
+    costs: Sequence[Costs | None]  # of legal seeds; None if none is legal
+    sizes: Sequence[float]  # doublings of the model by the seed of each slot, if it joined or since it did
+    efforts: Sequence[float]  # doublings of the training compute by the seed of each slot, from now to the horizon
     slots: Sequence[Slot]
 
 

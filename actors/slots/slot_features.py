@@ -29,8 +29,11 @@ def _position(v: ModelView, s: int) -> list[float]:
 
 
 def _costs(v: ModelView, s: int) -> list[float]:
-    costs = v.cost_ranges[s]
-    return [0.0, 0.0, 0.0] if costs is None else [1.0, *(clip(cost / 4.0, 2.0) for cost in costs)]
+    costs = v.costs[s]
+    if costs is None:
+        return [0.0] * 5
+    efforts = (0.0, 0.0) if v.training.time_hidden else costs.effort
+    return [1.0, *(clip(cost / 4.0, 2.0) for cost in (*costs.size, *efforts))]
 
 
 OF_SLOT: tuple[SlotFeature, ...] = (
@@ -62,10 +65,11 @@ OF_SLOT: tuple[SlotFeature, ...] = (
     ),
     SlotFeature(
         "costs",
-        3,
-        0,
+        5,
+        -2,
         2,
-        "known; doublings / 4 that the cheapest and the dearest legal seed would add, if the slot can be filled",
+        "known, if the slot can be filled; by the cheapest and by the dearest legal seed: doublings of the model's "
+        "parameters / 4, if it joined; doublings of the training FLOPs / 4, if it trained from now to the horizon",
         _costs,
     ),
     SlotFeature(
@@ -106,6 +110,22 @@ OF_SEED: tuple[SlotFeature, ...] = (
         1,
         "parameters of the seed / budget, at most 1",
         lambda v, s: [min(v.slot_params[s] / v.budget_params, 1.0)],
+    ),
+    SlotFeature(
+        "size",
+        1,
+        -2,
+        2,
+        "doublings of the model's parameters / 4 by the seed, if it joined or since it did",
+        lambda v, s: [clip(v.sizes[s] / 4.0, 2.0)],
+    ),
+    SlotFeature(
+        "effort",
+        1,
+        0,
+        2,
+        "doublings of the training FLOPs / 4 by the seed from now to the horizon; 0 if time is hidden",
+        lambda v, s: [0.0 if v.training.time_hidden else clip(v.efforts[s] / 4.0, 2.0)],
     ),
     SlotFeature(
         "contribution",

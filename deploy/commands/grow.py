@@ -67,7 +67,7 @@ def _show(decisions: list[Decision], console: Console) -> None:
         Text.assemble(
             (f"{len(decisions)} decisions, {answered} by the policy   ", "dim"),
             (f"loss {last.loss:.3f}   {accuracy}", "bold"),
-            (f"{last.added_params} parameters grown ({last.growth_ratio:.2f} x the model)", "dim"),
+            (f"{last.added_params} parameters grown ({last.doublings:.2f} doublings of the model)", "dim"),
         )
     )
     console.print(timeline_table(timeline(decisions), last.slots))
@@ -84,7 +84,8 @@ def timeline(decisions: list[Decision]) -> Timeline:
         kinds=["STREAM"] * len(slots),  # their names say where they are
         accuracy=[nan, *points],
         host_width=0,
-        rent_weight=nan,
+        points_per_doubling=nan,
+        points_per_compute_doubling=0.0,
         ops=[d.op for d in decisions],
         op_slots=[slots.index(d.slot) if d.op != "WAIT" else -1 for d in decisions],
         stages=[[d.stages[s] for d in decisions] for s in range(len(slots))],
@@ -92,5 +93,6 @@ def timeline(decisions: list[Decision]) -> Timeline:
         blueprints=[[d.blueprints[s] for d in decisions] for s in range(len(slots))],
         contributions=[[d.contributions[s] for d in decisions] for s in range(len(slots))],
         gradient_health=[[d.gradient_health[s] for d in decisions] for s in range(len(slots))],
-        growth_ratio=[d.growth_ratio for d in decisions],
+        doublings=[d.doublings for d in decisions],
+        compute_doublings=[d.compute_doublings for d in decisions],
     )

@@ -64,7 +64,7 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     """
     named = options.policy if is_rule(options.policy) and not Path(options.policy).exists() else None
     config, run_seed = (EnvConfig(), 0) if named is not None else environment_of(Path(options.policy))
-    given: dict[str, Any] = {"slots": options.slots, "host_width": options.width, "rent_weight": options.price}
+    given: dict[str, Any] = {"slots": options.slots, "host_width": options.width, "points_per_doubling": options.price}
     if options.task is not None:
         given["tasks"] = (options.task,)
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
@@ -130,7 +130,7 @@ def _headline(episode: Timeline, sampled: bool) -> Text:
         (episode.task, "bold"),
         (f"   seed {episode.seed}   {'sampled' if sampled else 'deterministic'}   {epochs} epochs   ", "dim"),
         (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
-        (f"   {episode.host}   growth {episode.growth_ratio[-1] if epochs else 0.0:.2f}   ", "dim"),
+        (f"   {episode.host}   doublings {episode.doublings[-1] if epochs else 0.0:.2f}   ", "dim"),
         (f"J {sum(episode.shares):+.2f}", "bold"),
     )
     return Text.assemble(*parts)
@@ -151,7 +151,7 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
     table.add_column("decision", no_wrap=True)
     for lane in lanes:
         table.add_column(lane, no_wrap=True)
-    table.add_column("growth", justify="right")
+    table.add_column("doublings", justify="right")
     for t, op in enumerate(episode.ops):
         where = f" {episode.op_slots[t]}" if episode.op_slots[t] >= 0 else ""
         table.add_row(
@@ -159,7 +159,7 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
             _accuracy(episode.accuracy[t], episode.accuracy[t + 1]),
             Text(op + where, style="dim" if op == "WAIT" else OPS.get(op, "")),
             *(_slot(episode, slot, t) for slot in range(len(lanes))),
-            f"{episode.growth_ratio[t]:.2f}",
+            f"{episode.doublings[t]:.2f}",
         )
     return table
 

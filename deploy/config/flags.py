@@ -25,7 +25,8 @@ SHORT = {
 }
 COMMON = (
     "gym.id", "env.tasks", "external.spaces", "run.name", "run.seed", "run.init_from", "run.redis", "run.address",
-    "learner.updates", "learner.max_seconds", "learner.lr", "learner.batch_episodes", "env.rent_weight", "actors.count",
+    "learner.updates", "learner.max_seconds", "learner.lr", "learner.batch_episodes", "env.points_per_doubling",
+    "actors.count",
 )  # fmt: skip
 """Settings that are first in the help."""
 DESCRIPTIONS = {

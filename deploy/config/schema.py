@@ -276,9 +276,8 @@ RESEARCH_TASKS = (
 
 _QUICK = Config(
     run=RunConfig(reference_episodes=96),
-    # The twin removes the variance of data and initialization from the reward, so that a few dozen updates suffice. The
-    # rent rises slowly, because growing costs more than it gains at first and the policy would only learn to WAIT.
-    env=EnvConfig(reference="twin", rent_warmup_updates=25, rent_weight=1.0),
+    # The twin removes the variance of data and initialization from the reward, so that a few dozen updates suffice.
+    env=EnvConfig(reference="twin", points_per_doubling=1.0, points_per_compute_doubling=0.0),
     actors=ActorsConfig(count=2, envs_per_actor=16),
     learner=LearnerConfig(
         max_seconds=165.0,
@@ -299,8 +298,8 @@ _RESEARCH = replace(
     env=replace(
         _QUICK.env,
         tasks=RESEARCH_TASKS,
-        rent_warmup_updates=0,
-        rent_weight=(0.25, 8.0),
+        points_per_doubling=(0.25, 8.0),
+        points_per_compute_doubling=(1 / 32, 1.0),
         horizon_epochs=(15, 40),
         inner_steps=(8, 32),
         drop_features=0.1,

@@ -13,49 +13,43 @@ from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rollout.wave import Policy, Provenance, run_wave
-from actors.slots.stage import Stage
+from actors.slots.compute import TRAINING_PASSES
+from actors.slots.objective import Prices, Standing
+from actors.slots.stage import BLENDED
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
-from deploy.evaluation.flops import cost
 
 
 @dataclass(frozen=True)
 class Row:
-    """One episode. J at a price w is `gain - w * rent`."""
+    """One episode. J is `gain - p * doublings - c * compute`."""
 
     seed: int
-    gain: float  # points of validation accuracy over the untrained host of the drawn width, less fines
-    rent: float  # doublings of the drawn host's parameters, averaged over the horizon
-    accuracy: float  # validation, at the end
+    gain: float  # points over the untrained host of the drawn width, on rows that no policy sees, less fines
+    doublings: float  # of the drawn host's parameters, in the model that is kept
+    compute: float  # doublings of the FLOPs that the drawn host's training takes without growth
+    accuracy: float  # at the end, on the rows that J is made of
     test_accuracy: float  # read once, at the end
     host_width: int  # as drawn
-    host_params: int  # of the host of this width
-    final_params: int
-    fossilized: int
+    host_params: int
     started: int  # seeds germinated
+    joined: int  # seeds in the model that is kept
     panic: bool
     epochs: int
     illegal: int
     finite: bool
-    training_flops: float
-    measuring_flops: float
-    inference_flops: float
+    training_flops: float  # what measures contributions included
     curve: tuple[float, ...] = ()
-    """Validation accuracy of hosts that never grow: untrained, and after each epoch of the horizon."""
-
-    @property
-    def doublings(self) -> float:
-        """How often the number of parameters has doubled at the end."""
-        return log2(self.final_params / self.host_params)
+    """Accuracy of hosts that never grow, as `accuracy`: untrained, and after each epoch of the horizon."""
 
     @property
     def bare(self) -> bool:
         """Whether nothing was added."""
-        return self.fossilized == 0 and self.final_params == self.host_params
+        return self.joined == 0 and self.doublings == 0.0
 
-    def objective(self, price: float) -> float:
+    def objective(self, prices: Prices) -> float:
         """Return J, in points."""
-        return self.gain - price * self.rent
+        return Standing(self.gain, self.doublings, self.compute).worth(prices)
 
 
 def play(
@@ -77,7 +71,7 @@ def play(
 def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: int = 1) -> list[Row]:
     """Play hosts that are built at `scale` times their drawn width and never grow.
 
-    Gain and rent are relative to the host of the drawn width, as for every other player of the same episode.
+    Gain, doublings and compute are relative to the host of the drawn width, as for every other player.
     """
     drawn = SeedTrainingFleet(config, len(seeds), run_seed)
     drawn.reset(seeds)  # for the sizes and the untrained accuracies
@@ -91,49 +85,47 @@ def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: in
 
 
 def _built(own: Row, narrow: HostEpisode, host: HostEpisode) -> Row:
-    """`own` with gain and rent relative to the host of the drawn width, and with its curve."""
+    """`own` relative to the host of the drawn width, with its curve."""
     left = host.horizon_epochs - host.epoch  # after a panic
     curve = (*host.accuracies, *[host.accuracies[-1]] * left)
     return replace(
         own,
         gain=own.gain + host.accuracies[0] - narrow.accuracies[0],
-        rent=log2(own.final_params / narrow.growth.host_params),
+        doublings=log2(host.growth.host_params / narrow.growth.host_params),
+        compute=log2(host.growth.host_flops / narrow.growth.host_flops),
         host_width=narrow.host.width,
         host_params=narrow.growth.host_params,
         curve=(narrow.accuracies[0], *curve[1:]),
     )
 
 
-def gain_and_rent(host: HostEpisode, episode: Episode) -> tuple[float, float]:
-    """Return what an episode gained, in points, and its rent, in doublings: J at a price w is gain - w * rent."""
-    horizon = host.horizon_epochs
-    unpaid = host.rents[-1] * (horizon - host.epoch)  # the governor charges it too
-    rent = (sum(host.rents) + unpaid) / horizon
-    return episode.telemetry["objective"] + host.rent_weight * rent, rent
+def gain(host: HostEpisode, episode: Episode) -> float:
+    """Return what an episode gained in accuracy, less fines: J without prices, in points."""
+    final = host.standing
+    return episode.telemetry["objective"] + final.accuracy - final.worth(host.prices)
 
 
 def row(host: HostEpisode, episode: Episode) -> Row:
     """Return what an episode came to."""
-    telemetry = episode.telemetry
-    gain, rent = gain_and_rent(host, episode)
-    spent = cost(host)
-    values = (gain, rent, telemetry["final_accuracy"], float(np.sum(episode.rewards)), float(np.sum(episode.log_probs)))
+    telemetry, final = episode.telemetry, host.standing
+    gained = gain(host, episode)
+    values = (gained, *final, float(np.sum(episode.rewards)), float(np.sum(episode.log_probs)))
+    samples = host.settings.inner_steps * host.config.batch_size
+    bare = TRAINING_PASSES * samples * host.horizon_epochs * host.growth.host_flops
     return Row(
         seed=host.seed,
-        gain=gain,
-        rent=rent,
-        accuracy=telemetry["final_accuracy"],
+        gain=gained,
+        doublings=final.doublings,
+        compute=final.compute_doublings,
+        accuracy=final.accuracy,
         test_accuracy=telemetry.get("test_accuracy", float("nan")),
         host_width=host.host.width,
         host_params=host.growth.host_params,
-        final_params=host.growth.host_params + host.added_params(),
-        fossilized=sum(slot.stage is Stage.FOSSILIZED for slot in host.lifecycle.slots),
         started=host.germinations,
+        joined=sum(slot.stage in BLENDED for slot in host.lifecycle.slots),
         panic=telemetry["panic"] > 0,
         epochs=host.epoch,
         illegal=host.illegal_actions,
         finite=all(map(isfinite, values)),
-        training_flops=spent.training,
-        measuring_flops=spent.measuring,
-        inference_flops=spent.inference,
+        training_flops=bare * 2.0**final.compute_doublings,
     )

@@ -10,6 +10,7 @@ from actors.config import EnvConfig
 from actors.env.tasks import families, find_family
 from actors.env.tasks.families.mlbench import PROBLEMS
 from actors.errors import UserError
+from actors.slots.objective import Prices
 
 REPORTING, TUNING = 20_270_115, 20_260_303
 """Run seeds. All randomness of an episode is keyed by them, so that what is chosen by one is reported by another. The
@@ -70,16 +71,16 @@ def reported(suite: str, only: Sequence[str] = (), kind: str = "vector") -> tupl
     return tuple(only) or tuple(family.name for family in counted)
 
 
-def protocol(config: EnvConfig, rent_weight: float = 1.0) -> EnvConfig:
-    """The environment that every player is measured in: that of `config`, with widths of each family's range, one
-    price that every player observes, and paid in J to a visible horizon."""
+def protocol(config: EnvConfig, prices: Prices) -> EnvConfig:
+    """The environment that every player is measured in: that of `config`, with widths of each family's range, prices
+    that every player observes, and paid in J to a visible horizon."""
     if config.profile != "tamiyo":
         raise UserError("an evaluation plays env.profile tamiyo: train a policy with it")
     return replace(
         config,
         tasks=("spirals",),  # each cell has one family of its own
-        rent_weight=rent_weight,
-        rent_warmup_updates=0,
+        points_per_doubling=prices.doubling,
+        points_per_compute_doubling=prices.compute_doubling,
         reward="objective",
         reference="untrained",
         time_limit="terminated",

@@ -28,5 +28,5 @@ def fill_cache(dtype: str) -> None:
     plan = episode.plan_epoch(SeedAction(Op.WAIT))
     settings = OptimizerSettings(config.host_lr, config.host_lr)
     network = NumbaNetwork(episode, config.column_slots, settings, np.dtype(dtype))
-    network.evaluate({}, [frozenset()])
+    network.validate({})
     network.run_epoch(plan)

@@ -15,7 +15,7 @@ from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
 from actors.env.hosts.host import Host
-from actors.slots.contributions import EvalResult, Subset
+from actors.slots.contributions import NOTHING, EvalResult, Validation
 
 
 def has_kernels(host: Host) -> bool:
@@ -34,15 +34,13 @@ class NumbaNetworks:
         self.networks: list[NumbaNetwork] = []
         compile_kernels(self.dtype.name)
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
         """See `FleetNetworks.reset`."""
         for e, episode in enumerate(episodes):
             if e in envs:
                 new = NumbaNetwork(episode, self.column_slots, self.optimizer_settings, self.dtype)
                 self.networks[e : e + 1] = [new]
-        bare: Subset = frozenset()
-        idle = EvalResult(0.0, 0.0)
-        return [n.evaluate({}, [bare])[bare] if e in envs else idle for e, n in enumerate(self.networks)]
+        return [n.validate({}) if e in envs else NOTHING for e, n in enumerate(self.networks)]
 
     def can_train_twin(self, env: int) -> bool:
         """See `FleetNetworks.can_train_twin`."""
@@ -62,13 +60,12 @@ class NumbaNetworks:
             network.prune(slots)
             network.commit()
 
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
         """See `FleetNetworks.roll_back`."""
         network = self.networks[env]
         network.prune(pruned)
         network.roll_back()
-        alphas = network.episode.growth.blended()
-        return network.evaluate(alphas, [frozenset(alphas)])[frozenset(alphas)]
+        return network.validate(network.episode.growth.blended())
 
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """See `FleetNetworks.evaluate_test`."""

@@ -22,7 +22,7 @@ from actors.kernels.hosts.epoch import Adam, train_epoch
 from actors.kernels.hosts.evaluate import evaluate
 from actors.kernels.hosts.network import ABSENT, BLENDED, TRAINING, Seeds, make_work
 from actors.kernels.hosts.seeds import EXCITATION, GATED, NORM, RESIDUAL
-from actors.slots.contributions import EvalResult, Subset
+from actors.slots.contributions import EvalResult, Subset, Validation
 
 Array = NDArray[Any]
 FORMULAS = {"norm": NORM, "residual": RESIDUAL, "gated": GATED, "excitation": EXCITATION}
@@ -68,7 +68,7 @@ class NumbaNetwork:
         self.columns = ColumnArrays(self.column_slots, max(rows, ROWS_AT_ONCE), self.dtype)
         self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
-        self.val_data = self._columns(episode.task.val)
+        self.observed_data, self.scored_data = self._columns(episode.observed), self._columns(episode.scored)
         for new in episode.initial_seeds:
             self.germinate(new)
         self.commit()
@@ -130,8 +130,10 @@ class NumbaNetwork:
         loss, norms, scores = self._train(plan.rows)
         alphas = plan.alphas
         known = {s: score for s, score in enumerate(scores.tolist()) if s not in alphas and not isnan(score)}
-        results = self.evaluate(alphas, plan.subsets)
-        return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, results[plan.subsets[0]], results)
+        results, current = self._evaluate(*self.observed_data, alphas, plan.subsets), plan.subsets[0]
+        scored = self._evaluate(*self.scored_data, alphas, [current])[current].accuracy
+        validation = Validation(results[current], scored)
+        return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, validation, results)
 
     def train_twin(self, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         """See `FleetNetworks.train_twin`."""
@@ -141,12 +143,11 @@ class NumbaNetwork:
         self.moments = m._replace(
             host_first=m.host_first.copy(), host_second=m.host_second.copy(), steps=m.steps.copy()
         )
-        bare: Subset = frozenset()
         measures = []
         for epoch_rows in rows:
             self._set_modes({}, {})
             loss, _, _ = self._train(epoch_rows)
-            measures.append(EpochMeasures(loss, self.evaluate({}, [bare])[bare]))
+            measures.append(EpochMeasures(loss, self.validate({})))
         self.params, self.moments = kept
         return measures
 
@@ -160,9 +161,11 @@ class NumbaNetwork:
         loss = train_epoch(x, y, rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
         return loss, norms, scores
 
-    def evaluate(self, alphas: Mapping[int, float], subsets: Sequence[Subset]) -> dict[Subset, EvalResult]:
-        """Evaluate each of `subsets` of the seeds of `alphas` on the validation rows."""
-        return self._evaluate(*self.val_data, alphas, subsets)
+    def validate(self, alphas: Mapping[int, float]) -> Validation:
+        """Evaluate the network with the seeds of `alphas` on the validation rows."""
+        on = frozenset(alphas)
+        observed, scored = (self._evaluate(*data, alphas, [on])[on] for data in (self.observed_data, self.scored_data))
+        return Validation(observed, scored.accuracy)
 
     def evaluate_test(self, alphas: Mapping[int, float]) -> EvalResult:
         """Evaluate the network with the seeds of `alphas` on the test rows."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.slots.contributions import EvalResult, Subset
+from actors.slots.contributions import EvalResult, Subset, Validation
 from actors.types.episode import EndReason
 
 
@@ -47,8 +47,9 @@ class EpochResult:
     """Slots without a seed -> norm of the loss's gradient with respect to the output of a seed there that has no effect
     yet, divided by the norm of the host's gradient, both of the epoch's last minibatch. For a column that is the
     gradient of the logits."""
-    validation: EvalResult  # of the host with its blended seeds
-    ablations: Mapping[Subset, EvalResult]  # of each planned subset; comparable with each other, see `ablate`
+    validation: Validation  # of the host with its blended seeds
+    ablations: Mapping[Subset, EvalResult]
+    """Of each planned subset, on the rows that the policy sees; comparable with each other, see `ablate`."""
 
 
 @dataclass(frozen=True)

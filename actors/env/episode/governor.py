@@ -6,7 +6,7 @@ from collections import deque
 from math import isfinite
 from statistics import median
 
-PENALTY_POINTS = 5.0
+PENALTY_POINTS = 5.0  # charged for a panic, beside what the rest of the training would have cost
 LOSS_FACTOR = 4.0  # a loss explodes above this many times the median of recent validation losses ...
 LOSS_SLACK = 2.0  # ... plus this many times the loss of the uniform guess
 COLLAPSE_POINTS = 15.0  # only an accuracy that was this far above chance can collapse
@@ -49,8 +49,3 @@ class Governor:
         self._losses.append(val_loss)
         self._best = max(self._best, accuracy)
         return None
-
-
-def penalty(rent_weight: float, last_rent: float, epochs_left: int, horizon_epochs: int) -> float:
-    """Return the points charged for a panic: a fixed fine, and the rent of the epochs that are no longer played."""
-    return PENALTY_POINTS + rent_weight * last_rent * epochs_left / horizon_epochs

@@ -13,18 +13,20 @@ from actors.config import FEATURE_GROUPS, EnvConfig
 from actors.env.episode import governor
 from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
 from actors.env.episode.reward import EpisodeReward, potential
-from actors.env.episode.settings import draw_settings
+from actors.env.episode.settings import draw_settings, observed_rows
 from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import padded, twin_coefficient
 from actors.env.hosts.column import column_host
+from actors.env.hosts.flops import forward_flops
 from actors.env.hosts.make import make_host
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.rng import Purpose, restart, stream
-from actors.slots.contributions import EvalResult, subsets_to_evaluate
+from actors.slots.compute import TRAINING_PASSES
+from actors.slots.contributions import Validation, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import EMBARGO_EPOCHS, GATES, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
-from actors.slots.objective import objective, objective_reward
+from actors.slots.objective import Standing, objective, objective_reward
 from actors.slots.slot_shape import column_slot, stream_slot
 from actors.slots.topology import Topology, fossilized_slot, topology_of
 from actors.types.actions import ActionMasks, ActionSpec, Op
@@ -55,32 +57,38 @@ class HostEpisode:
         seed: int,
         spec: ActionSpec,
         topology: Topology = (),
-        rent_share: float = 1.0,
         width_scale: int = 1,
     ) -> None:
-        """`topology` lists seeds that the host starts with: fossilized, and charged rent from the first epoch.
+        """`topology` lists seeds that the host starts with: fossilized, and charged in the first epoch.
 
-        Rewards charge `rent_share` of the rent in J. The host is `width_scale` times as wide as drawn. Raise
-        `ValueError` if `topology` exceeds the parameter budget.
+        The host is `width_scale` times as wide as drawn. Raise `ValueError` if `topology` exceeds the parameter budget.
         """
-        self.config, self.run_seed, self.seed, self.spec, self.rent_share = config, run_seed, seed, spec, rent_share
+        self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
         files = DataFiles(config.data_dir, config.download)
         self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
         task = self.task
         self.settings = draw_settings(config, config.tasks[choice], run_seed, seed)
-        self.horizon_epochs, self.rent_weight = self.settings.horizon_epochs, self.settings.rent_weight
+        self.horizon_epochs, self.prices = self.settings.horizon_epochs, self.settings.prices
+        rng = stream(run_seed, seed, Purpose.VALIDATION_ROWS)
+        observed = observed_rows(len(task.val), rng)
+        order = rng.permutation(len(task.val))
+        self.observed, self.scored = task.val.rows(order[:observed]), task.val.rows(order[observed:])
+        """Validation rows on which the policy sees measurements, and those on which J and rewards are measured."""
         self.host = host = make_host(task, width_scale * self.settings.host_width, config.slots)
         self._names = tuple(map(host.family.name_of, range(len(host.family.blueprints))))
         host_params = host.num_params()
-        column = column_slot(host.family, lambda scale: column_host(host, scale).num_params())
-        slot_shapes = [stream_slot(host.family, host.slot_width(s)) for s in range(config.slots)]
+        flops = forward_flops(host, task.shape)
+        column = column_slot(host.family, lambda scale: column_host(host, scale).num_params(), flops.columns)
+        slot_shapes = [stream_slot(host.family, host.slot_width(s), flops.stream[s]) for s in range(config.slots)]
         slot_shapes += [column] * config.column_slots
         budget = config.budget_ratio * host_params
         isolated = budget * ISOLATED_RATIO / BUDGET_RATIO
         gates = GATES[config.gates]
-        rules = GrowthRules(budget, isolated, gates, EMBARGO_EPOCHS, config.profile, self.rent_weight)
-        self.growth = GrowthState(slot_shapes, host_params, rules, spec)
+        rules = GrowthRules(budget, isolated, gates, EMBARGO_EPOCHS, config.profile, self.prices, self.horizon_epochs)
+        self.growth = GrowthState(slot_shapes, host_params, rules, spec, flops.host)
+        samples = self.settings.inner_steps * config.batch_size
+        self._evaluation = observed / (TRAINING_PASSES * samples)  # in epochs of the bare host's training
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
         self.germinations = len(topology)
@@ -93,10 +101,10 @@ class HostEpisode:
         dropped = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(len(FEATURE_GROUPS)) < config.drop_features
         names = [name for name, drop in zip(FEATURE_GROUPS, dropped, strict=True) if drop]
         self.hidden_features = frozenset((*names, *config.hidden_features))
-        self.accuracies: list[float] = []
+        self.accuracies: list[float] = []  # on the rows that J is made of
+        self.observed_accuracies: list[float] = []
         self.train_losses: list[float] = []
         self.val_losses: list[float] = []
-        self.rents: list[float] = []
         self._executed = SeedAction(Op.WAIT)
         self._order = stream(run_seed, seed, Purpose.BATCH_ORDER)
         self._passes: dict[int, NDArray[np.int64]] = {}
@@ -108,14 +116,15 @@ class HostEpisode:
     def _new_seed(self, number: int, slot: int, blueprint: int, blend: int) -> NewSeed:
         return NewSeed(slot, blueprint, blend, stream(self.run_seed, self.seed, Purpose.SEED_INIT, number))
 
-    def begin(self, untrained: EvalResult, twin: Sequence[float] | None = None) -> None:
+    def begin(self, untrained: Validation, twin: Sequence[float] | None = None) -> None:
         """Start with the validation result of the untrained host.
 
         `twin` holds the accuracies `[horizon + 1]` of the never-grow twin. If rewards use a twin and none is given, the
         episode's own accuracies are the twin's until a seed joins the host, when `set_twin` must be called.
         """
-        accuracy, loss = untrained
-        self.accuracies, self.val_losses = [accuracy], [loss]
+        (observed, loss), accuracy = untrained
+        self.accuracies, self.observed_accuracies, self.val_losses = [accuracy], [observed], [loss]
+        self.standing = Standing(accuracy)
         self.governor.begin(loss)
         if twin is None:
             twin = self.accuracies if self.config.reference == "twin" else ()
@@ -127,7 +136,7 @@ class HostEpisode:
             [shape.kind.name for shape in self.growth.slot_shapes],
             [accuracy],
             self.host.width,
-            self.rent_weight,
+            *self.prices,
         )
 
     def read(self, action: NDArray[np.int64], masks: ActionMasks | None = None) -> tuple[SeedAction, str]:
@@ -164,83 +173,81 @@ class HostEpisode:
         """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`."""
         return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)]
 
-    def set_twin(self, train_losses: Sequence[float], results: Sequence[EvalResult]) -> None:
+    def set_twin(self, train_losses: Sequence[float], results: Sequence[Validation]) -> None:
         """Complete the twin by its losses and validation results in the epochs that are left."""
-        before = zip(self.train_losses, self.val_losses[1:], self.accuracies[1:], strict=True)
-        after = ((t, loss, accuracy) for t, (accuracy, loss) in zip(train_losses, results, strict=True))
+        measured = zip(self.observed_accuracies[1:], self.val_losses[1:], self.accuracies[1:], strict=True)
+        before = zip(self.train_losses, measured, strict=True)
+        after = ((t, (*observed, scored)) for t, (observed, scored) in zip(train_losses, results, strict=True))
         watch = governor.Governor(self.task.num_classes, self.task.chance_loss)
         watch.begin(self.val_losses[0])
         accuracies = [self.accuracies[0]]
-        for train_loss, loss, accuracy in (*before, *after):
-            if watch.check(train_loss, loss, accuracy):
+        for train_loss, (observed, loss, scored) in (*before, *after):
+            if watch.check(train_loss, loss, observed):
                 break
-            accuracies.append(accuracy)
+            accuracies.append(scored)
         self.reward.twin = padded(accuracies, self.horizon_epochs)
 
     def complete_epoch(
-        self, plan: EpochPlan, result: EpochResult, roll_back: Callable[[tuple[int, ...]], EvalResult]
+        self, plan: EpochPlan, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Validation]
     ) -> EpochOutcome:
         """Record what the epoch measured; return its reward and whether the episode ended.
 
         `roll_back(slots)` is called if the governor finds that training broke down. It must restore the state after
         the previous epoch, without the seeds of `slots`, and return its validation result.
         """
-        horizon = self.horizon_epochs
-        weight = self.rent_weight
-        charged_weight = weight * self.rent_share
         self.growth.record_gradients(result.gradient_norms, plan.training)
         label = f"seed {self.seed}, epoch {self.epoch}"
         due = len(plan.subsets) > 1
         self.growth.record_contributions(result.ablations, plan.blended, plan.training, due, label)
         self.train_losses.append(result.train_loss)
-        accuracy, loss = result.validation
+        self.growth.count_epoch(plan.blended, plan.training, plan.subsets, self._evaluation)
+        (observed, loss), accuracy = result.validation
         self.epoch += 1
-        rent = self.growth.rent()
-        penalty, charged_penalty = 0.0, 0.0  # in J, and in the reward
         before = self.growth.filled()
-        panic = self.governor.check(result.train_loss, loss, accuracy)
+        panic = self.governor.check(result.train_loss, loss, observed)
         if panic is not None:
             log.info("governor: seed %d, epoch %d: %s", self.seed, self.epoch, panic)
             self.lifecycle.prune_live()
-            accuracy, loss = roll_back(tuple(sorted(before - self.growth.filled())))
-            left = horizon - self.epoch
-            penalty = governor.penalty(weight, rent, left, horizon)
-            charged_penalty = governor.penalty(charged_weight, rent, left, horizon)
+            (observed, loss), accuracy = roll_back(tuple(sorted(before - self.growth.filled())))
         self.lifecycle.automatic_transitions()
         self.growth.record_scores(result.scores)
-        previous = self.accuracies[-1]
-        term = objective_reward(accuracy, previous, rent, weight, horizon, penalty)
-        charged_term = objective_reward(accuracy, previous, rent, charged_weight, horizon, charged_penalty)
+        # An early end saves no compute: what is left of the model is charged as if it had trained on.
+        more = 0.0 if panic is None else self.growth.epoch_cost(self.growth.blended()) - 1.0
+        standing = Standing(accuracy, self.growth.doublings(), self.growth.compute.doublings(more))
+        penalty = 0.0 if panic is None else governor.PENALTY_POINTS
+        term = objective_reward(self.standing, standing, self.prices, penalty)
+        self.standing = standing
         self.accuracies.append(accuracy)
+        self.observed_accuracies.append(observed)
         self.val_losses.append(loss)
-        self.rents.append(rent)
-        growth = self.added_params() / self.growth.host_params
-        self._record(growth, accuracy, term)
+        self._record(standing, term)
         pruned = tuple(sorted(before - self.growth.filled()))
-        at_horizon = panic is None and self.epoch == horizon
+        at_horizon = panic is None and self.epoch == self.horizon_epochs
         truncated = at_horizon and self.config.time_limit == "truncated"
         terminated = panic is not None or (at_horizon and not truncated)
         ended = terminated or truncated
-        reward = self.reward.step(charged_term, potential(self.lifecycle.slots), ended, terminated)
+        reward = self.reward.step(term, potential(self.lifecycle.slots), ended, terminated)
         if not ended:
             return EpochOutcome(reward, False, False, pruned, None, {})
         telemetry = {
             "final_accuracy": accuracy,
-            "growth_ratio": growth,
-            "rent": sum(self.rents) / self.epoch,
-            "rent_weight": weight,
+            "growth_ratio": self.growth.joined_params() / self.growth.host_params,
+            "doublings": standing.doublings,
+            "compute_doublings": standing.compute_doublings,
+            "points_per_doubling": self.prices.doubling,
+            "points_per_compute_doubling": self.prices.compute_doubling,
             "host_width": float(self.host.width),
             "panic": float(panic is not None),
-            "objective": objective(accuracy, self.accuracies[0], self.rents, weight, horizon, penalty),
+            "objective": objective(self.accuracies[0], standing, self.prices, penalty),
             **self.timeline.stage_shares(),
         }
         reason = EndReason.GOVERNOR if panic else EndReason.HORIZON
         return EpochOutcome(reward, terminated, truncated, pruned, reason, telemetry)
 
-    def _record(self, growth: float, accuracy: float, term: float) -> None:
+    def _record(self, standing: Standing, term: float) -> None:
         op = self._executed.op
         op_slot = self._executed.slot if op is not Op.WAIT else -1
-        self.timeline.record(op.name, op_slot, self.lifecycle.slots, self._names, growth, accuracy, term)
+        self.timeline.record(op.name, op_slot, self.lifecycle.slots, self._names, standing, term)
 
     def _minibatches(self, epoch: int) -> NDArray[np.int64]:
         """Return an epoch's rows `[inner_steps, batch_size]`, cut from concatenated permutations of the split."""
@@ -304,7 +311,7 @@ class HostEpisode:
 
     def observation(self) -> dict[str, NDArray[Any]]:
         """Return what the policy observes; see `SeedTrainingEnv`."""
-        accuracies: Sequence[float | None] = self.accuracies
+        accuracies: Sequence[float | None] = self.observed_accuracies
         if "accuracy" in self.hidden_features:
             accuracies = [None] * len(accuracies)
         train_losses: Sequence[float | None] = self.train_losses
@@ -319,6 +326,7 @@ class HostEpisode:
             accuracies=accuracies,
             train_losses=train_losses,
             train_rows=None if "train_rows" in self.hidden_features else len(self.task.train),
+            val_rows=None if "val_rows" in self.hidden_features else len(self.observed),
             time_hidden=not self.config.observe_time,
         )
         return self.growth.observation(training, self.hidden_features)

@@ -8,12 +8,6 @@ from actors.config import EnvConfig
 from actors.slots.stage import Slot
 
 
-def rent_share(config: EnvConfig, version: int) -> float:
-    """Return the fraction of the rent that rewards charge, in episodes that weights `version` start (rent warm-up)."""
-    warmup = config.rent_warmup_updates
-    return min(1.0, max(0, version) / warmup) if warmup else 1.0
-
-
 def shaping(before: float, after: float, gamma: float, terminated: bool) -> float:
     """Return the shaping reward F = gamma * Phi(s') - Phi(s) (Ng, Harada & Russell, 1999).
 

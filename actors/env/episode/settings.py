@@ -10,15 +10,20 @@ import numpy as np
 from actors.config import EnvConfig, span
 from actors.env.tasks import find_family
 from actors.rng import Purpose, stream
+from actors.slots.objective import Prices
+
+LEAST_OBSERVED_ROWS = 64
+FREE_COMPUTE = 0.25
+"""Share of episodes in which training compute has no price, where episodes draw it."""
 
 
 class EpisodeSettings(NamedTuple):
-    """The sizes and the price of one episode."""
+    """The sizes and the prices of one episode."""
 
     host_width: int  # units, or channels
     horizon_epochs: int
     inner_steps: int  # minibatches per epoch
-    rent_weight: float  # points per doubling
+    prices: Prices
 
 
 def width_range(config: EnvConfig, task: str) -> tuple[int, int]:
@@ -37,8 +42,22 @@ def draw_settings(config: EnvConfig, task: str, run_seed: int, seed: int) -> Epi
         host_width=_log_uniform_integer(width_range(config, task), generator(Purpose.HOST_WIDTH)),
         horizon_epochs=int(generator(Purpose.HORIZON).integers(horizon[0], horizon[1] + 1)),
         inner_steps=_doubled(span(config.inner_steps), generator(Purpose.INNER_STEPS)),
-        rent_weight=_log_uniform(span(config.rent_weight), generator(Purpose.RENT_WEIGHT)),
+        prices=_draw_prices(config, generator(Purpose.PRICE), generator(Purpose.COMPUTE_PRICE)),
     )
+
+
+def observed_rows(rows: int, rng: np.random.Generator) -> int:
+    """Draw on how many of the validation rows the policy sees measurements, at most half; the others are for J."""
+    most = max(rows // 2, 1)
+    return _log_uniform_integer((min(LEAST_OBSERVED_ROWS, most), most), rng)
+
+
+def _draw_prices(config: EnvConfig, of_model: np.random.Generator, of_compute: np.random.Generator) -> Prices:
+    price, compute = _log_uniform(span(config.points_per_doubling), of_model), config.points_per_compute_doubling
+    if isinstance(compute, (int, float)):
+        return Prices(price, float(compute))
+    share = 0.0 if of_compute.random() < FREE_COMPUTE else _log_uniform(compute, of_compute)
+    return Prices(price, share * price)
 
 
 def _log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 
+from actors.slots.objective import Standing
 from actors.slots.stage import Slot, Stage
 
 LANES = {"STREAM": "slot", "COLUMN": "column"}
@@ -21,9 +22,10 @@ class Timeline:
     seed: int
     horizon: int
     kinds: list[str]  # [S], STREAM or COLUMN
-    accuracy: list[float]  # [T + 1], validation accuracy in points; the untrained host first
+    accuracy: list[float]  # [T + 1], accuracy of which J is made, points; the untrained host first
     host_width: int  # units, or channels
-    rent_weight: float  # points per doubling
+    points_per_doubling: float
+    points_per_compute_doubling: float
     ops: list[str] = field(default_factory=list)  # [T]
     op_slots: list[int] = field(default_factory=list)  # [T], -1 for WAIT
     stages: list[list[str]] = field(default_factory=list)  # [S][T]
@@ -31,7 +33,8 @@ class Timeline:
     blueprints: list[list[str]] = field(default_factory=list)  # [S][T], "" if the slot is empty
     contributions: list[list[float | None]] = field(default_factory=list)  # [S][T], points; None if unknown
     gradient_health: list[list[float | None]] = field(default_factory=list)  # [S][T], 0 to 1; None if unknown
-    growth_ratio: list[float] = field(default_factory=list)  # [T], parameters of all seeds / of the host
+    doublings: list[float] = field(default_factory=list)  # [T], of the model's parameters
+    compute_doublings: list[float] = field(default_factory=list)  # [T], of the training FLOPs
     shares: list[float] = field(default_factory=list)  # [T], terms of J in points, whatever the reward mode
 
     def __post_init__(self) -> None:
@@ -44,8 +47,7 @@ class Timeline:
         op_slot: int,
         slots: Sequence[Slot],
         names: Sequence[str],
-        growth: float,
-        accuracy: float,
+        standing: Standing,
         share: float,
     ) -> None:
         """Add one epoch; `names` are those of the blueprints, `share` is the epoch's term of J."""
@@ -57,8 +59,9 @@ class Timeline:
             self.blueprints[s].append(names[slot.blueprint] if slot.blueprint >= 0 else "")
             self.contributions[s].append(slot.contribution)
             self.gradient_health[s].append(slot.gradient_health)
-        self.growth_ratio.append(growth)
-        self.accuracy.append(accuracy)
+        self.doublings.append(standing.doublings)
+        self.compute_doublings.append(standing.compute_doublings)
+        self.accuracy.append(standing.accuracy)
         self.shares.append(share)
 
     @property
@@ -68,8 +71,9 @@ class Timeline:
 
     @property
     def host(self) -> str:
-        """Return the size of the host and the price of growing it, in words."""
-        return f"host width {self.host_width}, price {self.rent_weight:.2g} per doubling"
+        """Return the size of the host and the prices of growing it, in words."""
+        compute = f", {self.points_per_compute_doubling:.2g} of compute" if self.points_per_compute_doubling else ""
+        return f"host width {self.host_width}, price {self.points_per_doubling:.2g} per doubling{compute}"
 
     def stage_shares(self) -> dict[str, float]:
         """Return the fraction of slot epochs spent in each stage, as `stage/NAME`."""

@@ -107,13 +107,14 @@ def _blueprints(ax: Axes, names: list[str], last: int) -> None:
 
 
 def _growth(ax: Axes, episode: Timeline) -> None:
-    edges = range(len(episode.growth_ratio) + 1)
-    ax.stairs(episode.growth_ratio, edges, fill=True, color=MUTED, alpha=0.3)
-    ax.stairs(episode.growth_ratio, edges, color=MUTED, lw=1.2)
-    ax.set_ylim(0, max([0.4, *episode.growth_ratio]) * 1.15)
+    edges = range(len(episode.doublings) + 1)
+    ax.stairs(episode.doublings, edges, fill=True, color=MUTED, alpha=0.3)
+    ax.stairs(episode.doublings, edges, color=MUTED, lw=1.2)
+    low, high = min([0.0, *episode.doublings]), max([0.4, *episode.doublings])
+    ax.set_ylim(1.15 * low, 1.15 * high)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=2, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.1f}"))
-    ax.set_ylabel("added /\nhost", rotation=0, ha="right", va="center", color=INK)
+    ax.set_ylabel("doublings", rotation=0, ha="right", va="center", color=INK)
 
 
 def _legend(figure: Figure) -> None:

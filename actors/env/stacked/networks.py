@@ -25,11 +25,12 @@ from actors.env.stacked.layout import StackLayout
 from actors.env.stacked.param_bank import ParamBank
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed
+from actors.env.tasks.task import Split
 from actors.kernels.cnn.compile import compile_kernels
 from actors.layers.batch_norm import CALIBRATION_ROWS, Moments
 from actors.layers.layer_norm import Units
 from actors.precision import tf32
-from actors.slots.contributions import EvalResult, Subset
+from actors.slots.contributions import EvalResult, Subset, Validation
 
 
 class Trained(NamedTuple):
@@ -60,7 +61,7 @@ class TorchNetworks(StackedParameters):
         self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
     @tf32(False)
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[EvalResult]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
         """See `FleetNetworks.reset`."""
         self.episodes = list(episodes)
         self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
@@ -73,11 +74,14 @@ class TorchNetworks(StackedParameters):
         self.class_counts = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
         every_class = torch.arange(self.host.num_classes, device=self.device)
         self.no_class = (every_class[None, :] >= self.class_counts[:, None])[:, None]
-        self.train_x, self.train_y, _ = self._data("train")
-        self.evaluation = StackedEvaluation(self, *self._data("val"), self._calibration())
+        self.train_x, self.train_y, _ = self._data([episode.task.train for episode in episodes])
+        calibration = self._calibration()
+        observed, scored = (self._data(rows) for rows in zip(*((e.observed, e.scored) for e in episodes), strict=True))
+        self.evaluation = StackedEvaluation(self, *observed, calibration)
+        self.scoring = StackedEvaluation(self, *scored, calibration)
         self._save_snapshot()
         bare: list[Subset] = [frozenset()]
-        return [untrained for untrained, _ in self.evaluation([], [bare] * len(episodes))]
+        return [validation for validation, _ in self._validated([], [bare] * len(episodes))]
 
     def can_train_twin(self, env: int) -> bool:
         """See `FleetNetworks.can_train_twin`: a host's bits depend on the size of its stack."""
@@ -103,7 +107,7 @@ class TorchNetworks(StackedParameters):
         trained = self._train(plans, sorted(learning))
         seeds = sorted(seed for e, plan in given for seed in self._seeds_of(e, plan.alphas, plan.training))
         subsets = [[frozenset[int]()] if plan is None else list(plan.subsets) for plan in plans]
-        evaluated = self.evaluation(seeds, subsets)
+        evaluated = self._validated(seeds, subsets)
         return [
             None if plan is None else EpochResult(*t, *m) for plan, t, m in zip(plans, trained, evaluated, strict=True)
         ]
@@ -120,7 +124,7 @@ class TorchNetworks(StackedParameters):
             self._seeds.pop((env, s), None)
 
     @tf32(False)
-    def roll_back(self, env: int, pruned: tuple[int, ...]) -> EvalResult:
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
         """See `FleetNetworks.roll_back`."""
         self.prune(env, pruned)
         for saved in self._snapshot:
@@ -133,14 +137,24 @@ class TorchNetworks(StackedParameters):
                     bank.clear_moments(slice(self.row(e, s), self.row(e, s) + 1))
         seeds = self._seeds_of(env, self.episodes[env].growth.blended())
         on = frozenset(seed.slot for seed in seeds)
-        return self.evaluation(sorted(seeds), [[on]] * self.num_envs)[env][0]
+        return self._validated(sorted(seeds), [[on]] * self.num_envs)[env][0]
+
+    def _validated(
+        self, seeds: Sequence[StackedSeed], subsets: Sequence[Sequence[Subset]]
+    ) -> list[tuple[Validation, dict[Subset, EvalResult]]]:
+        """Return, by environment, the validation with its blended seeds, and the result of each of its `subsets`."""
+        observed = self.evaluation(seeds, subsets)
+        scored = self.scoring(seeds, [sets[:1] for sets in subsets])
+        return [(Validation(o, s.accuracy), table) for (o, table), (s, _) in zip(observed, scored, strict=True)]
 
     @tf32(False)
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         """See `FleetNetworks.evaluate_test`."""
         seeds = sorted(seed for e, by_slot in alphas.items() for seed in self._seeds_of(e, by_slot))
         subsets = [[frozenset(alphas.get(e, ()))] for e in range(self.num_envs)]
-        results = StackedEvaluation(self, *self._data("test"), self._calibration())(seeds, subsets)
+        results = StackedEvaluation(self, *self._data([e.task.test for e in self.episodes]), self._calibration())(
+            seeds, subsets
+        )
         return {e: results[e][0] for e in alphas}
 
     def _germinate(self, env: int, new: NewSeed) -> None:
@@ -256,9 +270,8 @@ class TorchNetworks(StackedParameters):
             tensors = (bank.params, *(t for m in moments for t in m))
             self._snapshot += [Saved(t, rows, t[rows], owners) for t in tensors]
 
-    def _data(self, split: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Return x `[E, N, *sample]`, y `[E, N]` and valid `[E, N]` of every environment's split, padded with zeros."""
-        splits = [getattr(episode.task, split) for episode in self.episodes]
+    def _data(self, splits: Sequence[Split]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return x `[E, N, *sample]`, y `[E, N]` and valid `[E, N]` of each environment's rows, padded with zeros."""
         rows = -(-max(len(p) for p in splits) // ROWS_AT_ONCE) * ROWS_AT_ONCE
         x = np.zeros((len(splits), rows, self.host.num_features, *splits[0].x.shape[2:]), dtype=np.float32)
         y = np.zeros((len(splits), rows), dtype=np.int64)

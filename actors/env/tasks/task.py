@@ -33,6 +33,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.y)
 
+    def rows(self, chosen: NDArray[np.int64]) -> Split:
+        """Return some of the rows."""
+        return Split(self.x[chosen], self.y[chosen])
+
 
 @dataclass(frozen=True)
 class Task:

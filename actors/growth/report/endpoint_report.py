@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from actors.growth.report.run_report import RunReport
 from actors.sessions.session import PolicyError, RecordedStep
+from actors.slots.objective import Prices
 from actors.types.actions import ActionMasks
 
 if TYPE_CHECKING:  # it imports gRPC
@@ -22,8 +23,8 @@ log = logging.getLogger(__name__)
 class EndpointReport(RunReport):
     """Sends each reward with the next decision, and the end at the horizon."""
 
-    def __init__(self, session: TrainingSession, points_per_doubling: float, horizon_epochs: int) -> None:
-        super().__init__(points_per_doubling, horizon_epochs)
+    def __init__(self, session: TrainingSession, prices: Prices, horizon_epochs: int) -> None:
+        super().__init__(prices, horizon_epochs)
         self.session = self._training = session
 
     def record(

@@ -20,6 +20,7 @@ from actors.growth.report.run_report import RunReport
 from actors.rollout.episode_files import SUFFIX, write_episode
 from actors.rollout.recorder import Recorder
 from actors.sessions.session import RULE_VERSION, RecordedStep
+from actors.slots.objective import Prices
 from actors.types.actions import ActionMasks
 from actors.types.episode import REPORTED_TASK, SEED_TRAINING, EndReason, Episode, InvalidEpisode
 from actors.types.fleet_step import FleetStep
@@ -35,11 +36,9 @@ class FileReport(RunReport):
     """Writes the episode into `folder` as soon as it ends. A checkpoint of the training run holds the steps so far, so
     that a resumed run writes the same bytes."""
 
-    def __init__(
-        self, folder: Path, spaces: Spaces, points_per_doubling: float, horizon_epochs: int, seed: int
-    ) -> None:
+    def __init__(self, folder: Path, spaces: Spaces, prices: Prices, horizon_epochs: int, seed: int) -> None:
         """Raise `UserError` if files cannot be written to `folder`."""
-        super().__init__(points_per_doubling, horizon_epochs)
+        super().__init__(prices, horizon_epochs)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -90,7 +89,7 @@ class FileReport(RunReport):
         try:
             episode = decode_episode(data, max_bytes=len(data), spaces_hash=self._spaces.hash)
             require(
-                len(episode) == len(self._accuracies) == len(self._rents) + 1,
+                len(episode) == len(self._standings),
                 "the report in this state is damaged: its parts are of different lengths",
             )
         except InvalidEpisode as error:

@@ -11,6 +11,7 @@ from actors.growth.report.file_report import DEFAULT_FOLDER, FileReport
 from actors.growth.report.run_report import RunReport
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError, SessionOpener, TrainingOpener
+from actors.slots.objective import Prices
 from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ def open_report(
     report: bool | str | Path,
     opener: SessionOpener,
     spaces: Spaces,
-    points_per_doubling: float,
+    prices: Prices,
     horizon_epochs: int,
     seed: int,
 ) -> RunReport:
@@ -28,7 +29,7 @@ def open_report(
     a report to a file. Raises `UserError`."""
     if report is True and isinstance(opener, TrainingOpener):
         try:
-            return EndpointReport(opener.open_training(spaces, seed), points_per_doubling, horizon_epochs)
+            return EndpointReport(opener.open_training(spaces, seed), prices, horizon_epochs)
         except PolicyError as error:
             if error.reason == Reason.SPACES_MISMATCH:
                 raise UserError(f"this endpoint cannot learn from this model: {error}") from error
@@ -36,4 +37,4 @@ def open_report(
             level = logging.INFO if learns_from_none else logging.WARNING
             log.log(level, "the run is reported to a file, as the endpoint did not open a session: %s", error)
     folder = Path(DEFAULT_FOLDER) if isinstance(report, bool) else Path(report)
-    return FileReport(folder, spaces, points_per_doubling, horizon_epochs, seed)
+    return FileReport(folder, spaces, prices, horizon_epochs, seed)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from actors.config import require
 from actors.sessions.session import PolicySession, RecordedStep
-from actors.slots.objective import objective, objective_reward
+from actors.slots.objective import Prices, Standing, objective, objective_reward
 from actors.types.actions import ActionMasks
 
 log = logging.getLogger(__name__)
@@ -26,43 +26,41 @@ class RunReport(ABC):
     action that is not executed, or not known, ends the report: the steps before it are kept as an episode that was cut.
     """
 
-    def __init__(self, points_per_doubling: float, horizon_epochs: int) -> None:
-        self._price, self._horizon_epochs = points_per_doubling, horizon_epochs
-        self._rents: list[float] = []  # doublings, of the epochs since the first decision
-        self._accuracies: list[float] = []  # points: before the first decision, and after each of these epochs
+    def __init__(self, prices: Prices, horizon_epochs: int) -> None:
+        self._prices, self._horizon_epochs = prices, horizon_epochs
+        self._standings: list[Standing] = []  # before the first decision, and after each epoch since then
         self.session: PolicySession | None = None  # that decides, where the report is made in it
         self.over = False  # whether nothing more is recorded
 
-    def measured(self, accuracy: float | None, rent: float) -> None:
-        """Record the validation accuracy in points, and the rent of the epoch since the last decision in doublings."""
+    def measured(self, accuracy: float | None, doublings: float, compute_doublings: float) -> None:
+        """Record the validation accuracy in points, and how often the model and the training compute have doubled."""
         if self.over:
             return
         if accuracy is None:
             self.stop("the validation accuracy is unknown: rewards are changes of accuracy, so give it to step()")
             return
-        if self._accuracies:
-            before = self._accuracies[-1]
-            self._rents.append(rent)
-            self._pay(objective_reward(accuracy, before, rent, self._price, self._horizon_epochs))
-        self._accuracies.append(accuracy)
+        standing = Standing(accuracy, doublings, compute_doublings)
+        if self._standings:
+            self._pay(objective_reward(self._standings[-1], standing, self._prices))
+        self._standings.append(standing)
 
-    def end(
-        self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks, growth_ratio: float
-    ) -> None:
+    def end(self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks) -> None:
         """End the episode at the horizon, with the observation there."""
         if self.over:
             return
-        if not self._rents:
+        if len(self._standings) < 2:
             self.stop("the horizon passed before the first decision")
             return
-        first, last = self._accuracies[0], self._accuracies[-1]
+        first, last = self._standings[0], self._standings[-1]
         telemetry = {
-            "final_accuracy": last,
-            "growth_ratio": growth_ratio,
-            "rent": sum(self._rents) / len(self._rents),
-            "rent_weight": self._price,
+            "final_accuracy": last.accuracy,
+            "growth_ratio": 2.0**last.doublings - 1.0,
+            "doublings": last.doublings,
+            "compute_doublings": last.compute_doublings,
+            "points_per_doubling": self._prices.doubling,
+            "points_per_compute_doubling": self._prices.compute_doubling,
             "panic": 0.0,
-            "objective": objective(last, first, self._rents, self._price, self._horizon_epochs),
+            "objective": objective(first.worth(self._prices), last, self._prices),
         }
         self.over = True
         self._finish(obs, blueprint_indices, masks, telemetry)
@@ -87,7 +85,7 @@ class RunReport(ABC):
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs, as plain types; empty if nothing is recorded, or nothing more."""
         position = {} if self.over else self._position()
-        return {**position, "accuracies": list(self._accuracies), "rents": list(self._rents)} if position else {}
+        return {**position, "standings": [list(standing) for standing in self._standings]} if position else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue the report of a checkpoint. Raises `UserError` for a damaged state."""
@@ -95,11 +93,13 @@ class RunReport(ABC):
             self.over = True
             log.warning("this run is not reported: it was resumed from a checkpoint without the steps before it")
             return
-        for name in ("accuracies", "rents"):
-            values = state.get(name)
-            right = isinstance(values, list) and all(isinstance(x, float) and isfinite(x) for x in values)
-            require(right, f"the report in this state has damaged {name}")
-        self._accuracies, self._rents = list(state["accuracies"]), list(state["rents"])
+        standings = state.get("standings")
+        right = isinstance(standings, list) and all(
+            isinstance(x, list) and len(x) == 3 and all(isinstance(n, float) and isfinite(n) for n in x)
+            for x in standings
+        )
+        require(right, "the report in this state is damaged: its standings are not rows of three numbers")
+        self._standings = [Standing(*x) for x in state["standings"]]
         self._continue(state)
 
     @abstractmethod

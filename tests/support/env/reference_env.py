@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.env.fleet_networks import OptimizerSettings
 from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.precision import tf32
-from actors.slots.contributions import EvalResult
+from actors.slots.contributions import EvalResult, Validation
 from actors.slots.spaces import seed_spaces
 from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
@@ -45,12 +45,13 @@ class ReferenceEnv:
         self._twins = TwinCache(self._play_twins)
 
     @tf32(False)
-    def reset(self, seed: int, topology: Topology = (), rent_share: float = 1.0) -> tuple[Obs, dict[str, Any]]:
+    def reset(self, seed: int, topology: Topology = ()) -> tuple[Obs, dict[str, Any]]:
         c = self.config
-        self.episode = HostEpisode(c, self.run_seed, seed, self.spaces.action, topology, rent_share)
+        self.episode = HostEpisode(c, self.run_seed, seed, self.spaces.action, topology)
         task = self.episode.task
         self.train_x, self.train_y = self._tensors(task.train.x, task.train.y)
-        self.val_x, self.val_y = self._tensors(task.val.x, task.val.y)
+        self.observed = self._tensors(self.episode.observed.x, self.episode.observed.y)
+        self.scored = self._tensors(self.episode.scored.x, self.episode.scored.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         optimizer_settings = OptimizerSettings(c.host_lr, c.host_lr)
         with self.device:
@@ -60,7 +61,7 @@ class ReferenceEnv:
             for new in self.episode.initial_seeds:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         twin = self._twins.trajectories([seed])[0] if c.reference == "twin" else ()
-        self.episode.begin(self.network.evaluate(self.val_x, self.val_y, {}), twin)
+        self.episode.begin(self._validate({}), twin)
         self.snapshot = self.network.snapshot()
         return self.episode.observation(), self.episode.info(self.masks())
 
@@ -75,11 +76,11 @@ class ReferenceEnv:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         x, y = self.train_x[plan.rows], self.train_y[plan.rows]
         statistics = self.network.train_epoch(x, y, SeedAlphas(dict(plan.blended), dict(plan.training)))
-        validation = self.network.evaluate(self.val_x, self.val_y, plan.blended)
+        validation = self._validate(plan.blended)
         ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
         if ablations:
             current = plan.subsets[0]
-            ablations[current] = self._ablate(plan, current) if self.network.running else validation
+            ablations[current] = self._ablate(plan, current) if self.network.running else validation.observed
         scores = {s: x for s, x in statistics.scores.items() if s not in plan.alphas}
         result = EpochResult(statistics.train_loss, statistics.gradient_norms, scores, validation, ablations)
         outcome = self.episode.complete_epoch(plan, result, self._roll_back)
@@ -102,18 +103,22 @@ class ReferenceEnv:
 
     def _ablate(self, plan: EpochPlan, subset: frozenset[int]) -> EvalResult:
         alphas = {s: a for s, a in plan.alphas.items() if s in subset}
-        return self.network.ablate(self.val_x, self.val_y, alphas, self.calibration)
+        return self.network.ablate(*self.observed, alphas, self.calibration)
 
     def _prune(self, slots: tuple[int, ...]) -> None:
         for s in slots:
             if s in self.network.seeds:
                 self.network.prune(s)
 
-    def _roll_back(self, pruned: tuple[int, ...]) -> EvalResult:
+    def _roll_back(self, pruned: tuple[int, ...]) -> Validation:
         """Restore the last snapshot, without the seeds of the slots `pruned`."""
         self.network.restore(self.snapshot)
         self._prune(pruned)
-        return self.network.evaluate(self.val_x, self.val_y, self.episode.growth.blended())
+        return self._validate(self.episode.growth.blended())
+
+    def _validate(self, alphas: Mapping[int, float]) -> Validation:
+        observed, scored = (self.network.evaluate(x, y, alphas) for x, y in (self.observed, self.scored))
+        return Validation(observed, scored.accuracy)
 
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
         twin = ReferenceEnv(twin_config(self.config), self.run_seed, self.dtype, self.device)
@@ -145,13 +150,13 @@ class ReferenceFleet:
     ) -> None:
         self.envs = [ReferenceEnv(config, run_seed, dtype, device) for _ in range(num_envs)]
         self.spaces = self.envs[0].spaces
-        self.num_envs, self.rent_share = num_envs, 1.0
+        self.num_envs = num_envs
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         self.running = [True] * self.num_envs
         self._last: list[tuple[Obs, dict[str, Any]]] = []
         for env, seed in zip(self.envs, seeds, strict=True):
-            self._last.append(env.reset(int(seed), rent_share=self.rent_share))
+            self._last.append(env.reset(int(seed)))
         return self._gather([0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs)
 
     def step(self, actions: NDArray[np.int64]) -> FleetStep:

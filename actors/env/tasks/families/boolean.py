@@ -11,7 +11,7 @@ from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Labels = Callable[[NDArray[np.int64]], NDArray[np.integer]]  # bits [n, B] -> class [n]
-SIZES = Sizes(1024, 512, 1024)
+SIZES = Sizes(1024, 1024, 1024)
 
 
 def parity(rng: np.random.Generator, bits: int = 14, relevant: int = 4) -> Task:

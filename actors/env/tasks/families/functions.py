@@ -12,7 +12,7 @@ from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Sizes, Task, draw_splits
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
-SIZES = Sizes(1024, 512, 1024)
+SIZES = Sizes(1024, 1024, 1024)
 POOL_ROWS = 4096  # used to balance the classes of a function
 
 

@@ -21,7 +21,7 @@ Rows = tuple[Points, NDArray[np.int64]]  # x [n, F], y [n]
 Valued = tuple[Points, NDArray[np.float64]]  # x [n, F], a number for each
 Draw = Callable[[np.random.Generator, int], Rows]
 Part = Callable[[np.random.Generator, int], Points]
-SIZES = Sizes(1024, 512, 1024)
+SIZES = Sizes(1024, 1024, 1024)
 POOL_ROWS = 4096  # used to find quartiles
 DIMENSIONS = 20
 

@@ -10,7 +10,7 @@ from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Sizes, Task, draw_splits
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, 2], y [n]
-SIZES = Sizes(512, 512, 1024)
+SIZES = Sizes(512, 1024, 1024)
 
 
 def spirals(rng: np.random.Generator, classes: int = 3) -> Task:
@@ -67,7 +67,7 @@ def checkerboard(rng: np.random.Generator, cells: int = 4) -> Task:
         y = np.floor(x + offset).astype(np.int64).sum(1) % 2
         return _rotated(x - cells / 2, phase), y
 
-    return Task("checkerboard", 2, *draw_splits(draw, Sizes(1024, 512, 1024)))
+    return Task("checkerboard", 2, *draw_splits(draw, Sizes(1024, 1024, 1024)))
 
 
 def _rotated(x: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
@@ -80,5 +80,5 @@ FAMILIES = (
     TaskFamily("spirals_noisy", "train", "vector", "spirals, a fifth of the labels wrong", spirals_noisy, SIZES),
     TaskFamily("moons", "train", "vector", "two interleaved half circles", moons, SIZES),
     TaskFamily("rings", "train", "vector", "six concentric rings, three classes", rings, SIZES),
-    TaskFamily("checkerboard", "heldout", "vector", "two colors on a 4x4 board", checkerboard, Sizes(1024, 512, 1024)),
+    TaskFamily("checkerboard", "heldout", "vector", "two colors on a 4x4 board", checkerboard, Sizes(1024, 1024, 1024)),
 )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Sizes, Split, Task, draw_splits
 
-SIZES = Sizes(2048, 512, 1024)
+SIZES = Sizes(2048, 1024, 1024)
 LENGTH = 40
 PADDING = (36, 60)  # zeros after the template
 SCALE, SHEAR, MAX_SHIFT = 0.4, 0.75, 48

@@ -10,8 +10,8 @@ from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
-SIZES = Sizes(1024, 512, 1024)
-FEW = Sizes(256, 512, 1024)
+SIZES = Sizes(1024, 1024, 1024)
+FEW = Sizes(256, 1024, 1024)
 
 
 def clusters(rng: np.random.Generator, name: str = "clusters", sizes: Sizes = SIZES, centers: int = 5) -> Task:
@@ -62,7 +62,7 @@ def linear(rng: np.random.Generator, features: int = 10, classes: int = 3) -> Ta
         x = rng.standard_normal((n, features))
         return x, (x @ weights).argmax(1)
 
-    return Task("linear", classes, *draw_splits(draw, Sizes(512, 512, 1024)))
+    return Task("linear", classes, *draw_splits(draw, Sizes(512, 1024, 1024)))
 
 
 FAMILIES = (
@@ -79,5 +79,5 @@ FAMILIES = (
         classification_noisy,
         SIZES,
     ),
-    TaskFamily("linear", "train", "vector", "linearly separable", linear, Sizes(512, 512, 1024)),
+    TaskFamily("linear", "train", "vector", "linearly separable", linear, Sizes(512, 1024, 1024)),
 )

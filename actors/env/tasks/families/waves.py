@@ -9,7 +9,7 @@ from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Sizes, Task, draw_splits
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, C, ...], y [n]
-SIZES = Sizes(1024, 512, 1024)
+SIZES = Sizes(1024, 1024, 1024)
 FORMS = ("sine", "square", "sawtooth", "triangle")
 
 

@@ -1,0 +1,79 @@
+"""Forward FLOPs of one sample: products of matrices and convolutions of a host, of its seeds and of its columns.
+
+Norms, activations and blends are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from actors.blueprints.blueprint import NOOP, Blueprint, Param
+from actors.env.hosts.column import column_host
+from actors.env.hosts.host import Host, draw_params
+
+
+class ForwardFlops(NamedTuple):
+    """Of one sample. Blueprints are in the order of the family's tables; None for those that cannot grow there."""
+
+    host: float
+    stream: tuple[tuple[float | None, ...], ...]  # by slot and blueprint
+    columns: tuple[float | None, ...]  # by blueprint
+
+
+_KNOWN: dict[tuple[str, tuple[int, ...]], ForwardFlops] = {}
+
+
+def forward_flops(host: Host, shape: tuple[int, ...]) -> ForwardFlops:
+    """Return the FLOPs of a host; `shape` is that of one sample."""
+    key = (repr(host), shape)  # hosts are plain data
+    if key not in _KNOWN:
+        _KNOWN[key] = _of_matrices(host) if not host.family.dims else _counted(host, shape)
+    return _KNOWN[key]
+
+
+def _of_matrices(host: Host) -> ForwardFlops:
+    """An MLP multiplies each sample by each of its matrices once."""
+
+    def flops(shapes: Mapping[str, Param]) -> float:
+        # A matrix of one row is told from a vector by its name.
+        return 2.0 * sum(p.size for name, p in shapes.items() if p.shape[0] > 1 or name.split(".")[-1].startswith("w"))
+
+    def seeds(width: int) -> tuple[float | None, ...]:
+        blueprints = host.family.blueprints
+        return tuple(None if b is NOOP else flops(b.shapes(width)) for b in blueprints)
+
+    columns = [None if c is None else column_host(host, c.scale) for c in host.family.columns]
+    return ForwardFlops(
+        flops(host.shapes()),
+        tuple(seeds(host.slot_width(s)) for s in range(host.slots)),
+        tuple(None if c is None else flops(c.shapes()) for c in columns),
+    )
+
+
+def _counted(host: Host, shape: tuple[int, ...]) -> ForwardFlops:
+    bare = _count(host, shape)
+    seeds = tuple(
+        tuple(None if b is NOOP else _count(host, shape, s, b) - bare for b in host.family.blueprints)
+        for s in range(host.slots)
+    )
+    columns = [None if c is None else column_host(host, c.scale) for c in host.family.columns]
+    return ForwardFlops(bare, seeds, tuple(None if c is None else _count(c, shape) for c in columns))
+
+
+def _count(host: Host, shape: tuple[int, ...], at: int = -1, blueprint: Blueprint = NOOP) -> float:
+    rng = np.random.default_rng(0)
+    params = draw_params(host.shapes(), rng, torch.float32)
+    grown = draw_params(blueprint.shapes(host.slot_width(at)), rng, torch.float32) if at >= 0 else {}
+
+    def slot(s: int, h: Tensor) -> Tensor:
+        return blueprint.forward(grown, h, None) if s == at else h
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        host.forward(params, torch.zeros(1, *shape), slot)
+    return float(counter.get_total_flops())
