@@ -62,9 +62,10 @@ class ChooserRule(RulePolicy):
     def doublings(self, model: ModelState) -> NDArray[np.float64]:
         """Return how often each choice doubles the model's parameters, `[choices]`.
 
-        They follow from the costs of the cheapest and the dearest legal column. A network of s times the width has a * s**2 + (1 - a) * s times the parameters: layers between hidden units grow
-        quadratically, the others linearly. Where the largest column is capped or the smallest is rounded up, the
-        share `a` that its cost shows is too low, so the higher one counts.
+        They follow from the costs of the cheapest and the dearest legal column. A network of s times the width has
+        a * s**2 + (1 - a) * s times the parameters: layers between hidden units grow quadratically, the others
+        linearly. Where the largest column is capped or the smallest is rounded up, the share `a` that its cost shows
+        is too low, so the higher one counts.
         """
         legal = [size for name, size in SIZES.items() if model.germinable(blueprint_index(f"column_{name}"))]
         costs = self.reader.slot(model.obs, "costs")[0]
