@@ -101,8 +101,8 @@ def test_the_regressions_give_up_what_will_not_pay() -> None:
         # Leaves mix some hosts of the other kind in.
         assert start.predict(good)[0] == pytest.approx(10.0 - 2.0 - 2.0, abs=2.0)
         assert start.predict(bad)[0] == pytest.approx(0.0, abs=1.5)  # given up at once, for nothing
-    assert found.worth.predict([[1.0, 5.0]])[0] == pytest.approx(8.0, abs=1.0)
-    assert found.worth.predict([[0.0, 5.0]])[0] == pytest.approx(0.0, abs=1.0)
+    assert found.worth.predict([[1.0, 5.0]])[0] == pytest.approx(8.0, abs=2.5)
+    assert found.worth.predict([[0.0, 5.0]])[0] == pytest.approx(0.0, abs=2.0)
     assert found.join.predict([[0.0, 1.0]])[0] == pytest.approx(-3.0, abs=2.0)
 
 
