@@ -80,10 +80,8 @@ def seed_features(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[f
     without = model - own if joined else model
     size = log2((without + own) / (without or counter.host_params()))  # it may be all that is left
     alone = counter.forward({slot: 1.0})
-    if (isinstance(seed, ReferenceColumn) and not counter.replaced()) or (
-        joined and not isinstance(seed, ReferenceColumn)
-    ):
-        alone -= counter.forward({})  # that of the host, through which it makes no pass of its own
+    if joined or isinstance(seed, ReferenceColumn):  # it makes no pass of its own through the host
+        alone -= counter.forward({})
     return [size / 4.0, counter.effort(alone) / 4.0]
 
 
