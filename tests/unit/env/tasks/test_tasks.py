@@ -136,15 +136,23 @@ def test_a_familys_data_do_not_change_with_the_width() -> None:
 
 
 def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
-    config = EnvConfig(horizon_epochs=(15, 40), inner_steps=(8, 32), rent_weight=(0.25, 8.0))
+    config = EnvConfig(horizon_epochs=(15, 40), inner_steps=(8, 32))
     drawn = [draw_settings(config, "moons", 0, seed) for seed in range(400)]
     assert {d.horizon_epochs for d in drawn} == set(range(15, 41))
     assert {d.inner_steps for d in drawn} == {8, 16, 32}
-    prices = np.log2([d.rent_weight for d in drawn])
-    assert (prices.min() >= -2.0, prices.max() <= 3.0) == (True, True)
-    assert prices.mean() == pytest.approx(0.5, abs=0.2)
-    fixed = EnvConfig(horizon_epochs=9, inner_steps=5, rent_weight=0.0, host_width=7)
-    assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, 0.0)
+    prices = np.array([d.prices for d in drawn])
+    free = prices[:, 1] == 0
+    assert free.mean() == pytest.approx(0.25, abs=0.06)
+    shares = prices[~free, 1] / prices[~free, 0]  # c relative to p
+    for found, low, high in ((prices[:, 0], 0.25, 8.0), (shares, 1 / 32, 1.0)):
+        counts, _ = np.histogram(np.log2(found), np.linspace(np.log2(low), np.log2(high), 6))
+        assert counts.sum() == len(found)  # within the range, and log-uniform in it
+        assert counts / len(found) == pytest.approx([0.2] * 5, abs=0.07)
+    assert abs(np.corrcoef(np.log2(prices[~free, 0]), np.log2(shares))[0, 1]) < 0.15
+    fixed = EnvConfig(
+        horizon_epochs=9, inner_steps=5, points_per_doubling=0.0, points_per_compute_doubling=3.0, host_width=7
+    )
+    assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, (0.0, 3.0))
 
 
 @pytest.mark.parametrize(
@@ -152,8 +160,10 @@ def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
     [
         ({"horizon_epochs": (40, 15)}, "write the smaller number of a range first"),
         ({"inner_steps": (0, 8)}, "at least one minibatch"),
-        ({"rent_weight": (0.0, 2.0)}, "nor a range start at 0"),
-        ({"rent_weight": -1.0}, "cannot be negative"),
+        ({"points_per_doubling": (0.0, 2.0)}, "nor a range start at 0"),
+        ({"points_per_doubling": -1.0}, "cannot be negative"),
+        ({"points_per_compute_doubling": (0.0, 1.0)}, "nor a range start at 0"),
+        ({"points_per_compute_doubling": -1.0}, "cannot be negative"),
         ({"host_width": 0}, "at least one unit"),
         ({"slots": 7}, "at most 8 slots of both kinds"),
         ({"column_slots": -1}, "cannot be negative"),
