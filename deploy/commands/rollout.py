@@ -130,7 +130,9 @@ def _headline(episode: Timeline, sampled: bool) -> Text:
         (episode.task, "bold"),
         (f"   seed {episode.seed}   {'sampled' if sampled else 'deterministic'}   {epochs} epochs   ", "dim"),
         (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
-        (f"   {episode.host}   doublings {episode.doublings[-1] if epochs else 0.0:.2f}   ", "dim"),
+        (f"   {episode.host}   ", "dim"),
+        (f"doublings {episode.doublings[-1] if epochs else 0.0:.2f}, ", "dim"),
+        (f"of compute {episode.compute_doublings[-1] if epochs else 0.0:.2f}   ", "dim"),
         (f"J {sum(episode.shares):+.2f}", "bold"),
     )
     return Text.assemble(*parts)
@@ -143,7 +145,8 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
         pad_edge=False,
         padding=(0, 2, 0, 0),
         header_style="bold",
-        caption="slots: blueprint, stage, alpha; contribution in points and share of healthy gradients, where known",
+        caption="slots: blueprint, stage, alpha; contribution in points and share of healthy gradients, where known\n"
+        "doublings: of the parameters of the model that would be kept; compute: of the FLOPs of the whole training",
         caption_justify="left",
     )
     table.add_column("epoch", justify="right")
@@ -152,6 +155,7 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
     for lane in lanes:
         table.add_column(lane, no_wrap=True)
     table.add_column("doublings", justify="right")
+    table.add_column("compute", justify="right")
     for t, op in enumerate(episode.ops):
         where = f" {episode.op_slots[t]}" if episode.op_slots[t] >= 0 else ""
         table.add_row(
@@ -160,6 +164,7 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
             Text(op + where, style="dim" if op == "WAIT" else OPS.get(op, "")),
             *(_slot(episode, slot, t) for slot in range(len(lanes))),
             f"{episode.doublings[t]:.2f}",
+            f"{episode.compute_doublings[t]:.2f}",
         )
     return table
 
