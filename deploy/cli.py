@@ -241,6 +241,7 @@ def _rollout(args: list[str]) -> int:
     parser.add_argument("--slots", type=int, help="slots in the host's stream (default: as in training)")
     parser.add_argument("--width", type=int, help="units or channels of the host (default: drawn by the seed)")
     parser.add_argument("--price", type=float, help="points per doubling of the parameters (default: as in training)")
+    parser.add_argument("--compute-price", type=float, help="points per doubling of the training FLOPs (the same)")
     parser.add_argument("--sampled", action="store_true", help="sample actions instead of taking the policy's medians")
     picture_help = "also draw the episode, and the same host without growth, to a .png or .svg file"
     parser.add_argument("--picture", type=Path, metavar="FILE", help=picture_help)

@@ -73,7 +73,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
 
     **End.** Terminated by the governor (`info["end_reason"]` is `governor`) or at the horizon (`horizon`); with
     `time_limit: truncated` the horizon truncates instead. The last `info` also holds `telemetry`: `objective` (J),
-    `final_accuracy`, `growth_ratio` and more.
+    `final_accuracy`, `doublings`, `compute_doublings` and more.
 
     `info` also holds, for each slot `[S]`, `contribution`, `interaction` and `shapley` in points (0 if unknown) and
     `contribution_known` etc. Test rows affect nothing; `test_accuracy` reads them.

@@ -44,7 +44,8 @@ _TABLE = (
     Metric("return_high", "gauge", "points", "Upper bound of the 95% confidence interval (Student's t) of return_mean"),
     Metric("paid_mean", "gauge", "points", "Mean sum of the rewards used for training, including twin and shaping"),
     Metric("final_accuracy", "gauge", "points", "Mean validation accuracy at the end of the batch's episodes"),
-    Metric("growth_ratio", "gauge", "ratio", "Mean added parameters over host parameters at the end of episodes"),
+    Metric("doublings", "gauge", "1", "Mean doublings of the model's parameters at the end of episodes"),
+    Metric("compute_doublings", "gauge", "1", "Mean doublings of the training FLOPs of episodes"),
     Metric("panic_share", "gauge", "ratio", "Share of the batch's episodes that the governor ended"),
     Metric("episode_steps", "gauge", "steps", "Mean length of the batch's whole episodes"),
     # The update

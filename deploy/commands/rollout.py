@@ -42,6 +42,7 @@ class RolloutOptions:
     slots: int | None = None
     width: int | None = None
     price: float | None = None
+    compute_price: float | None = None
     sampled: bool = False
     picture: Path | None = None
 
@@ -64,7 +65,12 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     """
     named = options.policy if is_rule(options.policy) and not Path(options.policy).exists() else None
     config, run_seed = (EnvConfig(), 0) if named is not None else environment_of(Path(options.policy))
-    given: dict[str, Any] = {"slots": options.slots, "host_width": options.width, "points_per_doubling": options.price}
+    given: dict[str, Any] = {
+        "slots": options.slots,
+        "host_width": options.width,
+        "points_per_doubling": options.price,
+        "points_per_compute_doubling": options.compute_price,
+    }
     if options.task is not None:
         given["tasks"] = (options.task,)
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
@@ -123,6 +129,11 @@ def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
     )
 
 
+def _doublings(episode: Timeline) -> str:
+    model, compute = episode.doublings[-1:], episode.compute_doublings[-1:]
+    return f"doublings {sum(model):.2f}, of compute {sum(compute):.2f}"
+
+
 def _headline(episode: Timeline, sampled: bool) -> Text:
     epochs = len(episode.ops)
     parts = (
@@ -130,7 +141,7 @@ def _headline(episode: Timeline, sampled: bool) -> Text:
         (episode.task, "bold"),
         (f"   seed {episode.seed}   {'sampled' if sampled else 'deterministic'}   {epochs} epochs   ", "dim"),
         (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
-        (f"   {episode.host}   doublings {episode.doublings[-1] if epochs else 0.0:.2f}   ", "dim"),
+        (f"   {episode.host}   {_doublings(episode)}   ", "dim"),
         (f"J {sum(episode.shares):+.2f}", "bold"),
     )
     return Text.assemble(*parts)

@@ -1,4 +1,4 @@
-"""The teacher of pretraining: rules are played on a sample of hosts, and a regression learns which pays where."""
+"""The teacher of pretraining: columns are tried on a sample of hosts, and regressions learn which trials pay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,82 +16,94 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from actors.config import EnvConfig
+from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.policy.baselines import NeverGrow
 from actors.rng import Purpose, stream
-from actors.rollout.wave import Provenance, run_wave
-from actors.rules.choices import LOOK, TEACHER_CHOICES
-from actors.rules.chooser import ChooserRule
-from actors.rules.gains import ColumnChoice, early_features
-from actors.rules.names import column_choice
+from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.rules.reader import ObservationReader
-from actors.rules.schedule import NEVER, Schedule, Scheduled
+from actors.slots.spaces import seed_spaces
+from actors.slots.stage import Stage
 from actors.types.episode import Episode
 from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
-from deploy.evaluation.play import gain_and_rent
+from deploy.evaluation.play import gain
 from deploy.evaluation.suite import on_family
+from deploy.imitation.trials import (
+    LEFT,
+    LOOK,
+    SIZES,
+    Judgement,
+    TrialTeacher,
+    mean_contribution,
+    model_features,
+    trial_features,
+)
 
 WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
 SURVEYS = "surveys"  # folder beside the runs
-CHOICES = tuple(map(column_choice, TEACHER_CHOICES))
-TEMPERATURE = 0.5  # points: the teacher follows a choice in proportion to exp(expected J / temperature)
-TREES, LEAF, SHARE = 200, 4, 0.5  # trees, fewest hosts in a leaf, share of the features tried at a split
+TEMPERATURE = 0.5  # points: the teacher starts a trial in proportion to exp(expected J / temperature)
+TREES, SHARE, LEAF, STEP_LEAF = 80, 0.5, 8, 30
+"""Trees of a forest, share of the features tried at a split, and least rows in a leaf: of hosts, and of epochs."""
 
-
-@dataclass(frozen=True)
-class ForestGains:
-    """A regression of what each choice gains by extremely randomized trees (Geurts et al., 2006)."""
-
-    choices: tuple[ColumnChoice, ...]
-    average: NDArray[np.float64]  # [F] features, which stand for unknown ones
-    forest: ExtraTreesRegressor
-
-    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `GainPredictor.predict`."""
-        gains = self.forest.predict(np.where(np.isnan(features), self.average, features))
-        return np.asarray(gains).reshape(len(features), len(self.choices))
+Array = NDArray[np.float64]
+Wave = tuple[str, list[int]]
+"""A task and seeds."""
 
 
 class Survey(NamedTuple):
-    """What was seen of each host after `LOOK` epochs, and what each choice gained there."""
+    """Trials of all sizes, to the end, on N hosts. Each column joined in the end, so that its worth is known."""
 
-    features: NDArray[np.float64]  # [N, F]
-    gains: NDArray[np.float64]  # [N, choices] points over never growing
+    seen: Array  # [N, F] of each host when its trial starts, see `model_features`
+    prices: Array  # [N, 2] of the model and of compute
+    gains: Array  # [N, sizes] points over never growing
+    doublings: Array  # [N, sizes]
+    compute: Array  # [N, sizes]
+    steps: Array  # [M, F] of each epoch of each trial, see `trial_features`
+    position: Array  # [M, 5] of each epoch: host, size, epochs left, compute so far and still to come in doublings
 
 
 def demonstrate(config: Config, jobs: int) -> list[Episode]:
     """Play about `imitation.episodes` demonstrations of the teacher, equally many per task, in random order, with
     `jobs` processes.
 
-    First every choice plays `imitation.hosts` hosts, from which the teacher learns what each gains; this survey does
-    not depend on the seed of the run and is kept beside the runs. Then the teacher plays other hosts, each once, at the
-    price of its episode.
+    First a column of each size is tried on `imitation.hosts` hosts, from which the teacher learns what trials are
+    worth; this survey does not depend on the seed of the run and is kept beside the runs. Then the teacher plays other
+    hosts, each once, at the prices of its episode.
     """
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
     with workers(jobs) as pool:
-        gains = fit_forest(CHOICES, kept_survey(config, CHOICES, pool))
+        judgement = fit_judgement(kept_survey(config, pool), jobs)
         waves = _waves(config, config.imitation.episodes, rng)
-        play = partial(_teach, config.run.seed, config.learner.state_stride, gains)
+        play = partial(_teach, config.run.seed, config.learner.state_stride, judgement)
         played = [episode for wave in pool.map(play, *_jobs(config, waves)) for episode in wave]
     return [played[i] for i in rng.permutation(len(played))]
 
 
-def kept_survey(config: Config, choices: Sequence[ColumnChoice], pool: ProcessPoolExecutor) -> Survey:
+def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    identity = repr((SURVEY, _surveyed(config.env), tuple(choices), waves))
+    identity = repr((SURVEY, _surveyed(config.env), SIZES, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
-            return Survey(kept["features"], kept["gains"])
-    seen = survey(config, choices, waves, pool)
+            return Survey(**kept)
+    found = joined(list(pool.map(_survey, *_jobs(config, waves))))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial_file = path.with_suffix(f".{os.getpid()}.partial")
     with partial_file.open("wb") as file:
-        np.savez_compressed(file, features=seen.features, gains=seen.gains)
+        np.savez_compressed(file, **found._asdict())
     partial_file.replace(path)
-    return seen
+    return found
+
+
+def joined(parts: Sequence[Survey]) -> Survey:
+    """Return one survey of all parts."""
+    first = np.cumsum([0, *(len(part.seen) for part in parts)])
+    for part, start in zip(parts, first, strict=False):
+        part.position[:, 0] += start
+    return Survey(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _surveyed(env: EnvConfig) -> EnvConfig:
@@ -99,31 +111,99 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
     return replace(env, drop_features=0.0, hidden_features=(), reference="untrained")
 
 
-def survey(
-    config: Config, choices: Sequence[ColumnChoice], waves: Sequence[tuple[str, list[int]]], pool: ProcessPoolExecutor
-) -> Survey:
-    """Play never growing and every choice on all hosts; each is a task and a seed."""
-    plans = [NEVER, *(choice.schedule for choice in choices)]
-    played = [list(pool.map(partial(_play, plan), *_jobs(config, waves))) for plan in plans]
-    gains = np.stack([np.concatenate([wave.gains for wave in by_wave]) for by_wave in played], 1)
-    features = np.concatenate([wave.features for wave in played[0]])
-    return Survey(features, gains[:, 1:] - gains[:, :1])
+def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
+    """Try a column of each size on hosts of one task."""
+
+    spaces = seed_spaces(env.total_slots, env.profile)
+    reader = ObservationReader(spaces)
+
+    def play(policy: Policy) -> tuple[list[HostEpisode], list[Episode]]:
+        fleet = SeedTrainingFleet(_surveyed(env), len(seeds), SURVEY)
+        source = Provenance(version=0, generation=0, state_stride=1, run_seed=SURVEY)
+        episodes = run_wave(fleet, policy, seeds, source, True)
+        return fleet.episodes, episodes
+
+    hosts, bare = play(NeverGrow(spaces))
+    before = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in bare])
+    never = np.array([gain(host, episode) for host, episode in zip(hosts, bare, strict=True)])
+    outcomes, steps, positions = [], [], []
+    for k in range(len(SIZES)):
+        grown, episodes = play(TrialTeacher(spaces, None, k))
+        pairs = list(zip(grown, episodes, strict=True))
+        outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in pairs])
+        for i, episode in enumerate(episodes):
+            seen, position = _trial(reader, episode, grown[i].horizon_epochs)
+            steps.append(seen)
+            positions.append(np.concatenate([np.tile((i, k), (len(seen), 1)), position], axis=1))
+    gains, doublings, compute = np.array(outcomes).transpose(2, 1, 0)
+    prices = np.array([host.prices for host in hosts])
+    return Survey(
+        model_features(reader, before).astype(np.float64), prices, gains - never[:, None], doublings, compute,
+        np.concatenate(steps).astype(np.float64), np.concatenate(positions),
+    )  # fmt: skip
 
 
-def fit_forest(choices: Sequence[ColumnChoice], seen: Survey) -> ForestGains:
-    """Fit a forest to a survey."""
-    average = np.nan_to_num(np.nanmean(seen.features, 0))
-    forest = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, max_features=SHARE, random_state=0)
-    forest.fit(np.where(np.isnan(seen.features), average, seen.features), seen.gains)
-    return ForestGains(tuple(choices), average, forest)
+def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> tuple[Array, Array]:
+    """Return what was seen of the column in each epoch of its training, and the last three columns of `position`."""
+    obs = episode.obs[: len(episode)]
+    training = reader.slot(obs, "stage").argmax(-1) == Stage.TRAINING
+    steps = np.flatnonzero(training.any(1))
+    slots = training[steps].argmax(1)
+    known, points = reader.slot(obs[steps], "contribution")[np.arange(len(steps)), slots].T
+    memory = np.stack([np.zeros(len(steps)), (known * points).cumsum(), known.cumsum()], axis=1).astype(np.float32)
+    seen = trial_features(reader, obs[steps], slots, mean_contribution(memory)).astype(np.float64)
+    spent = 4.0 * reader.base(obs[steps], "compute")[:, 0]
+    effort = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
+    return seen, np.stack([horizon_epochs - steps, spent, effort], axis=1).astype(np.float64)
 
 
-class _Wave(NamedTuple):
-    features: NDArray[np.float64]
-    gains: NDArray[np.float64]
+def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
+    """Fit what the teacher expects, from the end to the start: what joining is worth; what going on is worth if the
+    column joins only where that pays; and what a trial is worth if it is given up where going on is not.
+
+    What the later regressions expect of a host, the earlier ones learn from forests that have not seen it.
+    """
+    hosts = np.arange(len(survey.seen))
+    of_host, size = survey.position[:, :2].astype(int).T
+    epochs_left, spent, effort = survey.position[:, 2:].T
+    price, compute_price = survey.prices.T
+    worth = survey.gains - price[:, None] * survey.doublings
+    ending = epochs_left <= LEFT
+    joins = np.zeros_like(worth, dtype=bool)
+    expected = _unseen(survey.steps[ending], worth[of_host, size][ending], of_host[ending], STEP_LEAF, jobs)
+    joins[of_host[ending], size[ending]] = expected > 0
+    worth_at_end = np.where(joins, worth, 0.0)
+    going = ~ending
+    target = worth_at_end[of_host, size][going]
+    expected = _unseen(survey.steps[going], target, of_host[going], STEP_LEAF, jobs)
+    given_up = expected < (compute_price[of_host] * effort)[going]
+    objective = worth_at_end - compute_price[:, None] * survey.compute
+    rows = np.flatnonzero(going)[given_up][::-1]  # the first epoch of a trial is written last
+    objective[of_host[rows], size[rows]] = -(compute_price[of_host] * spent)[rows]
+    return Judgement(
+        [_forest(survey.seen, objective[hosts, k], LEAF, jobs) for k in range(len(SIZES))],
+        _forest(survey.steps[going], target, STEP_LEAF, jobs),
+        _forest(survey.steps[ending], worth[of_host, size][ending], STEP_LEAF, jobs),
+    )
 
 
-def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[tuple[str, list[int]]]:
+def _forest(x: Array, y: Array, leaf: int, jobs: int) -> ExtraTreesRegressor:
+    """Fit extremely randomized trees (Geurts et al., 2006)."""
+    forest = ExtraTreesRegressor(TREES, min_samples_leaf=leaf, max_features=SHARE, random_state=0, n_jobs=jobs)
+    forest.fit(x, y)
+    forest.n_jobs = 1
+    return forest
+
+
+def _unseen(x: Array, y: Array, of_host: NDArray[np.int64], leaf: int, jobs: int) -> Array:
+    """Return what forests expect of hosts that they have not seen: each half of the hosts is fitted to the other."""
+    expected, odd = np.zeros(len(y)), of_host % 2 == 1
+    for half in (odd, ~odd):
+        expected[half] = _forest(x[~half], y[~half], leaf, jobs).predict(x[half])
+    return expected
+
+
+def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[Wave]:
     """Return tasks with seeds, equally many per task, in groups that one process plays."""
     tasks = tuple(dict.fromkeys(config.env.tasks))
     seeds = rng.integers(0, 2**31, (len(tasks), -(-hosts // len(tasks))))
@@ -131,26 +211,15 @@ def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[tuple[s
     return [(task, seeds[i, k : k + WAVE].tolist()) for i, task in enumerate(tasks) for k in starts]
 
 
-def _jobs(
-    config: Config, waves: Sequence[tuple[str, list[int]]]
-) -> tuple[tuple[EnvConfig, ...], tuple[list[int], ...]]:
+def _jobs(config: Config, waves: Sequence[Wave]) -> tuple[tuple[EnvConfig, ...], tuple[list[int], ...]]:
     env = replace(config.env, device="cpu", cuda_graph=False)
     envs = tuple(on_family(env, task) for task, _ in waves)
     return envs, tuple(seeds for _, seeds in waves)
 
 
-def _play(plan: Schedule, env: EnvConfig, seeds: Sequence[int]) -> _Wave:
-    """Play one schedule on hosts of one task."""
-    fleet = SeedTrainingFleet(_surveyed(env), len(seeds), SURVEY)
-    source = Provenance(version=0, generation=0, state_stride=1, run_seed=SURVEY)
-    episodes = run_wave(fleet, Scheduled(fleet.spaces, plan), seeds, source, True)
-    seen = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in episodes])
-    gains = [gain_and_rent(host, episode)[0] for host, episode in zip(fleet.episodes, episodes, strict=True)]
-    return _Wave(early_features(ObservationReader(fleet.spaces), seen), np.array(gains))
-
-
-def _teach(run_seed: int, state_stride: int, gains: ForestGains, env: EnvConfig, seeds: Sequence[int]) -> list[Episode]:
+def _teach(
+    run_seed: int, state_stride: int, judgement: Judgement, env: EnvConfig, seeds: Sequence[int]
+) -> list[Episode]:
     fleet = SeedTrainingFleet(env, len(seeds), run_seed)
     source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
-    teacher = ChooserRule(fleet.spaces, gains, TEMPERATURE)
-    return run_wave(fleet, teacher, seeds, source)
+    return run_wave(fleet, TrialTeacher(fleet.spaces, judgement, temperature=TEMPERATURE), seeds, source)

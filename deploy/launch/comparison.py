@@ -108,7 +108,7 @@ class Comparison:
 
     def _draw_episode(self, pool: Players, played: list[dict[str, Any]]) -> None:
         """Write the example episode of the report: the one in which the policy grew most, played greedily."""
-        seed = int(max(played, key=lambda timeline: timeline["growth_ratio"][-1])["seed"])
+        seed = int(max(played, key=lambda timeline: timeline["doublings"][-1])["seed"])
         timeline = pool.play("learned", [seed], True, stop=self.stop)[0]
         never = pool.play("never_grow", [seed], stop=self.stop)[0]
         self._write("timeline.json", timeline | {"never_grow_accuracy": never["accuracy"]})

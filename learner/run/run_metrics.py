@@ -18,8 +18,9 @@ from actors.transport.redis import Transport
 from actors.types.episode import EndReason, Episode
 from learner.run.run_state import RunState
 
-SEED_HOST_FIGURES = ("final_accuracy", "growth_ratio")  # telemetry of seed hosts that has metrics
-EPISODE_FIGURES = (*SEED_HOST_FIGURES, "host_width", "rent_weight")  # and what episodes.jsonl records
+SEED_HOST_FIGURES = ("final_accuracy", "doublings", "compute_doublings")  # telemetry of seed hosts that has metrics
+PRICES = ("points_per_doubling", "points_per_compute_doubling")
+EPISODE_FIGURES = (*SEED_HOST_FIGURES, "host_width", *PRICES)  # and what episodes.jsonl records
 STAGE_PREFIX = "stage/"  # telemetry of seed hosts: the share of each stage
 HEALTH = (
     "update",

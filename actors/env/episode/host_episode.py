@@ -231,7 +231,6 @@ class HostEpisode:
             return EpochOutcome(reward, False, False, pruned, None, {})
         telemetry = {
             "final_accuracy": accuracy,
-            "growth_ratio": self.growth.joined_params() / self.growth.host_params,
             "doublings": standing.doublings,
             "compute_doublings": standing.compute_doublings,
             "points_per_doubling": self.prices.doubling,

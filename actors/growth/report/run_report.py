@@ -54,7 +54,6 @@ class RunReport(ABC):
         first, last = self._standings[0], self._standings[-1]
         telemetry = {
             "final_accuracy": last.accuracy,
-            "growth_ratio": 2.0**last.doublings - 1.0,
             "doublings": last.doublings,
             "compute_doublings": last.compute_doublings,
             "points_per_doubling": self._prices.doubling,

@@ -21,7 +21,7 @@ from actors.policy.publish import architecture_hash
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.episode_files import write_episode
 from actors.rollout.wave import Provenance, run_wave
-from actors.rules.names import column_choice, rule_policy
+from actors.rules.names import rule_policy
 from actors.types.episode import EndReason, RecurrentState
 from deploy.config.schema import PRESETS, Config, ImitationConfig
 from deploy.imitation import teacher
@@ -31,9 +31,15 @@ from deploy.launch.prepare import open_run, pretrain
 from learner.run.checkpoint import load_policy
 
 ENV = EnvConfig(
-    tasks=("spirals",), slots=2, host_width=(2, 8), horizon_epochs=8, inner_steps=2, device="cpu", rent_weight=4.0
+    tasks=("spirals",),
+    slots=2,
+    host_width=(2, 8),
+    horizon_epochs=8,
+    inner_steps=2,
+    device="cpu",
+    points_per_doubling=4.0,
 )
-RULES = ("fixed-column:same@3", "fixed-column:quad@-4")
+RULE = "fixed-column:same@3"
 
 
 def told(config: Config, run_dir: Path) -> tuple[Config, str]:
@@ -51,7 +57,6 @@ def threads(jobs: int) -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture(autouse=True)
 def fast_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teacher, "workers", threads)
-    monkeypatch.setattr(teacher, "CHOICES", tuple(column_choice(rule.partition(":")[2]) for rule in RULES))
 
 
 @pytest.fixture
@@ -100,7 +105,7 @@ def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]
     """Play a rule, and write what it did as files; the last one is cut."""
     fleet = SeedTrainingFleet(config.env, count, 5)
     source = Provenance(version=-1, generation=0, state_stride=3, run_seed=5)
-    rule = rule_policy(RULES[0], fleet.spaces)
+    rule = rule_policy(RULE, fleet.spaces)
     episodes = run_wave(fleet, rule, range(count), source)
     none = PolicyState.zeros(StateSizes(), 1).row(0)
     folder.mkdir()

@@ -1,9 +1,10 @@
-"""The teacher of pretraining: what it surveys, what its forest learns, and what it demonstrates."""
+"""The teacher of pretraining: what it surveys, what its regressions learn, and what it demonstrates."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +13,17 @@ import pytest
 
 from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
-from actors.rules.gains import ColumnChoice
-from actors.rules.schedule import NEVER, Scheduled
+from actors.rules.names import rule_policy
+from actors.types.actions import Op
 from deploy.config.schema import Config, ImitationConfig
-from deploy.evaluation import suite
 from deploy.evaluation.play import play
 from deploy.imitation import teacher
-from deploy.imitation.teacher import (
-    SURVEY,
-    SURVEYS,
-    Survey,
-    demonstrate,
-    fit_forest,
-    kept_survey,
-    survey,
-)
+from deploy.imitation.teacher import SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
+from deploy.imitation.trials import LOOK, SIZES, Judgement
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
 )
-CHOICES = (ColumnChoice("same", 3), ColumnChoice("quad", -5))
 CONFIG = Config(env=ENV, imitation=ImitationConfig(episodes=32, hosts=16))
 
 
@@ -42,70 +34,119 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture(autouse=True)
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a pool of processes, which each need seconds to start; and two choices in place of all."""
+    """In place of a pool of processes, which each need seconds to start."""
     monkeypatch.setattr(teacher, "workers", ThreadPoolExecutor)
-    monkeypatch.setattr(teacher, "CHOICES", CHOICES)
 
 
-def test_a_survey_measures_what_the_evaluation_measures() -> None:
-    waves = [("spirals", [1, 2, 3]), ("moons", [4, 5])]
-    with ThreadPoolExecutor(1) as pool:
-        seen = survey(CONFIG, CHOICES, waves, pool)  # type: ignore[arg-type]
-    for rows, (task, seeds) in zip((slice(0, 3), slice(3, 5)), waves, strict=True):
-        own = replace(suite.on_family(suite.protocol(ENV, 1.0), task), host_width=ENV.host_width)
-        plans = [NEVER, *(choice.schedule for choice in CHOICES)]
-        gains = np.array(
-            [[r.gain for r in play(lambda s, p=p: Scheduled(s, p), own, SURVEY, seeds, read_test=False)] for p in plans]
-        )
-        np.testing.assert_allclose(seen.gains[rows], (gains[1:] - gains[0]).T, atol=1e-9)
-    assert np.isfinite(seen.features).all()
+class Fixed:
+    """A regression that expects the same of everything."""
+
+    def __init__(self, expected: float) -> None:
+        self.expected = expected
+
+    def predict(self, features: Any) -> Any:
+        return np.full(len(features), self.expected)
 
 
-def test_the_forest_finds_what_a_feature_says() -> None:
-    """The first column pays where feature 0 is high and feature 1 low, which no sum of the two can say."""
+def judging(start: tuple[float, ...], worth: float, join: float) -> Any:
+    return Judgement([Fixed(x) for x in start], Fixed(worth), Fixed(join))  # type: ignore[arg-type]
+
+
+def test_a_survey_knows_what_each_column_is_worth_although_none_was_asked_whether_it_pays() -> None:
+    env = replace(ENV, tasks=("spirals",), points_per_doubling=1e-6)  # a price at which every gain pays
+    seeds = [1, 2, 3, 4]
+    found = teacher._survey(replace(env, points_per_doubling=4.0), seeds)
+    never, *trials = (
+        play(lambda s, r=r: rule_policy(r, s), env, SURVEY, seeds, read_test=False)  # type: ignore[misc]
+        for r in ("never", *(f"trial:{size}@{LOOK}-1" for size in SIZES))
+    )
+    joined = 0
+    for k, rows in enumerate(trials):
+        for i, row in enumerate(rows):
+            if row.joined:
+                joined += 1
+                np.testing.assert_allclose(found.gains[i, k], row.gain - never[i].gain, atol=1e-9)
+                np.testing.assert_allclose(found.doublings[i, k], row.doublings)
+                np.testing.assert_allclose(found.compute[i, k], row.compute)
+    assert joined > 3
+    assert (found.doublings > 0).all()
+    host, size, left, spent, effort = found.position.T
+    np.testing.assert_allclose(2**spent + 2**spent * (2**effort - 1), 2 ** (spent + effort))
+    assert {(int(h), int(k)) for h, k in zip(host, size, strict=True)} == {(h, k) for h in range(4) for k in range(3)}
+    for h, k in ((0, 0), (2, 2)):
+        own = left[(host == h) & (size == k)]
+        np.testing.assert_array_equal(own, np.arange(own[0], 0, -1))  # every epoch until the end
+
+
+def test_the_regressions_give_up_what_will_not_pay() -> None:
+    """Feature 0 of a host says whether columns will gain 10 points there. Trials cost two doublings of compute, and
+    what is still to come of them falls in ten epochs."""
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(600, 5))
-    truth = np.stack([8.0 * ((features[:, 0] > 0) & (features[:, 1] < 0)), np.full(600, 2.0)], 1)
-    gains = fit_forest(CHOICES, Survey(features, truth + rng.normal(0.0, 4.0, truth.shape)))
-    assert np.abs(gains.predict(features) - truth).mean() < 1.2
-    assert np.isfinite(gains.predict(np.full((1, 5), np.nan))).all()
+    n, epochs = 400, 10
+    pays = rng.random(n) < 0.5
+    host = np.repeat(np.arange(n), len(SIZES) * epochs)
+    size = np.tile(np.repeat(np.arange(len(SIZES)), epochs), n)
+    left = np.tile(np.arange(epochs, 0, -1), n * len(SIZES))
+    spent = log2(4.0) * (epochs - left) / epochs
+    seen = np.stack([pays + 0.1 * rng.standard_normal(n), rng.standard_normal(n)], axis=1)
+    steps = np.stack([seen[host, 0], left], axis=1)
+    gains = np.tile(np.where(pays, 10.0, -1.0)[:, None], (1, len(SIZES)))
+    known = Survey(
+        seen, np.tile([2.0, 1.0], (n, 1)), gains, np.ones_like(gains), np.full_like(gains, 2.0), steps,
+        np.stack([host, size, left, spent, 2.0 - spent], axis=1),
+    )  # fmt: skip
+    found = fit_judgement(known)
+    good, bad = np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]])
+    for start in found.start:
+        # Leaves mix some hosts of the other kind in.
+        assert start.predict(good)[0] == pytest.approx(10.0 - 2.0 - 2.0, abs=2.0)
+        assert start.predict(bad)[0] == pytest.approx(0.0, abs=1.5)  # given up at once, for nothing
+    assert found.worth.predict([[1.0, 5.0]])[0] == pytest.approx(8.0, abs=2.5)
+    assert found.worth.predict([[0.0, 5.0]])[0] == pytest.approx(0.0, abs=2.0)
+    assert found.join.predict([[0.0, 1.0]])[0] == pytest.approx(-3.0, abs=2.0)
 
 
-def test_the_teacher_demonstrates_what_pays(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All episodes follow the one rule that gains far more, according to the survey."""
-    fitted: list[Survey] = []
-
-    def told(choices: Any, seen: Survey) -> Any:
-        fitted.append(seen)
-        return fit_forest(choices, seen._replace(gains=np.array([[0.0, 100.0]] * len(seen.gains))))
-
-    monkeypatch.setattr(teacher, "fit_forest", told)
+@pytest.mark.parametrize(
+    ("worth", "join", "ops"),
+    [
+        (1e3, 1.0, [Op.GERMINATE, Op.ADVANCE, Op.ADVANCE]),
+        (1e3, -1.0, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE]),
+        (-1.0, 1.0, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE]),
+    ],
+)
+def test_the_teacher_demonstrates_what_it_expects_to_pay(
+    config: Config, monkeypatch: pytest.MonkeyPatch, worth: float, join: float, ops: list[Op]
+) -> None:
+    """All episodes try the one size that pays far more; it is given up at once, in the end, or joins there."""
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs: judging((0.0, 0.0, 100.0), worth, join))
     episodes = demonstrate(config, 2)
-    assert len(fitted[0].gains) == 16
     assert [e.task_id for e in episodes].count("moons") == 16
     assert len({e.seed for e in episodes}) == len(episodes) == 32
     for episode in episodes:
-        grown = episode.actions[episode.actions[:, 0] == 1]
-        assert grown[:, 2].tolist() == [blueprint_index("column_quad")]
-        assert np.flatnonzero(episode.actions[:, 0] == 1)[0] == max(3, len(episode) - 5)
-    assert len({e.telemetry["rent_weight"] for e in episodes}) == 32  # each at a price of its own
+        acted = np.flatnonzero(episode.actions[:, 0])
+        assert episode.actions[acted, 0].tolist() == ops
+        assert episode.actions[acted[0], 2] == blueprint_index("column_quad")
+        assert acted[0] == LOOK
+        assert acted[2] == (len(episode) - 1 if worth > 0 else LOOK + 2)
+    assert len({e.telemetry["points_per_doubling"] for e in episodes}) == 32  # each at a price of its own
 
 
 def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[EnvConfig] = []
+    own = teacher._survey
 
-    def counted(config: Config, *rest: Any) -> Survey:
-        asked.append(config.env)
-        return survey(config, *rest)
+    def counted(env: EnvConfig, seeds: Any) -> Survey:
+        asked.append(env)
+        return own(env, seeds)
 
-    monkeypatch.setattr(teacher, "survey", counted)
+    monkeypatch.setattr(teacher, "_survey", counted)
     with ThreadPoolExecutor(1) as pool:
-        first = kept_survey(config, CHOICES, pool)  # type: ignore[arg-type]
-        again = kept_survey(replace(config, run=replace(config.run, seed=5)), CHOICES, pool)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(again.gains, first.gains)
-        np.testing.assert_array_equal(again.features, first.features)
-        assert len(asked) == 1
-        kept_survey(replace(config, env=replace(ENV, inner_steps=3)), CHOICES, pool)  # type: ignore[arg-type]
-        kept_survey(config, CHOICES[:1], pool)  # type: ignore[arg-type]
-    assert len(asked) == 3
-    assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 3
+        first = kept_survey(config, pool)  # type: ignore[arg-type]
+        again = kept_survey(replace(config, run=replace(config.run, seed=5)), pool)  # type: ignore[arg-type]
+        for a, b in zip(first, again, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert len(asked) == 2  # one for each task
+        assert first.position[:, 0].max() == 15
+        kept_survey(replace(config, env=replace(ENV, inner_steps=3)), pool)  # type: ignore[arg-type]
+    assert len(asked) == 4
+    assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 2
