@@ -138,7 +138,7 @@ class TrialTeacher(RulePolicy):
                 return WAIT
             return choices(Op.GERMINATE, free[0], self._blueprints[number - 1], target=AVERAGE, speed=INSTANT)
         if stage == Stage.TRAINING and self._worth[row] < 0:
-            return choices(Op.PRUNE, slot, speed=INSTANT)
+            return choices(Op.PRUNE, slot, speed=INSTANT) if model.legal(Op.PRUNE, slot) else WAIT
         if (stage == Stage.GERMINATED or left <= LEFT) and model.legal(Op.ADVANCE, slot):
             return choices(Op.ADVANCE, slot)
         return WAIT
