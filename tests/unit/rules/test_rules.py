@@ -15,7 +15,7 @@ from actors.rules.names import DEFAULT_STREAM_RULE, is_rule, parse_rule, rule_po
 from actors.rules.reader import ObservationReader
 from actors.sessions.local import LocalRule
 from actors.slots.spaces import seed_spaces
-from actors.slots.stage import BLENDED, Stage
+from actors.slots.stage import Stage
 from tests.support.env.scripted_host import Scripted
 from tests.support.env.scripted_host import play as play_scripted
 from tests.support.env.walks import Action
@@ -97,16 +97,6 @@ def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
         "FOSSILIZE",
     ]
     assert sorted(stages[:2]) == [Stage.FOSSILIZED, Stage.EMBARGOED]
-
-
-def test_a_trial_that_does_not_pay_leaves_the_model_as_it_was() -> None:
-    ops, stages = trial("trial:double+quad@0-2", points_per_doubling=500.0)
-    assert ops[-2:] == ["PRUNE", "PRUNE"]
-    assert ops.count("ADVANCE") == 2  # to TRAINING
-    assert not any(stage in BLENDED for stage in stages)
-    bare = play("never", host_width=2, inner_steps=24, points_per_doubling=500.0)[1].episode
-    grown = play("trial:double+quad@0-2", host_width=2, inner_steps=24, points_per_doubling=500.0)[1].episode
-    assert grown.accuracies == bare.accuracies
 
 
 def scripted_trial(rule: str, worth: dict[str, float], **settings: Any) -> Scripted:
