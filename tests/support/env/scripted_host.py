@@ -36,7 +36,7 @@ class Scripted:
 def play(
     config: EnvConfig,
     accuracy: Accuracy,
-    actions: Sequence[Action],
+    actions: Sequence[Action] | Callable[[HostEpisode], Action],
     twin: Sequence[float] = (),
     panic_at: int = -1,
     observed: Accuracy | None = None,
@@ -56,7 +56,8 @@ def play(
     wait = np.zeros(len(spec.heads), dtype=np.int64)
     while run.last is None or not run.last.ended:
         t = len(run.rewards)
-        action, illegal = run.episode.read(actions[t] if t < len(actions) else wait)
+        chosen = actions(run.episode) if callable(actions) else actions[t] if t < len(actions) else wait
+        action, illegal = run.episode.read(chosen)
         assert not illegal
         plan = run.episode.plan_epoch(action)
         broken = float("nan") if t == panic_at else 1.0

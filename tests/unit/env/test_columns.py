@@ -182,21 +182,6 @@ def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
     assert {int(a[3]) for a in germinating if a[1] >= 3} == {0}  # it is mixed
 
 
-def test_a_column_pays_its_doublings_in_the_epoch_in_which_it_joins() -> None:
-    env = tiny_reference(points_per_compute_doubling=0.0)
-    env.reset(seed=2)
-    plan = [act(Op.GERMINATE, 4, blueprint_index("column_double"), 0, 0, 1), act(Op.ADVANCE, 4), act(Op.ADVANCE, 4)]
-    steps = [env.step(action) for action in [*plan, WAIT, WAIT, WAIT, act(Op.FOSSILIZE, 4)]]
-    assert env.episode.lifecycle.slots[4].stage is Stage.FOSSILIZED
-    host = sum(t.numel() for t in env.network.group.tensors)
-    column = sum(t.numel() for t in env.network.seeds[4].group.tensors)
-    size = np.log2((host + column) / host)
-    assert env.episode.timeline.doublings == pytest.approx([0.0, 0.0, *[size] * 5])
-    changes = np.diff(env.episode.timeline.accuracy)
-    changes[2] -= 2.0 * size
-    assert [float(reward) for _, reward, *_ in steps] == pytest.approx(changes.tolist())
-
-
 @pytest.mark.parametrize("task", ["spirals", "signals", "digits_image"])
 def test_the_contribution_of_a_column_is_what_the_host_alone_lacks(task: str) -> None:
     env = tiny_reference(tasks=(task,))

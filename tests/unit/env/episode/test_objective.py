@@ -100,13 +100,14 @@ def play(
     grow: bool = True,
     script: Sequence[Action] = (),
 ) -> Played:
-    """Play a legal episode, random after the script; set the host's parameters to NaN before epoch `poison`."""
+    """Play a legal episode, random after the script; set the host's parameters to NaN before epoch `poison`, or the
+    last one."""
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     played = Played(env, ModelCounter(env), accuracy(env, host_copy(env)))
     while not played.terminated:
         epoch, good = len(played.rewards), host_copy(env)
-        if epoch == poison:
+        if epoch == min(poison, env.episode.horizon_epochs - 1):
             if how == "nan":
                 env.network.group.params["0.w"].data[0, 0] = float("nan")
             else:
@@ -125,15 +126,17 @@ PRICES = {"points_per_doubling": 7.0, "points_per_compute_doubling": 3.0}
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("poison", [-1, 3, 11])
+@pytest.mark.parametrize("poison", [-1, 3, 99])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_undiscounted_return_is_j(seed: int, poison: int, script: str) -> None:
-    task = ("spirals", "wine")[seed % 2]
-    played = play(tiny_reference(tasks=(task,), **PRICES), seed, poison, script=SCRIPTS[script])
+    """At any prices, horizon and width of the host."""
+    ranges = {"horizon_epochs": (9, 14), "host_width": (2, 12)} | dict.fromkeys(PRICES, (1.0, 8.0))
+    played = play(tiny_reference(tasks=("spirals", "wine"), **ranges), seed, poison, script=SCRIPTS[script])
+    horizon = played.env.episode.horizon_epochs
     assert played.return_ == pytest.approx(played.objective(), abs=1e-6)
     assert (played.terminated, played.truncated) == (True, False)
     assert played.info["end_reason"] is (EndReason.HORIZON if poison < 0 else EndReason.GOVERNOR)
-    assert len(played.rewards) == (12 if poison < 0 else poison + 1)
+    assert len(played.rewards) == (horizon if poison < 0 else min(poison + 1, horizon))
     told = played.info["telemetry"]
     assert told["final_accuracy"] == pytest.approx(played.final)
     assert told["objective"] == pytest.approx(played.return_)

@@ -280,22 +280,6 @@ def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
     assert twins.trajectories([3]) == [(3.0,)]
 
 
-def test_the_twin_reduces_variance_and_preserves_the_difference_of_two_policies() -> None:
-    """On digits: returns vary far less over seeds, and the difference between two policies is unchanged."""
-    config = EnvConfig(tasks=("digits",), horizon_epochs=10, inner_steps=6)
-    seeds = range(40, 64)
-    fleets = [SeedTrainingFleet(c, len(seeds), 0) for c in (config, replace(config, reference="twin"))]
-    returns = {
-        (name, k): np.array([e.undiscounted_return for e in wave(fleet, policy, seeds)])
-        for name, policy in (("random", RandomPolicy), ("wait", NeverGrow))
-        for k, fleet in enumerate(fleets)
-    }
-    for name in ("random", "wait"):
-        assert returns[name, 1].var() < returns[name, 0].var() / 4
-    plain, twin = (returns["random", k] - returns["wait", k] for k in (0, 1))
-    assert plain == pytest.approx(twin, abs=1e-4)
-
-
 def test_the_fitted_coefficient_minimizes_the_variance() -> None:
     rng = np.random.default_rng(0)
     gains = rng.normal(50.0, 10.0, 200)

@@ -69,15 +69,12 @@ def test_the_number_of_observed_rows_is_log_uniform(have: int, low: int, high: i
 
 
 def played(monkeypatch: pytest.MonkeyPatch, changed: str, backend: str, script: list[np.ndarray]) -> list[FleetStep]:
-    """Play a fleet; the labels of the rows `changed`, "observed" or "scored", are others, or those of the test rows."""
+    """Play a fleet; the labels of the rows `changed`, "observed" or "scored", are others."""
     honest = HostEpisode.__init__
 
     def init(self: HostEpisode, *args: object) -> None:
         honest(self, *args)  # type: ignore[arg-type]
-        if changed == "test":
-            test = self.task.test
-            self.task = replace(self.task, test=Split(test.x, (test.y + 1) % self.task.num_classes))
-        elif changed:
+        if changed:
             split = getattr(self, changed)
             setattr(self, changed, Split(split.x, (split.y + 1) % self.task.num_classes))
 
@@ -97,12 +94,10 @@ def played(monkeypatch: pytest.MonkeyPatch, changed: str, backend: str, script: 
 def test_rewards_depend_on_scored_rows_and_all_else_on_observed_ones(
     monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    plain, scored, tested = (played(monkeypatch, changed, backend, GROW) for changed in ("", "scored", "test"))
-    for a, b, c in zip(plain, scored, tested, strict=True):
+    plain, scored = (played(monkeypatch, changed, backend, GROW) for changed in ("", "scored"))
+    for a, b in zip(plain, scored, strict=True):
         np.testing.assert_array_equal(a.obs, b.obs)  # accuracies, losses and contributions
         np.testing.assert_array_equal(a.terminated, b.terminated)
-        np.testing.assert_array_equal(a.obs, c.obs)
-        np.testing.assert_array_equal(a.rewards, c.rewards)
     assert all((a.rewards != b.rewards).any() for a, b in zip(plain[1:], scored[1:], strict=True))
     plain, observed = (played(monkeypatch, changed, backend, STREAM_ONLY) for changed in ("", "observed"))
     for a, b in zip(plain, observed, strict=True):

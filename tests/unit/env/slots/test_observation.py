@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from math import log2
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from actors.blueprints.family import blueprint_index
@@ -26,7 +24,7 @@ from actors.types.actions import Op
 from tests.support.env.model_counter import ModelCounter, counted
 from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork
-from tests.support.env.walks import WAIT, act, random_legal, tiny_env, tiny_reference
+from tests.support.env.walks import WAIT, act, random_legal, tiny_reference
 
 
 def places(slots: int) -> dict[str, slice]:
@@ -221,13 +219,6 @@ def test_the_documented_table_is_complete() -> None:
     for row in rows:
         assert all(cell.strip() for cell in row)
         assert " to " in row[3]
-
-
-def test_gymnasiums_checker_accepts_the_environment() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*alternative render modes.*")
-        check_env(tiny_env(horizon_epochs=3))
 
 
 def test_the_reference_page_holds_the_current_table() -> None:

@@ -14,14 +14,12 @@ import torch
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
-from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
 from actors.env.tasks.families.bundled import BUNDLES
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
 from actors.env.tasks.task import DIMENSIONS, TaskKind
 from actors.rng import Purpose, stream
-from tests.support.env.reference_env import ReferenceFleet
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
 NAMES = [family.name for family in families() if family.from_files is None]
@@ -277,27 +275,6 @@ def test_a_tree_learns_decision_tree_and_quartiles_are_balanced() -> None:
     for name in ("teacher_narrow", "teacher_wide", "teacher_deep"):
         made = task(name)
         assert np.bincount(made.test.y).min() > 0.6 * 1024 / made.num_classes
-
-
-def test_a_fleet_runs_any_mix_of_vector_tasks() -> None:
-    names = tuple(f.name for f in families(kind="vector"))
-    config = EnvConfig(tasks=names, horizon_epochs=2, inner_steps=1, batch_size=16)
-    fleet = SeedTrainingFleet(config, 48, 0)
-    fleet.reset(range(48))
-    for _ in range(2):
-        seen = fleet.step(np.zeros((48, 6), dtype=np.int64))
-    assert np.isfinite(seen.obs).all()
-    assert len(set(fleet.task_ids())) > 12
-
-
-@pytest.mark.parametrize("name", ["signals", "digits_image"])
-def test_tasks_of_every_kind_run(name: str) -> None:
-    """Every kind of task has a host, in fleet and reference."""
-    config = EnvConfig(tasks=(name,), horizon_epochs=1, inner_steps=1)
-    waits = np.zeros((2, 6), dtype=np.int64)
-    for fleet in (SeedTrainingFleet(config, 2, 0), ReferenceFleet(config, 2, 0)):
-        fleet.reset([1, 2])
-        assert np.isfinite(fleet.step(waits).rewards).all()
 
 
 def test_a_misspelled_name_gets_a_suggestion_and_the_list() -> None:
