@@ -44,10 +44,10 @@ WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
 SURVEYS = "surveys"  # folder beside the runs
 TEMPERATURE = 0.2  # points: the teacher starts a trial in proportion to exp(expected J / temperature)
-TREES, LEAF, STEP_LEAF, STEP_SHARE = 80, 8, 30, 0.5
-"""Trees of a forest; least rows in a leaf, of hosts and of epochs; share of the features that a split of epochs tries.
-On families that were left out, one forest for all sizes chose better than one for each, and leaves of 8 hosts than of
-40."""
+TREES, LEAF, STEP_LEAF = 80, 8, 30
+"""Trees of a forest, and least rows in a leaf, of hosts and of epochs. On families that were left out, one forest for
+all sizes chose better than one for each, leaves of 8 hosts better than of 40, and splits that try all features
+predicted better than splits that try half of them (R2 of going on 0.74 and 0.67)."""
 
 Array = NDArray[np.float64]
 Wave = tuple[str, list[int]]
@@ -181,14 +181,14 @@ def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
     rows = np.flatnonzero(going)[given_up][::-1]  # the first epoch of a trial is written last
     objective[of_host[rows], size[rows]] = -(compute_price[of_host] * spent)[rows]
     return Judgement(
-        _forest(survey.seen, objective, LEAF, 1.0, jobs),
-        _forest(survey.steps[going], target, STEP_LEAF, STEP_SHARE, jobs),
+        _forest(survey.seen, objective, LEAF, jobs),
+        _forest(survey.steps[going], target, STEP_LEAF, jobs),
     )
 
 
-def _forest(x: Array, y: Array, leaf: int, share: float, jobs: int) -> ExtraTreesRegressor:
+def _forest(x: Array, y: Array, leaf: int, jobs: int) -> ExtraTreesRegressor:
     """Fit extremely randomized trees (Geurts et al., 2006)."""
-    forest = ExtraTreesRegressor(TREES, min_samples_leaf=leaf, max_features=share, random_state=0, n_jobs=jobs)
+    forest = ExtraTreesRegressor(TREES, min_samples_leaf=leaf, random_state=0, n_jobs=jobs)
     forest.fit(x, y)
     forest.n_jobs = 1
     return forest
@@ -198,7 +198,7 @@ def _unseen(x: Array, y: Array, of_host: NDArray[np.int64], jobs: int) -> Array:
     """Return what forests expect of hosts that they have not seen: each half of the hosts is fitted to the other."""
     expected, odd = np.zeros(len(y)), of_host % 2 == 1
     for half in (odd, ~odd):
-        expected[half] = _forest(x[~half], y[~half], STEP_LEAF, STEP_SHARE, jobs).predict(x[half])
+        expected[half] = _forest(x[~half], y[~half], STEP_LEAF, jobs).predict(x[half])
     return expected
 
 

@@ -28,8 +28,13 @@ MODEL = (
     "time", "horizon", "chance", "loss", "accuracy", "accuracy_known", "train_loss", "train_loss_known", "overfit",
     "price", "compute_price", "compute", "host_params", "train_rows", "params_per_row", "val_rows",
 )  # fmt: skip
-COLUMN = ("contribution", "contribution_velocity", "size", "effort", "gradient_norm", "epochs_in_stage")
-"""Features of the observation that the regressions read: of the model, and of the column that is tried."""
+"""Features of the model that are read before a trial."""
+IN_TRIAL = (
+    "time", "horizon", "chance", "accuracy", "overfit", "price", "host_params", "train_rows", "params_per_row",
+    "val_rows",
+)  # fmt: skip
+COLUMN = ("contribution", "contribution_velocity", "size", "gradient_norm", "epochs_in_stage")
+"""Features that are read within a trial: of the model, and of the column that is tried."""
 
 
 def model_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -45,7 +50,7 @@ def trial_features(
     """Return what is known within a trial of the columns in `slots [N]`, `[N, F]`."""
     rows = np.arange(len(obs))
     column = [reader.slot(obs, name)[rows, slots] for name in COLUMN]
-    return np.concatenate([*(reader.base(obs, name) for name in MODEL), *column], axis=1)
+    return np.concatenate([*(reader.base(obs, name) for name in IN_TRIAL), *column], axis=1)
 
 
 @dataclass(frozen=True)
