@@ -1,8 +1,8 @@
 """What the players of the suite `models` came to: J of each, the sweep over widths, and the share of it that they get.
 
-J = test accuracy - that of the untrained model - price x mean rent, in points. The rent of a model that was built wider
-is what it holds over the narrow one, all the time. The sweep trains a model at one, two and four times its width and
-keeps the one with the best J in validation.
+J = test accuracy - that of the untrained model - p D - c C, in points. D are the doublings of the parameters of the
+model that is kept, C those of the training FLOPs, both over the narrow model. The sweep trains a model at one, two and
+four times its width and keeps the one with the best J in validation; its FLOPs are those of all three.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from actors.env.rendering.palette import INK, MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
+from actors.slots.objective import Prices, Standing
 from deploy.evaluation.model_runs import ModelRun, ModelScript
 from deploy.evaluation.text_table import TextTable
 
@@ -43,7 +44,8 @@ class ModelLine:
     over_never: float  # points of J
     objective: float  # J
     test_accuracy: float  # percent
-    doublings: float  # mean rent
+    doublings: float  # D
+    compute: float  # C
     params: float  # at the end, in multiples of the bare model's
     seconds: float  # of one core, for one run; for the sweep, of all its runs
 
@@ -67,7 +69,7 @@ class ModelResults:
     widths: Mapping[str, Sequence[int]]  # by script
     seeds: Sequence[int]
     players: Sequence[str]  # never first
-    price: float
+    prices: Prices
     runs: Mapping[tuple[str, int, str, int], ModelRun]
 
     @property
@@ -75,29 +77,37 @@ class ModelResults:
         """Return the players of the table: those that were played, and the sweep."""
         return [*self.players, SWEEP]
 
-    def _objectives(self, script: str, width: int, player: str, seed: int) -> tuple[float, float, float]:
-        """Return J in testing, J in validation, and the mean rent in doublings."""
+    def _doublings(self, script: str, width: int, player: str, seed: int) -> float:
+        """Return D."""
         bare, run = self.runs[script, width, NEVER, seed], self.runs[script, width, player, seed]
-        rent = log2(run.host_params / bare.host_params) + run.rent
-        paid = bare.untrained + self.price * rent
-        return run.test_accuracy - paid, run.accuracy - paid, rent
+        return log2(run.final_params / bare.host_params)
+
+    def _flops(self, script: str, width: int, player: str, seed: int) -> float:
+        """Return the training FLOPs, in those of never growing."""
+        bare, run = self.runs[script, width, NEVER, seed], self.runs[script, width, player, seed]
+        return float(run.flops / bare.flops * 2.0**run.compute)
 
     def _best(self, script: str, width: int, seed: int) -> str:
         """Return what the sweep keeps."""
-        tried = [NEVER, *BUILT]
-        return max(tried, key=lambda player: self._objectives(script, width, player, seed)[1])
+
+        def worth(player: str) -> float:
+            accuracy = self.runs[script, width, player, seed].accuracy
+            return accuracy - self.prices.doubling * self._doublings(script, width, player, seed)
+
+        return max([NEVER, *BUILT], key=worth)
 
     def line(self, script: ModelScript, width: int, player: str) -> ModelLine:
         rows = []
         for seed in self.seeds:
             played = self._best(script.name, width, seed) if player == SWEEP else player
             bare, run = self.runs[script.name, width, NEVER, seed], self.runs[script.name, width, played, seed]
-            objective, _, rent = self._objectives(script.name, width, played, seed)
-            never = self._objectives(script.name, width, NEVER, seed)[0]
             spent = [NEVER, *BUILT] if player == SWEEP else [played]
+            doublings = self._doublings(script.name, width, played, seed)
+            compute = log2(sum(self._flops(script.name, width, name, seed) for name in spent))
+            worth = Standing(run.test_accuracy, doublings, compute).worth(self.prices)
             seconds = sum(self.runs[script.name, width, name, seed].seconds for name in spent)
-            params = run.final_params / bare.host_params
-            rows.append((objective - never, objective, run.test_accuracy, rent, params, seconds))
+            sizes = doublings, compute, run.final_params / bare.host_params
+            rows.append((worth - bare.test_accuracy, worth - bare.untrained, run.test_accuracy, *sizes, seconds))
         means = [round(float(value), 3) for value in np.mean(rows, axis=0)]
         return ModelLine(script.name, width, player, len(rows), *means)
 
@@ -148,7 +158,8 @@ class ModelResults:
             )
             for share in self.shares
         ]
-        title = f"Test accuracy in percent, and J over never growing at {self.price:g} points per doubling"
+        at = f"at p = {self.prices.doubling:g} and c = {self.prices.compute_doubling:g}"
+        title = f"Test accuracy in percent, and J over never growing {at}"
         head = (
             "player",
             "J over never",
@@ -156,11 +167,11 @@ class ModelResults:
             "J over never elsewhere",
             "worst",
         )
-        return [TextTable(title, ("model", "width", *self.names), models), TextTable("All models", head, shares)]
+        return [TextTable(title, ("model", "width", *self.names), models), TextTable(f"All models {at}", head, shares)]
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "price": self.price,
+            "prices": self.prices._asdict(),
             "seeds": list(self.seeds),
             "lines": [vars(line) for line in self.lines],
             "shares": [vars(share) for share in self.shares],
