@@ -25,7 +25,7 @@ class Trial:
     left: int
     """Epochs before the end of the training at which the trial is decided."""
     surrender: float | None = None
-    """Share of its price that a column must contribute half way; otherwise it is pruned there. None waits."""
+    """Share of its price that a column must contribute from half way on; otherwise it is pruned. None waits."""
 
     def __post_init__(self) -> None:
         require(bool(self.blueprints), "a trial needs at least one column")
@@ -73,7 +73,7 @@ class TrialRule(RulePolicy):
         return WAIT
 
     def _surrender(self, model: ModelState) -> list[int]:
-        """Prune a column that half way contributes too little."""
+        """Prune a column that contributes too little."""
         share = self.trial.surrender
         if share is None:
             return WAIT

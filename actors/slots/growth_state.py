@@ -242,14 +242,19 @@ class GrowthState:
         return doublings(self.host_params, self.joined_params())
 
     def count_epoch(
-        self, blended: Collection[int], training: Collection[int], subsets: Collection[Subset], evaluation: float
+        self,
+        blended: Collection[int],
+        training: Collection[int],
+        subsets: Collection[Subset] = (),
+        evaluation: float = 0.0,
+        more: float = 0.0,
     ) -> None:
         """Add an epoch with these seeds to the training compute.
 
         `subsets` were evaluated; the model itself would have been in any case. `evaluation` is the cost of evaluating
-        the bare model once, in epochs of its training.
+        the bare model once, and `more` what else was spent, both in epochs of its training.
         """
-        self.compute.add(self.epoch_cost(blended, training, subsets, evaluation))
+        self.compute.add(self.epoch_cost(blended, training, subsets, evaluation) + more)
 
     def epoch_cost(
         self,
@@ -304,10 +309,11 @@ class GrowthState:
 
     def _costs(self) -> list[Costs | None]:
         """Return, by slot, what the cheapest and the dearest legal seed would cost; None if none is legal."""
-        left = self._room()
+        left, replaced = self._room(), self.lifecycle.replaced
         ranges: list[Costs | None] = []
         for s, (slot, by_cost) in enumerate(zip(self.slots, self._by_cost, strict=True)):
-            legal = bisect_right(by_cost, (left, inf)) if slot.stage is Stage.DORMANT else 0
+            exists = not replaced or self._slot_kinds[s] is SlotKind.COLUMN
+            legal = bisect_right(by_cost, (left, inf)) if exists and slot.stage is Stage.DORMANT else 0
             ends = (by_cost[0], by_cost[legal - 1]) if legal else ()
             costs = [self._size(params) for params, _ in ends], [self._effort(s, flops) for _, flops in ends]
             ranges.append(Costs(tuple(costs[0]), tuple(costs[1])) if legal else None)

@@ -39,7 +39,7 @@ RESULTS = Path("results/sweep")
 QUICK_FAMILIES, QUICK_SEEDS, QUICK = 2, 2, {"horizon_epochs": 8, "inner_steps": 4}
 ENV = PRESETS["research"].env
 """The environment in which a checkpoint outside a run folder plays."""
-MAY_DIFFER = ("slots", "column_slots", "hidden_features")
+MAY_DIFFER = ("slots", "column_slots", "hidden_features", "prune")
 """Settings of the environment in which other policies may differ from those of `--checkpoint`."""
 
 

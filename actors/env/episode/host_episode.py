@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class HostEpisode:
         slot_shapes += [column] * config.column_slots
         budget = config.budget_ratio * host_params
         isolated = budget * ISOLATED_RATIO / BUDGET_RATIO
-        gates = GATES[config.gates]
+        gates = replace(GATES[config.gates], prune=config.prune)
         rules = GrowthRules(budget, isolated, gates, EMBARGO_EPOCHS, config.profile, self.prices, self.horizon_epochs)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec, flops.host)
         samples = self.settings.inner_steps * config.batch_size
@@ -211,8 +212,7 @@ class HostEpisode:
             (observed, loss), accuracy = roll_back(tuple(sorted(before - self.growth.filled())))
         self.lifecycle.automatic_transitions()
         self.growth.record_scores(result.scores)
-        # An early end saves no compute: what is left of the model is charged as if it had trained on.
-        more = 0.0 if panic is None else self.growth.epoch_cost(self.growth.blended()) - 1.0
+        more = 0.0 if panic is None else self._epoch_of_the_model() - 1.0
         standing = Standing(accuracy, self.growth.doublings(), self.growth.compute.doublings(more))
         penalty = 0.0 if panic is None else governor.PENALTY_POINTS
         term = objective_reward(self.standing, standing, self.prices, penalty)
@@ -242,6 +242,13 @@ class HostEpisode:
         }
         reason = EndReason.GOVERNOR if panic else EndReason.HORIZON
         return EpochOutcome(reward, terminated, truncated, pruned, reason, telemetry)
+
+    def _epoch_of_the_model(self) -> float:
+        """Return what an epoch of the model as it is costs, in epochs of the bare host. An early end, which saves no
+        compute, is charged the epochs that are left, as if the model had trained on and been measured."""
+        kept = self.growth.blended()
+        evaluation = self._evaluation / self.config.contribution_every
+        return self.growth.epoch_cost(kept, (), subsets_to_evaluate(kept, ()), evaluation)
 
     def _record(self, standing: Standing, term: float) -> None:
         op = self._executed.op

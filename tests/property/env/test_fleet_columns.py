@@ -100,13 +100,14 @@ def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: 
         for own, env in zip(fleet.episodes, reference.envs, strict=True):
             (plan, mine), (_, theirs) = results[id(own)], results[id(env.episode)]
             assert mine.train_loss == pytest.approx(theirs.train_loss, rel=1e-9)
+            assert mine.validation.scored == theirs.validation.scored
             assert mine.scores == pytest.approx(theirs.scores, rel=1e-7)
             assert set(mine.scores) == set(range(5)) - set(plan.alphas)
             for slot in plan.alphas:
                 assert mine.gradient_norms[slot] == pytest.approx(theirs.gradient_norms[slot], rel=1e-7)
             for subset in plan.subsets if len(plan.subsets) > 1 else []:
                 alphas = {s: plan.alphas[s] for s in subset}
-                truth = env.network.ablate(env.val_x, env.val_y, alphas, env.calibration)
+                truth = env.network.ablate(*env.observed, alphas, env.calibration)
                 assert tuple(mine.ablations[subset]) == pytest.approx(tuple(truth), rel=1e-9), subset
             evaluated.append(len(plan.subsets))
             contributions = [[s.contribution for s in e.lifecycle.slots] for e in (own, env.episode)]

@@ -10,7 +10,7 @@ import numpy as np
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochOutcome, EpochResult
 from actors.env.episode.host_episode import HostEpisode
-from actors.slots.contributions import Subset
+from actors.slots.contributions import EvalResult, Subset, Validation
 from actors.slots.spaces import seed_spaces
 from tests.support.env.walks import Action
 
@@ -34,22 +34,41 @@ class Scripted:
 
 
 def play(
-    config: EnvConfig, accuracy: Accuracy, actions: Sequence[Action], twin: Sequence[float] = (), panic_at: int = -1
+    config: EnvConfig,
+    accuracy: Accuracy,
+    actions: Sequence[Action] | Callable[[HostEpisode], Action],
+    twin: Sequence[float] = (),
+    panic_at: int = -1,
+    observed: Accuracy | None = None,
 ) -> Scripted:
-    """Play legal actions, then WAIT, until the episode ends. The loss of epoch `panic_at` (from 0) is NaN."""
+    """Play legal actions, then WAIT, until the episode ends. The loss of epoch `panic_at` (from 0) is NaN.
+
+    The policy sees the accuracy `observed`, if it is another.
+    """
+    seen = observed or accuracy
     spec = seed_spaces(config.total_slots, config.profile).action
     run = Scripted(HostEpisode(config, 0, 0, spec))
-    run.episode.begin((accuracy(0, frozenset()), 1.0), twin)
+
+    def validation(epoch: int, on: Subset, loss: float = 1.0) -> Validation:
+        return Validation(EvalResult(seen(epoch, on), loss), accuracy(epoch, on))
+
+    run.episode.begin(validation(0, frozenset()), twin)
     wait = np.zeros(len(spec.heads), dtype=np.int64)
     while run.last is None or not run.last.ended:
         t = len(run.rewards)
-        action, illegal = run.episode.read(actions[t] if t < len(actions) else wait)
+        chosen = actions(run.episode) if callable(actions) else actions[t] if t < len(actions) else wait
+        action, illegal = run.episode.read(chosen)
         assert not illegal
         plan = run.episode.plan_epoch(action)
         broken = float("nan") if t == panic_at else 1.0
-        results = {subset: (accuracy(t + 1, subset), broken) for subset in plan.subsets}
+        results = {subset: EvalResult(seen(t + 1, subset), broken) for subset in plan.subsets}
         grown = (*plan.blended, *plan.training)
-        result = EpochResult(broken, {s: [1.0] for s in grown}, {}, results[plan.subsets[0]], results)
-        run.last = run.episode.complete_epoch(plan, result, lambda slots, t=t: (accuracy(t, frozenset()), 1.0))  # type: ignore[misc]
+        current = validation(t + 1, plan.subsets[0], broken)
+        result = EpochResult(broken, {s: [1.0] for s in grown}, {}, current, results)
+        run.last = run.episode.complete_epoch(
+            plan,
+            result,
+            lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended())),  # type: ignore[misc]
+        )
         run.rewards.append(run.last.reward)
     return run

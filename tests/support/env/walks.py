@@ -25,9 +25,10 @@ TINY: dict[str, Any] = {
     "horizon_epochs": 12,
     "inner_steps": 2,
     "batch_size": 32,
-    "rent_weight": 2.0,
+    "points_per_doubling": 2.0,
+    "points_per_compute_doubling": 0.5,
 }
-"""Settings of a small environment whose sizes and price are fixed."""
+"""Settings of a small environment whose sizes and prices are fixed."""
 
 
 def tiny_env(run_seed: int = 0, strict: bool = False, **settings: Any) -> SeedTrainingEnv:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -183,20 +182,6 @@ def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
     assert {int(a[3]) for a in germinating if a[1] >= 3} == {0}  # it is mixed
 
 
-def test_a_column_grows_in_the_environment_and_pays_rent_by_doublings() -> None:
-    env = tiny_reference()
-    env.reset(seed=2)
-    plan = [act(Op.GERMINATE, 4, blueprint_index("column_double"), 0, 0, 1), act(Op.ADVANCE, 4), act(Op.ADVANCE, 4)]
-    steps = [env.step(action) for action in [*plan, WAIT, WAIT, WAIT, act(Op.FOSSILIZE, 4)]]
-    assert env.episode.lifecycle.slots[4].stage is Stage.FOSSILIZED
-    host = sum(t.numel() for t in env.network.group.tensors)
-    column = sum(t.numel() for t in env.network.seeds[4].group.tensors)
-    assert env.episode.rents == pytest.approx([np.log2((host + column) / host)] * 7)
-    changes = [b - a for a, b in pairwise(env.episode.timeline.accuracy)]
-    for (_, reward, *_), change in zip(steps, changes, strict=True):
-        assert float(reward) == pytest.approx(change - 2.0 * env.episode.rents[0] / 12)
-
-
 @pytest.mark.parametrize("task", ["spirals", "signals", "digits_image"])
 def test_the_contribution_of_a_column_is_what_the_host_alone_lacks(task: str) -> None:
     env = tiny_reference(tasks=(task,))
@@ -212,15 +197,15 @@ def test_the_contribution_of_a_column_is_what_the_host_alone_lacks(task: str) ->
     network, slots = env.network, env.network.host.slots
 
     def right(logits: Tensor) -> float:
-        return 100.0 * float((logits.argmax(-1) == env.val_y).double().mean())
+        return 100.0 * float((logits.argmax(-1) == env.observed[1]).double().mean())
 
     with torch.no_grad():
         calibrated: dict[str, Moments] = {}
         network.logits(env.calibration, {slots: 0.5}, recorded_statistics(calibrated))
-        both = network.logits(env.val_x, {slots: 0.5}, running_statistics(calibrated))
+        both = network.logits(env.observed[0], {slots: 0.5}, running_statistics(calibrated))
         column = network.seeds[slots]
         assert isinstance(column, ReferenceColumn)
-        host = 2.0 * both - column.logits(env.val_x, running_statistics(calibrated))
+        host = 2.0 * both - column.logits(env.observed[0], running_statistics(calibrated))
     assert info["contribution"][slots] == pytest.approx(right(both) - right(host))
 
 
@@ -261,11 +246,11 @@ def test_a_column_that_is_kept_at_1_replaces_the_model() -> None:
     assert set(env.network.seeds) == {3}
     column = sum(t.numel() for t in env.network.seeds[3].group.tensors)
     host = sum(t.numel() for t in env.network.group.tensors)
-    assert env.episode.rents[-1] == pytest.approx(np.log2(column / host))
+    assert env.episode.standing.doublings == pytest.approx(np.log2(column / host))
     assert np.isfinite(before)
     play(env, WAIT, WAIT, WAIT, WAIT)
     legal = legal_actions(env.masks(), env.spaces.action.sizes)
     assert {int(a[1]) for a in legal if a[0] == Op.GERMINATE} == {4}  # the stream is gone
     with torch.no_grad():
-        x = env.val_x
+        x = env.observed[0]
         assert torch.equal(env.network.logits(x, env.episode.growth.blended()), alone(env.network, 3, x))

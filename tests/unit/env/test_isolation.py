@@ -13,10 +13,7 @@ from torch import Tensor
 from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.mlp import MLPHost
 from actors.layers.batch_norm import Normalize
-from actors.types.actions import Op
-from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
-from tests.support.env.walks import WAIT, act, tiny_reference
 
 DENSE, WIDE = 3, 6
 torch.set_num_threads(1)
@@ -147,21 +144,3 @@ def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
         return h + net.seeds[s].blend_into(h.detach(), on[s]) - h.detach()
 
     return net.host.forward(net.group.params, x, slot)
-
-
-def test_the_environment_isolates_training_seeds_and_blends_after_advance() -> None:
-    def params(env: ReferenceEnv) -> list[Tensor]:
-        return [t.detach().clone() for t in env.network.group.tensors]
-
-    grown, plain = tiny_reference(), tiny_reference()
-    for env in (grown, plain):
-        env.reset(seed=4)
-    plan = [act(Op.GERMINATE, 1, WIDE, 0, 2, 0), act(Op.ADVANCE, 1), WAIT, WAIT]
-    for action in plan:
-        grown.step(action)
-        plain.step(WAIT)
-        assert all(torch.equal(a, b) for a, b in zip(params(grown), params(plain), strict=True))
-    assert grown.episode.timeline.accuracy == plain.episode.timeline.accuracy
-    grown.step(act(Op.ADVANCE, 1))
-    plain.step(WAIT)
-    assert not all(torch.equal(a, b) for a, b in zip(params(grown), params(plain), strict=True))

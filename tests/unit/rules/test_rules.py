@@ -9,12 +9,16 @@ import pytest
 
 import tamiyo
 from actors.blueprints.family import blueprint_index
-from actors.config import ConfigError
+from actors.config import ConfigError, EnvConfig
+from actors.env.episode.host_episode import HostEpisode
 from actors.rules.names import DEFAULT_STREAM_RULE, is_rule, parse_rule, rule_policy
 from actors.rules.reader import ObservationReader
 from actors.sessions.local import LocalRule
 from actors.slots.spaces import seed_spaces
-from actors.slots.stage import BLENDED, Stage
+from actors.slots.stage import Stage
+from tests.support.env.scripted_host import Scripted
+from tests.support.env.scripted_host import play as play_scripted
+from tests.support.env.walks import Action
 
 SETTINGS: dict[str, Any] = {"tasks": ("rings",), "horizon_epochs": 12, "inner_steps": 8, "host_width": 4}
 
@@ -43,7 +47,7 @@ def test_names_are_told_from_files_and_servers() -> None:
     "name",
     ["sometimes", "never:3", "fixed-column", "fixed-column:double", "fixed-column:huge@3", "fixed-column:quad*@3",
      "fixed-column:quad*0@3", "fixed-column:quad*9@3", "periodic:evry=2",
-     "trial:double", "trial:huge@1-2", "trial:same+same@0-1", "trial:same@0-0",
+     "trial:double", "trial:huge@1-2", "trial:same+same@0-1", "trial:same@0-0", "trial:same@1-2,surrender=x",
      "periodic:every=x", "periodic:every=0", "periodic:blueprint=none", "periodic:alpha=0.3", "gap:size=none", "gap:1"],
 )  # fmt: skip
 def test_a_bad_name_is_one_line_that_lists_the_rules(name: str) -> None:
@@ -80,7 +84,7 @@ def trial(rule: str, **settings: Any) -> tuple[list[str], list[Stage]]:
 
 
 def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
-    ops, stages = trial("trial:double+quad@1-3", rent_weight=0.01)
+    ops, stages = trial("trial:double+quad@1-3", points_per_doubling=0.01)
     assert ops == [
         "WAIT",
         "GERMINATE",
@@ -95,14 +99,76 @@ def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
     assert sorted(stages[:2]) == [Stage.FOSSILIZED, Stage.EMBARGOED]
 
 
-def test_a_trial_that_does_not_pay_leaves_the_model_as_it_was() -> None:
-    ops, stages = trial("trial:double+quad@0-2", rent_weight=500.0)
-    assert ops[-2:] == ["PRUNE", "PRUNE"]
-    assert ops.count("ADVANCE") == 2  # to TRAINING
-    assert not any(stage in BLENDED for stage in stages)
-    bare = play("never", host_width=2, inner_steps=24, rent_weight=500.0)[1].episode
-    grown = play("trial:double+quad@0-2", host_width=2, inner_steps=24, rent_weight=500.0)[1].episode
-    assert grown.accuracies == bare.accuracies
+def scripted_trial(rule: str, worth: dict[str, float], **settings: Any) -> Scripted:
+    """Follow a rule on a host on which columns contribute what `worth` says, in multiples of their price."""
+    config = EnvConfig(**(SETTINGS | {"points_per_doubling": 2.0, "points_per_compute_doubling": 0.0} | settings))
+    session = LocalRule(rule).open(seed_spaces(config.total_slots))
+    held: list[HostEpisode] = []
+
+    def follow(episode: HostEpisode) -> Action:
+        held[:] = [episode]
+        seen = episode.observation()
+        return session.step(seen["obs"], seen["blueprint_indices"], episode.masks()).action
+
+    def accuracy(epoch: int, on: frozenset[int]) -> float:
+        if not on:
+            return 50.0
+        growth = held[0].growth
+        (slot,) = on if len(on) == 1 else (min(on),)  # sets of two columns matter only once one has joined
+        blueprint = held[0].lifecycle.slots[slot].blueprint
+        price = 2.0 * np.log2(1 + growth.seed_cost(slot, blueprint, 0) / growth.host_params)
+        return 50.0 + worth[held[0].host.family.name_of(blueprint)] * float(price)
+
+    return play_scripted(config, accuracy, follow)
+
+
+GROW = ["WAIT", "GERMINATE", "ADVANCE"]
+
+
+@pytest.mark.parametrize(
+    ("worth", "rest"),
+    [
+        (0.49, [*["WAIT"] * 3, "PRUNE", *["WAIT"] * 5]),  # below half of its price, half way
+        (0.51, [*["WAIT"] * 7, "PRUNE", "WAIT"]),  # it stays, but does not pay
+        (1.01, [*["WAIT"] * 7, "ADVANCE", "FOSSILIZE"]),
+    ],
+)
+def test_a_column_is_given_up_half_way_if_it_contributes_too_little(worth: float, rest: list[str]) -> None:
+    run = scripted_trial("trial:double@1-2,surrender=0.5", {"column_double": worth})
+    assert run.episode.timeline.ops == GROW + rest
+    kept = [*GROW, *["WAIT"] * 7, "PRUNE", "WAIT"]
+    if worth < 1:  # and without surrender both stay to the end
+        assert scripted_trial("trial:double@1-2", {"column_double": worth}).episode.timeline.ops == kept
+
+
+def test_one_column_is_given_up_and_the_other_joins() -> None:
+    run = scripted_trial("trial:double+quad@1-2,surrender=0.5", {"column_double": 0.2, "column_quad": 1.2})
+    ops = run.episode.timeline.ops
+    assert ops == [*GROW, *GROW[1:], "WAIT", "PRUNE", *["WAIT"] * 3, "ADVANCE", "FOSSILIZE"]
+    assert [g.blueprint for g in run.episode.topology()] == [blueprint_index("column_quad")]
+
+
+@pytest.mark.parametrize(("price", "worth", "gone"), [(0.0, -0.1, True), (0.0, 0.1, False)])
+def test_without_a_price_a_column_is_given_up_if_it_harms(price: float, worth: float, gone: bool) -> None:
+    run = scripted_trial("trial:double@1-2,surrender=0.5", {"column_double": worth}, points_per_doubling=price)
+    assert ("PRUNE" in run.episode.timeline.ops) == gone
+
+
+def test_a_trial_without_contributions_is_not_given_up_and_ends_bare() -> None:
+    run = scripted_trial("trial:double@1-2,surrender=0.5", {"column_double": 9.0}, hidden_features=("contributions",))
+    assert run.episode.timeline.ops == [*GROW, *["WAIT"] * 7, "PRUNE", "WAIT"]
+
+
+def test_giving_up_saves_compute_on_a_real_host() -> None:
+    """Where a column cannot pay, the host ends as it would have, and compute is less than that of the whole trial."""
+    settings = {"host_width": 2, "inner_steps": 24, "points_per_doubling": 500.0, "points_per_compute_doubling": 1.0}
+    runs = {rule: play(rule, **settings) for rule in ("never", "trial:quad@1-2", "trial:quad@1-2,surrender=0.5")}
+    never, whole, given_up = (env.episode for _, env in runs.values())
+    assert never.accuracies == whole.accuracies == given_up.accuracies
+    assert 0.0 == never.standing.compute_doublings < given_up.standing.compute_doublings
+    assert given_up.standing.compute_doublings < whole.standing.compute_doublings - 0.3
+    ops = runs["trial:quad@1-2,surrender=0.5"][0]
+    assert ops == [*GROW, *["WAIT"] * 3, "PRUNE", *["WAIT"] * 5]
 
 
 def test_the_default_of_periodic_is_the_named_stream_rule() -> None:
@@ -132,10 +198,10 @@ def test_periodic_fills_the_stream_and_leaves_the_column_slots_empty() -> None:
 
 def test_a_gap_rule_grows_a_host_that_is_too_small_and_keeps_what_pays() -> None:
     rule, small = "gap:gap=0.5,still=0.5,epochs=1,size=quad", {"host_width": 2, "inner_steps": 24}
-    free, _ = play(rule, rent_weight=0.0, **small)
+    free, _ = play(rule, points_per_doubling=0.0, **small)
     assert "FOSSILIZE" in free
     assert "PRUNE" not in free
-    dear, _ = play(rule, rent_weight=500.0, **small)
+    dear, _ = play(rule, points_per_doubling=500.0, **small)
     assert "PRUNE" in dear
     assert "FOSSILIZE" not in dear
 
@@ -162,13 +228,14 @@ def test_a_session_continues_from_its_exported_state() -> None:
 
 
 def test_the_reader_inverts_the_scales_of_the_observation() -> None:
-    env = tamiyo.make_env(**SETTINGS, rent_weight=3.0).unwrapped
-    ops, env = play("fixed-column:double@3", rent_weight=3.0)
-    assert ops
+    _, env = play("fixed-column:double@3", points_per_doubling=3.0, points_per_compute_doubling=0.25)
     obs = env.episode.observation()["obs"][None]
     reader = ObservationReader(env.spaces)
     np.testing.assert_allclose(reader.price(obs), 3.0, rtol=1e-5)
-    np.testing.assert_allclose(reader.doublings(obs), env.episode.growth.rent(), rtol=1e-5)
+    np.testing.assert_allclose(reader.compute_price(obs), 0.25, rtol=1e-5)
+    np.testing.assert_allclose(reader.doublings(obs), env.episode.standing.doublings, rtol=1e-5)
+    # The one seed has added all doublings.
+    np.testing.assert_allclose(reader.sizes(obs)[0], env.episode.standing.doublings * np.eye(5)[3], rtol=1e-5)
     column = env.episode.lifecycle.slots[env.config.slots]
     np.testing.assert_allclose(reader.points(obs)[0, env.config.slots], column.contribution, rtol=1e-4)
     assert np.isnan(reader.points(obs)[0, 0])

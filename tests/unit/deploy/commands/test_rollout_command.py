@@ -53,14 +53,16 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
     head, columns, *rows, _ = printed(checkpoint, 2, slots)
     assert f"J {episode.telemetry['objective']:+.2f}" in head
     assert "moons" in head
-    assert f"host width {episode.telemetry['host_width']:.0f}, price {episode.telemetry['rent_weight']:.2g}" in head
+    told = episode.telemetry
+    assert f"host width {told['host_width']:.0f}, price {told['points_per_doubling']:.2g}" in head
+    assert f"doublings {told['doublings']:.2f}, of compute {told['compute_doublings']:.2f}" in head
     assert columns.split() == [
         "epoch",
         "accuracy",
         "decision",
         *(word for s in range(slots) for word in ("slot", str(s))),
         *(word for s in range(slots, slots + 2) for word in ("column", str(s))),
-        "growth",
+        "doublings",
     ]
     assert len(rows) == len(episode)
     ops = policy.spaces.action.heads[0].choices
@@ -110,9 +112,10 @@ def test_the_picture_is_the_same_each_time(checkpoint: Path, tmp_path: Path, suf
 
 
 def test_a_rule_is_played_in_the_host_that_is_asked_for() -> None:
-    head, columns, *rows, _ = printed("fixed-column:quad@2", 1, task="moons", width=3, price=0.5)
+    asked = {"task": "moons", "width": 3, "price": 0.5, "compute_price": 0.25}
+    head, columns, *rows, _ = printed("fixed-column:quad@2", 1, **asked)
     assert "moons" in head
-    assert "host width 3, price 0.5 per doubling" in head
-    assert columns.split()[-5:] == ["column", "3", "column", "4", "growth"]
+    assert "host width 3, price 0.5 per doubling, 0.25 of compute" in head
+    assert columns.split()[-5:] == ["column", "3", "column", "4", "doublings"]
     assert "GERMINATE 3" in rows[2]
     assert "column_quad fossilized" in rows[-1]

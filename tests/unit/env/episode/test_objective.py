@@ -1,8 +1,10 @@
-"""Rewards sum to J, computed here from accuracies and parameter counts only; a panic is charged and never pays."""
+"""Rewards sum to J, computed here from unseen rows, parameters of tensors and FLOPs that PyTorch counts; a panic never
+pays."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,24 +12,56 @@ import numpy as np
 import pytest
 import torch
 
+from actors.blueprints.family import blueprint_index
 from actors.env.episode import governor, host_episode
 from actors.env.episode.governor import Governor
+from actors.slots.contributions import Validation
+from actors.slots.growth_state import GrowthState
+from actors.slots.objective import Prices, Standing
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.episode import EndReason
+from tests.support.env.model_counter import ModelCounter
 from tests.support.env.reference_env import ReferenceEnv
-from tests.support.env.walks import WAIT, act, random_legal, tiny_reference
+from tests.support.env.walks import WAIT, Action, act, random_legal, tiny_reference
+
+COLUMN, HALF, DOUBLE = 3, blueprint_index("column_half"), blueprint_index("column_double")
+SEED = [act(Op.GERMINATE, 1, 3, 2, 2), act(Op.ADVANCE, 1), act(Op.ADVANCE, 1)]
+REPLACE = [
+    act(Op.GERMINATE, COLUMN, DOUBLE),
+    act(Op.ADVANCE, COLUMN),
+    act(Op.ADVANCE, COLUMN),
+    act(Op.SET_ALPHA_TARGET, COLUMN, target=2),
+    act(Op.FOSSILIZE, COLUMN),
+]
+SCRIPTS: dict[str, list[Action]] = {
+    "random": [],
+    "replaced": [*SEED, *REPLACE],
+    "replaced by less": [
+        act(Op.GERMINATE, 4, HALF, target=2),
+        act(Op.ADVANCE, 4),
+        act(Op.ADVANCE, 4),
+        act(Op.FOSSILIZE, 4),
+    ],
+    "pruned": [*REPLACE[:3], WAIT, act(Op.PRUNE, COLUMN)],
+}
+"""How episodes begin; they go on at random."""
 
 
 def accuracy(env: ReferenceEnv, host: list[torch.Tensor], fossils: bool = False) -> float:
-    """Return the validation accuracy of these host parameters, with fossilized or with all blended seeds."""
+    """Return the accuracy of these host parameters, with fossilized or with all blended seeds, on the validation rows
+    that the policy does not see."""
     net = copy.deepcopy(env.network)
     for tensor, value in zip(net.group.tensors, host, strict=True):
         tensor.data.copy_(value)
     stages = (Stage.FOSSILIZED,) if fossils else (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
-    on = {s: slot.alpha for s, slot in enumerate(env.episode.lifecycle.slots) if slot.stage in stages}
+    slots = sorted((slot.joined, s) for s, slot in enumerate(env.episode.lifecycle.slots) if slot.stage in stages)
+    on = {s: env.episode.lifecycle.slots[s].alpha for _, s in slots}
+    val, seen = env.episode.task.val, {row.tobytes() for row in env.episode.observed.x}
+    unseen = [row.tobytes() not in seen for row in val.x]
+    x, y = torch.from_numpy(val.x[unseen]), torch.from_numpy(val.y[unseen])
     with torch.no_grad():
-        right = net.logits(env.val_x, on).argmax(-1) == env.val_y
+        right = type(net).logits(net, x, on).argmax(-1) == y
     return 100.0 * int(right.sum()) / len(right)
 
 
@@ -38,9 +72,9 @@ def host_copy(env: ReferenceEnv) -> list[torch.Tensor]:
 @dataclass
 class Played:
     env: ReferenceEnv
+    counter: ModelCounter
     untrained: float
     final: float = 0.0
-    rents: list[float] = field(default_factory=list)  # one per played epoch
     rewards: list[float] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     terminated: bool = False
@@ -51,69 +85,123 @@ class Played:
         return sum(self.rewards)
 
     def objective(self) -> float:
-        """J by its definition; a panic costs 5 points, and the last rent for every epoch that was not played."""
-        left = self.env.episode.horizon_epochs - len(self.rents)
-        panic = self.info["end_reason"] is EndReason.GOVERNOR
-        rents = self.rents + [self.rents[-1]] * left
-        return self.final - self.untrained - self.env.episode.rent_weight * float(np.mean(rents)) - 5.0 * panic
+        """J by its definition. A panic costs 5 points, and what is left of the model trains on at its own cost."""
+        panic, prices = self.info["end_reason"] is EndReason.GOVERNOR, self.env.episode.prices
+        size, each = self.counter.doublings(), self.counter.epoch_of_the_model() if panic else None
+        effort = self.counter.compute_doublings(each)
+        return self.final - self.untrained - prices.doubling * size - prices.compute_doubling * effort - 5.0 * panic
 
 
-def play(env: ReferenceEnv, seed: int, poison: int = -1, how: str = "nan", grow: bool = True) -> Played:
-    """Play a random legal episode; set the host's parameters to NaN before epoch `poison`."""
+def play(
+    env: ReferenceEnv,
+    seed: int,
+    poison: int = -1,
+    how: str = "nan",
+    grow: bool = True,
+    script: Sequence[Action] = (),
+) -> Played:
+    """Play a legal episode, random after the script; set the host's parameters to NaN before epoch `poison`, or the
+    last one."""
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
-    played = Played(env, accuracy(env, host_copy(env)))
-    host = sum(t.numel() for t in env.network.group.tensors)
-    honest = env.network.train_epoch
-
-    def train_epoch(*args: Any) -> Any:
-        grown = [t for seed in env.network.seeds.values() for t in seed.group.tensors]
-        played.rents.append(float(np.log2(1 + sum(t.numel() for t in grown) / host)))
-        return honest(*args)
-
-    env.network.train_epoch = train_epoch  # type: ignore[method-assign]
+    played = Played(env, ModelCounter(env), accuracy(env, host_copy(env)))
     while not played.terminated:
         epoch, good = len(played.rewards), host_copy(env)
-        if epoch == poison:
+        if epoch == min(poison, env.episode.horizon_epochs - 1):
             if how == "nan":
                 env.network.group.params["0.w"].data[0, 0] = float("nan")
             else:
                 env.network.group.optimizer.param_groups[0]["lr"] = 1e4
-        action = random_legal(rng, env) if grow else WAIT
+        action = script[epoch] if epoch < len(script) else random_legal(rng, env) if grow else WAIT
         _, reward, played.terminated, played.truncated, played.info = env.step(action)
+        assert "illegal_action" not in played.info
+        played.counter.end_epoch()
         played.rewards.append(float(reward))
     panic = played.info["end_reason"] is EndReason.GOVERNOR
     played.final = accuracy(env, good if panic else host_copy(env), fossils=panic)
     return played
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("poison", [-1, 3, 11])
-@pytest.mark.parametrize("task", ["spirals", "wine"])
-def test_the_undiscounted_return_is_j(seed: int, poison: int, task: str) -> None:
-    played = play(tiny_reference(tasks=(task,), rent_weight=7.0), seed, poison)
+PRICES = {"points_per_doubling": 7.0, "points_per_compute_doubling": 3.0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("poison", [-1, 3, 99])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_undiscounted_return_is_j(seed: int, poison: int, script: str) -> None:
+    """At any prices, horizon and width of the host."""
+    ranges = {"horizon_epochs": (9, 14), "host_width": (2, 12)} | dict.fromkeys(PRICES, (1.0, 8.0))
+    played = play(tiny_reference(tasks=("spirals", "wine"), **ranges), seed, poison, script=SCRIPTS[script])
+    horizon = played.env.episode.horizon_epochs
     assert played.return_ == pytest.approx(played.objective(), abs=1e-6)
     assert (played.terminated, played.truncated) == (True, False)
     assert played.info["end_reason"] is (EndReason.HORIZON if poison < 0 else EndReason.GOVERNOR)
-    assert len(played.rewards) == (12 if poison < 0 else poison + 1)
-    assert played.info["telemetry"]["final_accuracy"] == pytest.approx(played.final)
+    assert len(played.rewards) == (horizon if poison < 0 else min(poison + 1, horizon))
+    told = played.info["telemetry"]
+    assert told["final_accuracy"] == pytest.approx(played.final)
+    assert told["objective"] == pytest.approx(played.return_)
+    assert told["doublings"] == pytest.approx(played.counter.doublings())
+    if poison < 0:
+        assert told["compute_doublings"] == pytest.approx(played.counter.compute_doublings())
 
 
-@pytest.mark.parametrize("wrong", ["rent of the rest", "fine"])
-def test_a_wrong_panic_penalty_is_detected(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    def cheap(rent_weight: float, last_rent: float, epochs_left: int, horizon: int) -> float:
-        return 5.0 if wrong == "rent of the rest" else rent_weight * last_rent * epochs_left / horizon
-
-    monkeypatch.setattr(governor, "penalty", cheap)
-    played = [play(tiny_reference(), seed, 6) for seed in range(3)]
-    assert any(abs(p.return_ - p.objective()) > 0.1 for p in played)
+@pytest.mark.parametrize("task", ["signals", "digits_image"])
+def test_the_flops_of_convolutions_count_as_pytorch_counts_them(task: str) -> None:
+    played = play(tiny_reference(tasks=(task,), horizon_epochs=6, **PRICES), 1, script=REPLACE[:3])
+    assert played.info["telemetry"]["compute_doublings"] == pytest.approx(played.counter.compute_doublings())
 
 
-def test_rent_charged_before_training_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = host_episode.objective_reward
-    monkeypatch.setattr(host_episode, "objective_reward", lambda a, b, rent, *rest: honest(a, b, 0.9 * rent, *rest))
-    played = play(tiny_reference(), 1)
-    assert abs(played.return_ - played.objective()) > 1e-3
+def break_j(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Compute J wrongly."""
+    honest, cost, validate = host_episode.objective_reward, GrowthState.epoch_cost, ReferenceEnv._validate
+    match how:
+        case "size charged twice" | "compute refunded" | "no fine":
+
+            def term(before: Standing, after: Standing, prices: Prices, penalty: float) -> float:
+                if how == "no fine":
+                    return honest(before, after, prices, 0.0)
+                size, compute = (2.0, 1.0) if how == "size charged twice" else (1.0, 0.0)
+                wrong = Prices(size * prices.doubling, compute * prices.compute_doubling)
+                return honest(before, after, wrong, penalty)
+
+            monkeypatch.setattr(host_episode, "objective_reward", term)
+        case "shadow passes are free" | "measuring is free":
+
+            def epoch_cost(self: GrowthState, on: Any, off: Any = (), sets: Any = (), each: float = 0.0) -> float:
+                measuring = cost(self, on, off, sets, each) - cost(self, on, off)
+                return cost(self, on) + measuring if how == "shadow passes are free" else cost(self, on, off)
+
+            monkeypatch.setattr(GrowthState, "epoch_cost", epoch_cost)
+        case "an early end saves compute":
+            monkeypatch.setattr(host_episode.HostEpisode, "_epoch_of_the_model", lambda self: 1.0)
+        case "a replaced host is kept":
+            monkeypatch.setattr(GrowthState, "added_params", lambda self: sum(self.slot_params()))
+        case "the rows that the policy sees":
+
+            def validated(self: ReferenceEnv, alphas: Any) -> Validation:
+                observed, _ = validate(self, alphas)
+                return Validation(observed, observed.accuracy)
+
+            monkeypatch.setattr(ReferenceEnv, "_validate", validated)
+
+
+@pytest.mark.parametrize(
+    ("how", "script", "poison"),
+    [
+        ("size charged twice", "replaced", -1),
+        ("compute refunded", "pruned", -1),
+        ("no fine", "random", 6),
+        ("shadow passes are free", "pruned", -1),
+        ("measuring is free", "replaced", -1),
+        ("an early end saves compute", "replaced", 9),
+        ("a replaced host is kept", "replaced", -1),
+        ("the rows that the policy sees", "random", -1),
+    ],
+)
+def test_a_wrong_j_is_detected(monkeypatch: pytest.MonkeyPatch, how: str, script: str, poison: int) -> None:
+    break_j(monkeypatch, how)
+    played = play(tiny_reference(**PRICES), 1, poison, script=SCRIPTS[script])
+    assert abs(played.return_ - played.objective()) > 0.05
 
 
 @pytest.mark.parametrize("how", ["nan", "lr"])
@@ -123,7 +211,6 @@ def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     played = play(env, 4, epoch, how)
     assert len(played.rewards) == epoch + 1  # also in the last epoch
     assert played.info["end_reason"] is EndReason.GOVERNOR
-    assert played.rewards[-1] <= -5.0 + (played.final - env.episode.timeline.accuracy[-2])
     assert played.info["telemetry"]["panic"] == 1.0
     assert not env.network.group.optimizer.state
     assert all(t.isfinite().all() for t in env.network.group.tensors)
@@ -162,7 +249,7 @@ def gains_from_panics() -> list[float]:
 
 def test_a_panic_never_beats_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(gains_from_panics()) < 0
-    monkeypatch.setattr(governor, "penalty", lambda *args: 0.0)
+    monkeypatch.setattr(governor, "PENALTY_POINTS", 0.0)
     assert max(gains_from_panics()) >= 0  # without the penalty a panic would sometimes pay
 
 

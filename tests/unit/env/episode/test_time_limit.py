@@ -103,23 +103,6 @@ def test_hidden_horizons_are_drawn_from_the_range() -> None:
     assert set(lengths[0]) == {3, 4, 5, 6}
 
 
-def test_j_averages_rent_over_the_drawn_horizon() -> None:
-    env = tiny_reference(horizon_epochs=(6, 12))
-    for seed in range(4):
-        env.reset(seed=seed)
-        rewards, ended = [], False
-        while not ended:
-            action = np.array([1, 0, 3, 0, 0, 0]) if not rewards else WAIT
-            _, reward, ended, _, info = env.step(action)
-            rewards.append(float(reward))
-        accuracy = env.episode.timeline.accuracy
-        size = env.episode.added_params() / env.episode.growth.host_params
-        rent = 2.0 * np.log2(1.0 + size)  # from the first epoch to the last
-        assert sum(rewards) == pytest.approx(accuracy[-1] - accuracy[0] - rent)
-        assert info["telemetry"]["objective"] == pytest.approx(sum(rewards))
-        assert len(rewards) == env.episode.timeline.horizon == env.episode.horizon_epochs <= 12
-
-
 def test_a_panic_on_the_last_epoch_terminates_even_with_a_truncated_limit() -> None:
     env = tiny_reference(horizon_epochs=4, time_limit="truncated", observe_time=False)
     for poisoned in (False, True):

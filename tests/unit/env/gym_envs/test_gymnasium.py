@@ -21,7 +21,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from actors.blueprints.family import blueprint_index
-from actors.config import ConfigError, EnvConfig
+from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
 from actors.env.rendering.palette import OPS, STYLE
 from actors.env.rendering.timeline_chart import draw_episode
@@ -31,8 +31,7 @@ from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from actors.types.episode import SEED_TRAINING
 from tests.support.env.fleets import break_host
-from tests.support.env.reference_env import ReferenceEnv
-from tests.support.env.walks import act, random_legal
+from tests.support.env.walks import act
 
 ROOT = Path(__file__).parents[4]
 torch.set_num_threads(1)
@@ -232,23 +231,6 @@ def test_an_unknown_render_mode_is_rejected() -> None:
     for make in (many, lambda n, **settings: gymnasium.make(SEED_TRAINING, **TINY | settings)):
         with pytest.raises(ConfigError, match="give 'rgb_array' or None"):
             make(2, render_mode="human")
-
-
-@pytest.mark.parametrize("task", ["spirals", "gratings"])
-def test_an_episode_equals_that_of_the_reference(task: str) -> None:
-    config = EnvConfig(**TINY | {"tasks": (task,), "budget_ratio": 40.0})
-    env, reference, rng = SeedTrainingEnv(config, 3), ReferenceEnv(config, 3), np.random.default_rng(0)
-    seen, info = env.reset(seed=1)
-    expected, _ = reference.reset(1)
-    ended = False
-    while not ended:
-        np.testing.assert_allclose(seen["obs"], expected["obs"], rtol=1e-4, atol=1e-4)
-        action = random_legal(rng, env)
-        seen, reward, ended, _, info = env.step(action)
-        expected, same, also, _, told = reference.step(action)
-        assert reward == pytest.approx(same, abs=1e-5)
-        assert (ended, info["action_mask"].tolist()) == (also, told["action_mask"].tolist())
-    assert info["telemetry"]["objective"] == pytest.approx(told["telemetry"]["objective"], abs=1e-5)
 
 
 def pixels(picture: Any, color: tuple[int, int, int]) -> int:

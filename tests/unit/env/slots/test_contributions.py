@@ -98,11 +98,11 @@ def test_the_environment_measures_contributions_by_switching_seeds() -> None:
     assert (first.stage.name, second.stage.name) == ("HOLDING", "TRAINING")
 
     def accuracy(on: dict[int, float]) -> float:
-        return env.network.evaluate(env.val_x, env.val_y, on)[0]
+        return env.network.evaluate(*env.observed, on)[0]
 
     both = {0: first.alpha, 1: second.alpha_target}
     only_first, only_second = {0: both[0]}, {1: both[1]}
-    assert env.episode.timeline.accuracy[-1] == accuracy(only_first)
+    assert env.episode.observed_accuracies[-1] == accuracy(only_first)
     assert first.contribution == pytest.approx(accuracy(only_first) - accuracy({}))
     assert second.contribution == pytest.approx(accuracy(both) - accuracy(only_first))
     expected = accuracy(both) - accuracy(only_first) - accuracy(only_second) + accuracy({})
@@ -119,7 +119,7 @@ def test_info_holds_contributions() -> None:
         *_, info = env.step(action)
 
     def v(*slots: int) -> float:
-        return env.network.evaluate(env.val_x, env.val_y, dict.fromkeys(slots, 1.0))[0]
+        return env.network.evaluate(*env.observed, dict.fromkeys(slots, 1.0))[0]
 
     first = (v(0) - v() + v(0, 2) - v(2)) / 2
     second = (v(2) - v() + v(0, 2) - v(0)) / 2

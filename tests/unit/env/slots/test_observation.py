@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
+from math import log2
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
+from actors.blueprints.family import blueprint_index
+from actors.env.fleet_networks import OptimizerSettings
 from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
+from actors.slots.objective import Prices
 from actors.slots.observation import bounds, obs_spec, observe
 from actors.slots.observation_table import markdown_table
 from actors.slots.slot_features import SLOT
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
-from tests.support.env.walks import WAIT, act, random_legal, tiny_env, tiny_reference
+from tests.support.env.model_counter import ModelCounter, counted
+from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork
+from tests.support.env.walks import WAIT, act, random_legal, tiny_reference
 
 
 def places(slots: int) -> dict[str, slice]:
@@ -45,37 +50,98 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
     return bad
 
 
+def legal_costs(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[float]:
+    """Return the feature `costs` from seeds that are made and counted here, with the dearest blend."""
+    masks, host, x = env.masks(), env.episode.host, env.train_x[:1]
+    assert masks.slot is not None
+    legal = np.flatnonzero(masks.rest[Op.GERMINATE, slot, : len(host.family.blueprints)]).tolist()
+    found = []
+    for blueprint in legal if masks.slot[Op.GERMINATE, slot] else []:
+        made = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(1e-3, 1e-3), column_slots=8)
+        made.germinate(slot, blueprint, 2, np.random.default_rng(0))
+        seed, own = made.seeds[slot], made.seeds[slot].group.params
+        if isinstance(seed, ReferenceColumn):
+            flops = counted(seed.host, own, x, lambda s, h: h)
+        else:  # it learns in a pass of its own through the host
+            grown = seed.blueprint.forward
+            flops = counted(host, made.group.params, x, lambda s, h, g=grown, p=own: g(p, h, None) if s == slot else h)
+        size = log2(1.0 + sum(t.numel() for t in own.values()) / counter.model_params())
+        found.append((size, counter.effort(flops)))
+    cheap, dear = min(found, default=(0.0, 0.0)), max(found, default=(0.0, 0.0))
+    return [float(bool(found)), *(np.clip([cheap[0], dear[0], cheap[1], dear[1]], -8, 8) / 4.0).tolist()]
+
+
+def seed_features(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[float]:
+    """Return the features `size` and `effort` of a seed."""
+    seed, model, own = env.network.seeds[slot], counter.model_params(), counter.seed_params(slot)
+    joined = slot in counter.blended()
+    without = model - own if joined else model
+    size = log2((without + own) / (without or counter.host_params()))  # it may be all that is left
+    alone = counter.forward({slot: 1.0})
+    if joined or isinstance(seed, ReferenceColumn):  # it makes no pass of its own through the host
+        alone -= counter.forward({})
+    return [size / 4.0, counter.effort(alone) / 4.0]
+
+
+HALF = blueprint_index("column_half")
+REPLACED = [act(Op.GERMINATE, 1, 3, 2, 2), *[act(Op.ADVANCE, 1)] * 2]
+REPLACED += [act(Op.GERMINATE, 3, HALF, target=2), *[act(Op.ADVANCE, 3)] * 2, act(Op.FOSSILIZE, 3)]
+
+
 @pytest.mark.parametrize("slots", [1, 5, 8])
 @pytest.mark.parametrize("task", ["spirals", "wine"])
 def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
     columns = min(2, slots - 1)
-    env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1)
+    settings = {"points_per_doubling": (0.25, 8.0), "points_per_compute_doubling": (1 / 32, 1.0)}
+    env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1, **settings)
     where = places(slots)
     rng = np.random.default_rng(slots)
     assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.spaces.obs_size
     for seed in range(3):
+        script = REPLACED if seed == 2 and slots == 5 else []
         seen, _ = env.reset(seed=seed)
-        terminated, epoch = False, 0
+        counter, terminated, epoch = ModelCounter(env), False, 0
         while True:
-            obs = seen["obs"]
+            obs, episode = seen["obs"], env.episode
             assert out_of_range(obs, slots) == []
-            assert obs[where["time"]] == pytest.approx(epoch / 12)
-            assert obs[where["accuracy"]][0] == pytest.approx(env.episode.timeline.accuracy[-1] / 100)
-            assert obs[where["last_op"]].tolist() == np.eye(6)[env.episode.last_op].tolist()
-            stages = [slot.stage for slot in env.episode.lifecycle.slots]
-            assert obs[where["stage_counts"]] == pytest.approx([stages.count(s) / slots for s in Stage])
-            held = sum(t.numel() for s in env.network.seeds.values() for t in s.group.tensors)
-            assert obs[where["budget_used"]] == pytest.approx(held / env.episode.growth.budget_params)
-            for s, slot in enumerate(env.episode.lifecycle.slots):
-                assert obs[where[f"{s}/stage"]].tolist() == np.eye(len(Stage))[slot.stage].tolist()
-                assert obs[where[f"{s}/alpha"]] == pytest.approx(slot.alpha)
+            p, c = episode.prices
+            ratio = episode.train_losses[-1] / episode.val_losses[-1] if epoch else None
+            stages = [slot.stage for slot in episode.lifecycle.slots]
+            added = max(counter.model_params() - counter.host_params(), 0)
+            accuracy = env.network.evaluate(*env.observed, episode.growth.blended()).accuracy
+            expected = {
+                "time": epoch / 12,
+                "price": log2(p) / 8,
+                "compute_price": [1.0, log2(c) / 8] if c else [0.0, 0.0],
+                "val_rows": [1.0, log2(len(env.observed[0])) / 16],
+                "compute": counter.compute_doublings() / 4,
+                "growth": counter.doublings() / 4,
+                "overfit": [1.0, max(log2(ratio) / 8, -1.0)] if ratio else [0.0, 0.0],
+                "last_op": np.eye(6)[episode.last_op],
+                "stage_counts": [stages.count(s) / slots for s in Stage],
+                "budget_used": added / episode.growth.budget_params,
+            }
+            for s, slot in enumerate(episode.lifecycle.slots):
+                expected[f"{s}/stage"] = np.eye(len(Stage))[slot.stage]
+                expected[f"{s}/alpha"] = slot.alpha
+                expected[f"{s}/size"], expected[f"{s}/effort"] = (
+                    seed_features(env, counter, s) if slot.active else (0.0, 0.0)
+                )
+                if epoch % 3 == 0:
+                    expected[f"{s}/costs"] = legal_costs(env, counter, s)
                 assert seen["blueprint_indices"][s] == (slot.blueprint if slot.active else -1)
-                known = obs[where[f"{s}/contribution"]][0]
-                assert known == (slot.contribution is not None)
+                assert obs[where[f"{s}/contribution"]][0] == (slot.contribution is not None)
+            for name, value in expected.items():
+                np.testing.assert_allclose(obs[where[name]], value, rtol=1e-5, atol=1e-6, err_msg=name)
+            assert obs[where["accuracy"]][0] == pytest.approx(accuracy / 100)
             if terminated:
                 break
-            seen, _, terminated, _, _ = env.step(random_legal(rng, env))
+            action = script[epoch] if epoch < len(script) else random_legal(rng, env)
+            seen, _, terminated, _, _ = env.step(action)
+            counter.end_epoch()
             epoch += 1
+        if script:
+            assert counter.replaced()
 
 
 def test_a_value_out_of_range_is_detected() -> None:
@@ -86,8 +152,9 @@ def test_a_value_out_of_range_is_detected() -> None:
 
 
 def view(slot: Slot) -> ModelView:
-    training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0], [], None)
-    return ModelView(training, Op.WAIT, True, 100, 400.0, 2.0, [0], 0, [SlotKind.STREAM], [None], [slot])
+    training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0], [], None, None)
+    prices, kinds = Prices(2.0, 0.0), [SlotKind.STREAM]
+    return ModelView(training, Op.WAIT, True, 100, 400.0, prices, 0.0, [0], 0, kinds, [None], [0.0], [0.0], [slot])
 
 
 MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
@@ -110,7 +177,7 @@ def test_missing_history_is_marked_unknown() -> None:
     for epoch in range(5):
         known = min(epoch, 3)
         assert seen["obs"][where["history_known"]].tolist() == [1.0] * known + [0.0] * (3 - known)
-        newest_first = env.episode.timeline.accuracy[::-1][:4]
+        newest_first = env.episode.observed_accuracies[::-1][:4]
         assert seen["obs"][where["accuracy"]][: len(newest_first)] == pytest.approx(np.array(newest_first) / 100)
         assert not seen["obs"][where["loss"]][known + 1 :].any()
         seen, *_ = env.step(WAIT)
@@ -152,13 +219,6 @@ def test_the_documented_table_is_complete() -> None:
     for row in rows:
         assert all(cell.strip() for cell in row)
         assert " to " in row[3]
-
-
-def test_gymnasiums_checker_accepts_the_environment() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*alternative render modes.*")
-        check_env(tiny_env(horizon_epochs=3))
 
 
 def test_the_reference_page_holds_the_current_table() -> None:

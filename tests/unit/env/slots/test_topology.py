@@ -14,7 +14,8 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.slots.topology import GrownSeed
 from tests.support.env.reference_env import ReferenceEnv
 
-CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=3, inner_steps=4, rent_weight=2.0, device="cpu")
+PRICES: dict[str, Any] = {"points_per_doubling": 2.0, "points_per_compute_doubling": 0.5}
+CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=3, inner_steps=4, **PRICES, device="cpu")
 BUILT = (GrownSeed(0, 2, 0, 1.0), GrownSeed(2, 3, 2, 0.7), GrownSeed(4, 9, 0, 0.5))  # the last is a column
 WAITS: NDArray[Any] = np.zeros((2, 6), dtype=np.int64)
 
@@ -39,7 +40,7 @@ def test_a_host_with_initial_seeds_trains_and_tests_as_the_reference(tasks: tupl
         assert row["test_accuracy"] == pytest.approx(env.test_accuracy(), rel=tolerance)
 
 
-def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged_rent() -> None:
+def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged() -> None:
     fleet = SeedTrainingFleet(CONFIG, 2, 7)
     fleet.set_topologies([BUILT, ()])
     fleet.reset([3, 3])
@@ -48,8 +49,9 @@ def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged_rent() 
     assert built.accuracies[0] == bare.accuracies[0]
     assert built.topology() == BUILT
     assert built.added_params() == sum(built.growth.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
-    rent = 2.0 * np.log2(1 + built.added_params() / built.growth.host_params) / 3
-    assert rewards[0] == pytest.approx(built.accuracies[1] - built.accuracies[0] - rent, abs=1e-4)
+    size = np.log2(1 + built.added_params() / built.growth.host_params)
+    paid = 2.0 * size + 0.5 * built.growth.compute.doublings()
+    assert rewards[0] == pytest.approx(built.accuracies[1] - built.accuracies[0] - paid, abs=1e-4)
     assert not built.masks().slot[1, 0]  # a filled slot cannot be germinated
 
 

@@ -14,14 +14,12 @@ import torch
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
-from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
 from actors.env.tasks.families.bundled import BUNDLES
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
 from actors.env.tasks.task import DIMENSIONS, TaskKind
 from actors.rng import Purpose, stream
-from tests.support.env.reference_env import ReferenceFleet
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
 NAMES = [family.name for family in families() if family.from_files is None]
@@ -136,15 +134,23 @@ def test_a_familys_data_do_not_change_with_the_width() -> None:
 
 
 def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
-    config = EnvConfig(horizon_epochs=(15, 40), inner_steps=(8, 32), rent_weight=(0.25, 8.0))
+    config = EnvConfig(horizon_epochs=(15, 40), inner_steps=(8, 32))
     drawn = [draw_settings(config, "moons", 0, seed) for seed in range(400)]
     assert {d.horizon_epochs for d in drawn} == set(range(15, 41))
     assert {d.inner_steps for d in drawn} == {8, 16, 32}
-    prices = np.log2([d.rent_weight for d in drawn])
-    assert (prices.min() >= -2.0, prices.max() <= 3.0) == (True, True)
-    assert prices.mean() == pytest.approx(0.5, abs=0.2)
-    fixed = EnvConfig(horizon_epochs=9, inner_steps=5, rent_weight=0.0, host_width=7)
-    assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, 0.0)
+    prices = np.array([d.prices for d in drawn])
+    free = prices[:, 1] == 0
+    assert free.mean() == pytest.approx(0.25, abs=0.06)
+    shares = prices[~free, 1] / prices[~free, 0]  # c relative to p
+    for found, low, high in ((prices[:, 0], 0.25, 8.0), (shares, 1 / 32, 1.0)):
+        counts, _ = np.histogram(np.log2(found), np.linspace(np.log2(low), np.log2(high), 6))
+        assert counts.sum() == len(found)  # within the range, and log-uniform in it
+        assert counts / len(found) == pytest.approx([0.2] * 5, abs=0.07)
+    assert abs(np.corrcoef(np.log2(prices[~free, 0]), np.log2(shares))[0, 1]) < 0.15
+    fixed = EnvConfig(
+        horizon_epochs=9, inner_steps=5, points_per_doubling=0.0, points_per_compute_doubling=3.0, host_width=7
+    )
+    assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, (0.0, 3.0))
 
 
 @pytest.mark.parametrize(
@@ -152,8 +158,10 @@ def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
     [
         ({"horizon_epochs": (40, 15)}, "write the smaller number of a range first"),
         ({"inner_steps": (0, 8)}, "at least one minibatch"),
-        ({"rent_weight": (0.0, 2.0)}, "nor a range start at 0"),
-        ({"rent_weight": -1.0}, "cannot be negative"),
+        ({"points_per_doubling": (0.0, 2.0)}, "nor a range start at 0"),
+        ({"points_per_doubling": -1.0}, "cannot be negative"),
+        ({"points_per_compute_doubling": (0.0, 1.0)}, "nor a range start at 0"),
+        ({"points_per_compute_doubling": -1.0}, "cannot be negative"),
         ({"host_width": 0}, "at least one unit"),
         ({"slots": 7}, "at most 8 slots of both kinds"),
         ({"column_slots": -1}, "cannot be negative"),
@@ -267,27 +275,6 @@ def test_a_tree_learns_decision_tree_and_quartiles_are_balanced() -> None:
     for name in ("teacher_narrow", "teacher_wide", "teacher_deep"):
         made = task(name)
         assert np.bincount(made.test.y).min() > 0.6 * 1024 / made.num_classes
-
-
-def test_a_fleet_runs_any_mix_of_vector_tasks() -> None:
-    names = tuple(f.name for f in families(kind="vector"))
-    config = EnvConfig(tasks=names, horizon_epochs=2, inner_steps=1, batch_size=16)
-    fleet = SeedTrainingFleet(config, 48, 0)
-    fleet.reset(range(48))
-    for _ in range(2):
-        seen = fleet.step(np.zeros((48, 6), dtype=np.int64))
-    assert np.isfinite(seen.obs).all()
-    assert len(set(fleet.task_ids())) > 12
-
-
-@pytest.mark.parametrize("name", ["signals", "digits_image"])
-def test_tasks_of_every_kind_run(name: str) -> None:
-    """Every kind of task has a host, in fleet and reference."""
-    config = EnvConfig(tasks=(name,), horizon_epochs=1, inner_steps=1)
-    waits = np.zeros((2, 6), dtype=np.int64)
-    for fleet in (SeedTrainingFleet(config, 2, 0), ReferenceFleet(config, 2, 0)):
-        fleet.reset([1, 2])
-        assert np.isfinite(fleet.step(waits).rewards).all()
 
 
 def test_a_misspelled_name_gets_a_suggestion_and_the_list() -> None:
