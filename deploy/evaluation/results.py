@@ -29,6 +29,7 @@ Rows = Mapping[str, Mapping[Prices, Sequence[Mapping[str, Sequence[Row]]]]]
 """`rows[line][prices]` is a list over policies of rows by family: the same seeds in the same order."""
 Value = Callable[[Row, Prices], float]
 SWEEP, EQUAL = "full sweep", "equal-compute sweep"
+ROUNDING = 1e-9  # of shares of FLOPs
 WIDTHS_OF_SWEEP = (NEVER, *(BUILT.format(k) for k in SCALES[1:]))
 
 
@@ -100,7 +101,7 @@ def equal_compute(built: Sequence[Row], prices: Prices, flops: float) -> Row:
     spent = 0.0
     for rung in (1, 2, 3):
         most = max(0, horizon - epochs[left[0]])
-        affordable = int((rung * flops / 3 - spent) / sum(costs[k] for k in left))
+        affordable = int((rung * flops / 3 - spent) / sum(costs[k] for k in left) + ROUNDING)
         more = min(most, max(affordable, 1 if rung == 1 else 0))  # the bare host trains for at least one epoch
         for k in left:
             epochs[k] += more

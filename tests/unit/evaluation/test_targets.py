@@ -52,7 +52,7 @@ def test_a_policy_that_grows_where_it_pays_meets_all() -> None:
     ("line", "gain", "name", "met"),
     [
         (POLICY, -0.1, OVER_SWEEP, {FREE: True, PRICED: True}),
-        (POLICY, -1.5, OVER_SWEEP, {FREE: False, PRICED: True}),
+        (POLICY, -1.0, OVER_SWEEP, {FREE: False, PRICED: True}),
         (POLICY, -3.0, OVER_SWEEP, {FREE: False, PRICED: False}),
         (BLIND, 20, "points over blind", {FREE: False, PRICED: False}),
         (FEEDFORWARD, 20, "points over feedforward", {FREE: False, PRICED: False}),

@@ -59,7 +59,7 @@ def test_the_best_rule_of_each_price_is_chosen() -> None:
     """Families count equally: the first has many more episodes."""
     rows = {
         rule: {w: {"a": [grown_row(g, d, compute=c)] * 9, "b": [grown_row(3 * g, d, compute=c)]} for w in ALL_PRICES}
-        for rule, g, d, c in (("large", 6.0, 4.0, 4.0), ("small", 2.0, 1.5, 0.5), ("none", 0.0, 0.0, 0.0))
+        for rule, g, d, c in (("large", 6.0, 4.0, 8.0), ("small", 2.0, 1.5, 0.5), ("none", 0.0, 0.0, 0.0))
     }
     found = tune.choose(rows)
     assert [found[w] for w in CONDITIONS[FREE]] == ["large", "large", "large", "none"]
