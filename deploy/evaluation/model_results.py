@@ -30,7 +30,6 @@ NEVER, SWEEP = "never", "sweep"
 BUILT = {"built x2": 2, "built x4": 4}
 """Players that build the model wider instead of growing it: multiples of the width."""
 COLOURS = ("#0072b2", "#cc79a7", "#e69f00", "#a6761d", "#009e73", "#56b4e9")
-WON = 3.0  # points of J that the sweep must be ahead for growing to count as worth it
 
 
 @dataclass(frozen=True)
@@ -48,17 +47,6 @@ class ModelLine:
     compute: float  # C
     params: float  # at the end, in multiples of the bare model's
     seconds: float  # of one core, for one run; for the sweep, of all its runs
-
-
-@dataclass(frozen=True)
-class Share:
-    """A player over all models: its part of what the sweep wins, and what it loses where there is nothing to win."""
-
-    player: str
-    over_never: float  # points of J, mean
-    of_sweep: float | None  # mean share of the sweep's lead, where that is at least `WON`
-    elsewhere: float | None  # points of J over never, mean of the others
-    worst: float  # points of J over never
 
 
 @dataclass(frozen=True)
@@ -85,7 +73,7 @@ class ModelResults:
     def _flops(self, script: str, width: int, player: str, seed: int) -> float:
         """Return the training FLOPs, in those of never growing."""
         bare, run = self.runs[script, width, NEVER, seed], self.runs[script, width, player, seed]
-        return float(run.flops / bare.flops * 2.0**run.compute)
+        return run.flops / bare.flops if player in BUILT else float(2.0**run.compute)
 
     def _best(self, script: str, width: int, seed: int) -> str:
         """Return what the sweep keeps."""
@@ -120,21 +108,6 @@ class ModelResults:
             for player in self.names
         ]
 
-    @cached_property
-    def shares(self) -> list[Share]:
-        """Return one row per player but never."""
-        by_player = {
-            name: np.array([line.over_never for line in self.lines if line.player == name]) for name in self.names
-        }
-        won = by_player[SWEEP] >= WON
-        found = []
-        for name in self.names[1:]:
-            points = by_player[name]
-            of_sweep = float((points[won] / by_player[SWEEP][won]).mean()) if won.any() else None
-            elsewhere = float(points[~won].mean()) if not won.all() else None
-            found.append(Share(name, float(points.mean()), of_sweep, elsewhere, float(points.min())))
-        return found
-
     def tables(self) -> list[TextTable]:
         """Return the table of all models, and that of the players over all of them."""
         by_key = {(line.model, line.width, line.player): line for line in self.lines}
@@ -148,33 +121,20 @@ class ModelResults:
             for script in self.scripts
             for width in self.widths[script.name]
         ]
-        shares = [
-            (
-                share.player,
-                f"{share.over_never:+.2f}",
-                "" if share.of_sweep is None else f"{100 * share.of_sweep:.0f}%",
-                "" if share.elsewhere is None else f"{share.elsewhere:+.2f}",
-                f"{share.worst:+.2f}",
-            )
-            for share in self.shares
-        ]
+        means = []
+        for name in self.names:
+            own = [(x.over_never, x.doublings, x.compute) for x in self.lines if x.player == name]
+            means.append((name, *(f"{mean:+.2f}" for mean in np.mean(own, axis=0)), f"{min(own)[0]:+.2f}"))
         at = f"at p = {self.prices.doubling:g} and c = {self.prices.compute_doubling:g}"
         title = f"Test accuracy in percent, and J over never growing {at}"
-        head = (
-            "player",
-            "J over never",
-            f"share of the sweep where it wins {WON:g}",
-            "J over never elsewhere",
-            "worst",
-        )
-        return [TextTable(title, ("model", "width", *self.names), models), TextTable(f"All models {at}", head, shares)]
+        head = ("player", "J over never", "D", "C", "worst J")
+        return [TextTable(title, ("model", "width", *self.names), models), TextTable(f"All models {at}", head, means)]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "prices": self.prices._asdict(),
             "seeds": list(self.seeds),
             "lines": [vars(line) for line in self.lines],
-            "shares": [vars(share) for share in self.shares],
             "decisions": {
                 f"{script} {width} {player} {seed}": run.decisions
                 for (script, width, player, seed), run in self.runs.items()

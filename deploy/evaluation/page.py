@@ -48,7 +48,7 @@ def tables_of(results: Mapping[str, Results]) -> list[TextTable]:
 
 def players_table(condition: str, results: Results) -> TextTable:
     prices = [f"p = {w.doubling:g}" for w in results.prices]
-    head = ("player", "n", "J over never", *prices, "policy's over it", "P(better)", "test", "D", "C", "FLOPs", "bare")
+    head = ("player", "n", "J over never", *prices, "policy's over it", "test", "D", "C", "FLOPs", "bare")
     rows = [
         (
             line.name,
@@ -56,7 +56,6 @@ def players_table(condition: str, results: Results) -> TextTable:
             span(line.over_never),
             *(signed(points) for points in line.by_price.values()),
             span(line.policy_over),
-            "" if line.improvement is None else f"{line.improvement.mean:.2f}",
             "" if line.test_accuracy is None else f"{line.test_accuracy:.1f}",
             f"{line.doublings:.2f}",
             f"{line.compute:.2f}",

@@ -64,11 +64,11 @@ def results(price: float = 1.0, compute_price: float = 0.0) -> ModelResults:
     """Two scripts at one width: on the first, twice the width is best in validation, on the second nothing pays."""
     runs = {
         ("small", 2, NEVER, 0): run(),
-        ("small", 2, RULE, 0): replace(run(accuracy=57.0, test=69.0), final_params=400, compute=1.5),
+        ("small", 2, RULE, 0): replace(run(accuracy=57.0, test=69.0), final_params=400, flops=800.0, compute=1.5),
         ("small", 2, "built x2", 0): run(untrained=99.0, accuracy=62.0, test=70.0, params=400),
         ("small", 2, "built x4", 0): run(accuracy=62.5, test=80.0, params=1600),
         ("large", 2, NEVER, 0): run(),
-        ("large", 2, RULE, 0): replace(run(), final_params=400, compute=3.0),
+        ("large", 2, RULE, 0): replace(run(), final_params=400, flops=800.0, compute=3.0),
         ("large", 2, "built x2", 0): run(params=400),
         ("large", 2, "built x4", 0): run(params=1600),
     }
@@ -91,7 +91,7 @@ def test_j_charges_the_model_at_the_end_and_the_sweep_is_chosen_by_validation() 
 
 
 def test_j_charges_compute_that_of_a_sweep_for_all_its_runs() -> None:
-    """FLOPs of a run are those of its model, times what growing added."""
+    """FLOPs of a model that was built wider are those of its passes, however large a grown one is in the end."""
     free, priced = ({(line.model, line.player): line for line in results(0.5, c).lines} for c in (0.0, 0.25))
     paid = {key: free[key].over_never - priced[key].over_never for key in free}
     assert paid["small", NEVER] == 0.0
@@ -100,19 +100,12 @@ def test_j_charges_compute_that_of_a_sweep_for_all_its_runs() -> None:
     assert paid["large", SWEEP] == pytest.approx(0.25 * log2(1 + 4 + 16), abs=1e-3), "though it keeps the bare model"
 
 
-def test_shares_count_models_where_the_sweep_wins_apart() -> None:
-    rule, *_, sweep = results(price=0.5).shares
-    assert rule.of_sweep == pytest.approx(8.0 / 9.0)
-    assert rule.elsewhere == rule.worst == -1.0
-    assert rule.over_never == pytest.approx(7.0 / 2)
-    assert (sweep.of_sweep, sweep.elsewhere) == (1.0, 0.0)
-
-
 def test_tables_are_shown_and_written() -> None:
-    models, shares = results().tables()
+    models, means = results().tables()
     assert models.rows[0] == ("Small", "2", "60.0", "69.0 (+7.0)", "70.0 (+8.0)", "80.0 (+16.0)", "70.0 (+8.0)")
     assert "| Small | 2 | 60.0 | 69.0 (+7.0) |" in models.markdown()
-    assert [row[0] for row in shares.rows] == [RULE, *BUILT, SWEEP]
+    assert [row[0] for row in means.rows] == [NEVER, RULE, *BUILT, SWEEP]
+    assert means.rows[1] == (RULE, "+2.50", "+2.00", "+2.25", "-2.00")
 
 
 def test_the_front_leads_from_the_bare_model_to_what_was_made_of_it() -> None:

@@ -52,8 +52,6 @@ def test_the_headline_figure_is_the_mean_over_prices_paired_by_episode(
     assert line.policy_over is not None
     assert line.policy_over.mean == pytest.approx(found.mean())
     assert line.policy_over.low < found.mean() < line.policy_over.high
-    assert line.improvement is not None
-    assert line.improvement.mean == pytest.approx((found > 0).mean())
 
 
 def test_policies_are_compared_with_every_other_but_with_their_own_sweep(results: Results) -> None:
