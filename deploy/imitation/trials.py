@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +52,7 @@ def trial_features(
 class Judgement:
     """What the teacher expects, in points."""
 
-    start: Sequence[ExtraTreesRegressor]  # of each of SIZES: J over never growing, from `model_features`
+    start: ExtraTreesRegressor  # of each of SIZES: J over never growing, from `model_features`
     worth: ExtraTreesRegressor  # of going on: the gain at the end less the price of the model, from `trial_features`
 
 
@@ -106,8 +105,7 @@ class TrialTeacher(RulePolicy):
         deciding, trying = epoch == LOOK, stages[np.arange(n), slots] == Stage.TRAINING
         worth[left <= LEFT] = worth_now(self.reader, obs, slots)[left <= LEFT]
         if deciding.any():
-            features = model_features(self.reader, obs[deciding])
-            start[deciding] = np.stack([forest.predict(features) for forest in judgement.start], axis=1)
+            start[deciding] = judgement.start.predict(model_features(self.reader, obs[deciding]))
         if (going_on := trying & (left > LEFT)).any():
             seen = trial_features(self.reader, obs, slots)
             effort = 4.0 * self.reader.slot(obs, "effort")[np.arange(n), slots, 0]
