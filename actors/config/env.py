@@ -59,6 +59,8 @@ class EnvConfig:
     memory is the limit. Seeds that have not joined may have half as much again, whatever the host has grown."""
     gates: Literal["permissive", "strict"] = "permissive"
     """How much evidence ADVANCE and FOSSILIZE require. `strict` for comparisons with policies that choose freely."""
+    prune: bool = True
+    """Whether PRUNE is legal. False for ablations."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device on which hosts are trained. Auto trains MLP hosts on the CPU, and CNN hosts on the GPU of an actor that
     reserves a share of one (`actors.gpus_per_actor`), otherwise also on the CPU. For machines where another choice is

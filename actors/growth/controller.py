@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from math import isfinite, log, nan
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from math import isfinite, log
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from actors.config import require
+from actors.growth.ablations import Ablations
 from actors.growth.columns.budget import report_forbidden_columns
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
+from actors.growth.flop_count import FlopCount
 from actors.growth.policy_advisor import PolicyAdvisor, default_policy, find_policy
 from actors.growth.report.open import open_report
 from actors.growth.report.run_report import RunReport
@@ -26,7 +27,6 @@ from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
 from actors.growth.training.column_loss import ColumnLossChoice
-from actors.growth.training.isolation import fresh_statistics, without_side_effects
 from actors.growth.training.metric import MetricPoints
 from actors.growth.training.model_check import check_model
 from actors.growth.training.optimizers import optimizers_of
@@ -34,7 +34,7 @@ from actors.growth.training.ranks import Ranks, unwrap
 from actors.policy.saved import TRAINED_NAME
 from actors.sessions.session import Answer
 from actors.slots.compute import TRAINING_PASSES
-from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
+from actors.slots.contributions import Subset
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, SeedAction
 from actors.slots.model_view import TrainingState
@@ -101,6 +101,7 @@ class GrowthController:
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         report_forbidden_columns(self._seeds.slot_shapes, min(self.max_added_parameters, isolated))
         self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)
+        self._flops = FlopCount(self._growth, self._seeds)
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None
         if self._ranks.first:
@@ -114,6 +115,7 @@ class GrowthController:
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
         best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
         self._metric = MetricPoints(c.higher_is_better, best)
+        self._ablations = Ablations(self.model, self._seeds, c, self._metric)
         self.epoch = 0
         self._losses: list[float] = []
         self._accuracies: list[float | None] = []
@@ -147,10 +149,10 @@ class GrowthController:
         generators are restored afterwards.
         """
         learners = {} if self.config.dry_run else self._growth.learning()
-        if not learners:
-            return
-        self._seeds.train_young(loss, self._growth.blended(), learners, scaler)
-        self._column_loss.measure(lambda: self._seeds.host_loss(loss), self._seeds.steps_per_epoch)
+        if learners:
+            self._seeds.train_young(loss, self._growth.blended(), learners, scaler)
+            self._column_loss.measure(lambda: self._seeds.host_loss(loss), self._seeds.steps_per_epoch)
+        self._flops.minibatch(loss, learners)
 
     def step(
         self,
@@ -199,9 +201,9 @@ class GrowthController:
 
     def _finish_epoch(self) -> None:
         """Record gradients and contributions of the epoch that was just trained, and run the automatic stage edges."""
-        blended, training = self._growth.blended(), self._growth.training()
-        if self._seeds.adopted is not None:
-            blended.pop(self._seeds.adopted, None)  # without it there is no model
+        joined, training = self._growth.blended(), self._growth.training()
+        always = frozenset(s for s in joined if s == self._seeds.adopted)  # without it there is no model
+        blended = {s: alpha for s, alpha in joined.items() if s not in always}
         waiting = self._seeds.waiting
         norms = self._ranks.broadcast(self._seeds.take_norms())
         if missing := training.keys() - norms.keys():
@@ -211,37 +213,28 @@ class GrowthController:
             logger.warning("the seed at %s learns nothing: %s", names, what)
         self._growth.record_gradients(norms, training)
         self._growth.record_scores(self._seeds.take_scores())
-        every = self.config.evaluate_every
-        due = self.config.evaluate is not None and (self.epoch + 1) % every == 0 and (blended or training)
-        measured = self._ranks.broadcast(self._ablate(blended, training)) if due else {}
+        due = (blended or training) and self._ablations.due(self.epoch + 1)
+        measured = self._ranks.broadcast(self._ablations.measure(blended, training)) if due else {}
         where = f"epoch {self.epoch}"
         self._growth.record_contributions(measured, blended, training, due=bool(measured), label=where)
-        rows = self.config.val_rows, self.config.train_rows
-        evaluation = rows[0] / (TRAINING_PASSES * rows[1]) if rows[0] and rows[1] else 0.0
-        self._growth.count_epoch(blended, training, measured, evaluation)
+        self._count_epoch(joined, training, {subset | always for subset in measured})
         self.epoch += 1
         before = self._growth.filled()
         self._growth.lifecycle.automatic_transitions()
         self._seeds.clear(before - self._growth.filled())
 
-    def _ablate(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, EvalResult]:
-        """Return the accuracy with each subset of seeds switched on; empty if a measurement failed."""
-        evaluate, calibrate = self.config.evaluate, self.config.calibrate
-        assert evaluate is not None
-        alphas, measured = {**blended, **training}, {}
-        try:
-            for subset in subsets_to_evaluate(blended, training):
-                on = {s: alpha for s, alpha in alphas.items() if s in subset}
-                with torch.no_grad(), without_side_effects(self.model), self._seeds.activated(on):
-                    if calibrate is not None:
-                        with fresh_statistics(self.model):
-                            calibrate()
-                    points = self._metric.points(float(evaluate()))
-                    measured[subset] = EvalResult(nan if points is None else points, 0.0)
-        except Exception as error:  # a failed measurement is unknown, and no reason to end a training run
-            logger.warning("contributions could not be measured: %s", error)
-            return {}
-        return measured
+    def _count_epoch(
+        self, joined: Mapping[int, float], training: Mapping[int, float], measured: Collection[Subset]
+    ) -> None:
+        """Add the epoch that was just trained to the training compute."""
+        passes, evaluation = self._flops.take(self._ablations.inputs)
+        if self.config.val_rows and self.config.train_rows:
+            evaluation = self.config.val_rows / (TRAINING_PASSES * self.config.train_rows)
+        more = passes / TRAINING_PASSES * self._growth.epoch_cost(joined)
+        more += evaluation * sum(map(self._growth.epoch_cost, measured))
+        counted, more = self._ranks.broadcast((self._flops.counted, more))
+        self._flops.use(counted)
+        self._growth.count_epoch(joined, training, more=more)
 
     def _ask(self) -> tuple[SeedAction, str, Answer | None]:
         """Return (the policy's action, why it cannot be applied or "", the policy's answer)."""
@@ -352,6 +345,8 @@ class GrowthController:
             "last_op": int(self._growth.last_op),
             "last_success": self._growth.last_success,
             "epoch": self.epoch,
+            "compute_spent": self._growth.compute.spent,
+            "flops": asdict(self._flops.counted),
             "losses": list(self._losses),
             "accuracies": list(self._accuracies),
             "train_losses": list(self._train_losses),
@@ -387,6 +382,8 @@ class GrowthController:
             self._seeds.adopt(saved.adopted)
         self._growth.last_op, self._growth.last_success = saved.last_op, saved.last_success
         self.epoch, self._chance_loss = saved.epoch, saved.chance_loss
+        self._growth.compute.epochs, self._growth.compute.spent = saved.epoch, saved.compute_spent
+        self._flops.use(saved.flops)
         self._losses, self._accuracies = list(saved.losses), list(saved.accuracies)
         self._train_losses, self._metric.first = list(saved.train_losses), saved.first_metric
         self._seeds.activate(self._growth.blended())

@@ -24,7 +24,7 @@ from actors.growth.slots import SlotSpec, StreamSlot, find_module
 from actors.growth.training.averages import Averages
 from actors.growth.training.gradients import ShadowGradients
 from actors.growth.training.groups import SeedGroups
-from actors.growth.training.isolation import without_side_effects
+from actors.growth.training.isolation import unscaled_losses, without_side_effects
 from actors.growth.training.memory_format import use_memory_format
 from actors.growth.training.ranks import Ranks
 from actors.growth.training.scores import ScoreRecorder
@@ -51,11 +51,12 @@ class SeedManager:
         self._host = [p for p in model.parameters() if p.requires_grad]
         self._sites: list[Site] = [StreamSite(model, name, spec) for name, spec in specs.items()]
         self._column = column
+        self.called = model if column is None else find_module(model, column.model)
         if column is not None:
-            find_module(find_module(model, column.model), column.output)
+            find_module(self.called, column.output)
             costs = self._costs(column, model)
             self._sites += [ColumnSite(i, column, costs, model) for i in range(column.count)]
-        self._model, self._ranks, self._run_seed, self._compiled = model, ranks, run_seed, compiled
+        self._model, self._ranks, self._run_seed, self.compiled = model, ranks, run_seed, compiled
         self.names = [site.name for site in self._sites]
         self.slot_shapes: list[SlotShape] = [site.shape for site in self._sites]
         self.slot_modules = {s: site.slot_module(model) for s, site in enumerate(self._sites)}
@@ -74,6 +75,7 @@ class SeedManager:
         self.adopted: int | None = None  # the slot of the column that has become the model
         self.germinations = 0
         self._steps = 0  # of the optimizer, in the last whole epoch
+        self._passes = 0  # of the model, beside its training
         self._recorder = None if compiled else ScoreRecorder(self._host, optimizers[-1])
         self._watch()
         if column is not None and ranks.size > 1:
@@ -141,6 +143,11 @@ class SeedManager:
     def take_scores(self) -> dict[int, float]:
         """Return and forget what a seed in each slot could do; see `ScoreRecorder`."""
         return {} if self._recorder is None else self._recorder.take()
+
+    def take_passes(self) -> int:
+        """Return and forget how often the model ran beside its training, other than to train seeds in the stream."""
+        passes, self._passes = self._passes, 0
+        return passes
 
     @property
     def steps_per_epoch(self) -> int:
@@ -258,6 +265,7 @@ class SeedManager:
             if slot not in sites:
                 continue
             columns = column_slots_of(self._model, sites[slot].column)
+            self._passes += strength < 1.0 or bool(sites[slot].column.output)
             with self._isolated([slot]), self.activated({**blended, slot: strength}):
                 with (
                     columns.learning(sites[slot].index, sites[slot].called),
@@ -266,11 +274,17 @@ class SeedManager:
                     value = loss()
                 self._accumulate(value, [slot], scaler)
 
-    @torch.no_grad()
     def host_loss(self, loss: Callable[[], Tensor]) -> Tensor:
         """Return the loss of the model as it is, without effect on anything."""
-        with self._isolated(()):
+        with self.beside(self._alphas):
             return loss().detach()
+
+    @contextmanager
+    def beside(self, alphas: Mapping[int, float]) -> Iterator[None]:
+        """Enter a context in which the model runs once with the seeds of these slots, without effect on anything."""
+        self._passes += 1
+        with self._isolated(()), self.activated(alphas), unscaled_losses():
+            yield
 
     @contextmanager
     def _isolated(self, learners: Iterable[int]) -> Iterator[None]:
@@ -282,7 +296,7 @@ class SeedManager:
             stack.enter_context(torch.set_grad_enabled(bool(seeds)))
             if self._recorder is not None:
                 stack.enter_context(self._recorder.paused())
-            if self._compiled:  # what runs for a few epochs only is not worth a graph
+            if self.compiled:  # what runs for a few epochs only is not worth a graph
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.callback(torch.clear_autocast_cache)  # of casts without gradient
             yield
@@ -378,7 +392,7 @@ class SeedManager:
 
     def _restructured(self) -> None:
         """Reset the compiler after a change of structure: a compiled model has a limited number of recompilations."""
-        if self._compiled:
+        if self.compiled:
             torch.compiler.reset()
 
 

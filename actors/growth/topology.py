@@ -10,11 +10,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from actors.config import require
 from actors.errors import UserError
+from actors.growth.flop_count import CountedFlops
 from actors.slots.slot_shape import SlotShape
 from actors.slots.stage import Slot
 from actors.types.actions import BLENDS, Op
 
-FORMAT = 3
+FORMAT = 4
 LARGEST = 2**31
 
 
@@ -34,6 +35,8 @@ class SavedGrowth:
     adopted: int | None  # the slot of the column that has become the model
     partial: list[int]  # slots of columns with parameters that the loss does not depend on
     steps_per_epoch: int
+    compute_spent: float  # as `Compute.spent`
+    flops: CountedFlops
     chance_loss: float | None
     session: bytes
     first_metric: float | None = None  # the first value of a metric other than accuracy
@@ -83,6 +86,8 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
     by_name = ("slots", "order", "adopted", "partial")
     kinds = {name: kind for name, kind in kinds.items() if name in state and name not in by_name}
     others = {name: _typed(kind, state[name], name) for name, kind in kinds.items()}
+    sizes = [len(shape.flops) for shape in slot_shapes]
+    require([len(known) for known in others["flops"].seeds] == sizes, "this state's flops are of other slots")
     saved = SavedGrowth(
         slots=slots,
         order=[names.index(name) for name in order],

@@ -242,14 +242,19 @@ class GrowthState:
         return doublings(self.host_params, self.joined_params())
 
     def count_epoch(
-        self, blended: Collection[int], training: Collection[int], subsets: Collection[Subset], evaluation: float
+        self,
+        blended: Collection[int],
+        training: Collection[int],
+        subsets: Collection[Subset] = (),
+        evaluation: float = 0.0,
+        more: float = 0.0,
     ) -> None:
         """Add an epoch with these seeds to the training compute.
 
         `subsets` were evaluated; the model itself would have been in any case. `evaluation` is the cost of evaluating
-        the bare model once, in epochs of its training.
+        the bare model once, and `more` what else was spent, both in epochs of its training.
         """
-        self.compute.add(self.epoch_cost(blended, training, subsets, evaluation))
+        self.compute.add(self.epoch_cost(blended, training, subsets, evaluation) + more)
 
     def epoch_cost(
         self,

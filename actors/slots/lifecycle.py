@@ -82,6 +82,7 @@ class Gates:
     held_epochs: int  # epochs in HOLDING before FOSSILIZED
     positive_contribution: bool  # FOSSILIZED needs one above 0, measured in the last epoch
     measured_contribution: bool = True  # FOSSILIZED needs some contribution
+    prune: bool = True  # whether PRUNE is legal at all
 
     def without_contributions(self) -> Gates:
         """Return these gates for a model whose contributions cannot be measured."""
@@ -154,7 +155,7 @@ class Lifecycle:
         return LegalOps(
             germinate=exists and slot.stage is Stage.DORMANT and any(affordable),
             set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
-            prune=Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
+            prune=self.gates.prune and Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
             fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
             advance=self._may_advance(s),
             affordable=affordable,

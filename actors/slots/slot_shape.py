@@ -33,8 +33,8 @@ class SlotShape:
     gate_params: int
     """Parameters of the gate of a `gated` blend; 0 if the slot does not permit it."""
     flops: tuple[float | None, ...]
-    """Forward FLOPs of one sample through a seed of each blueprint; parameters, where FLOPs are not known of a model
-    and its seeds."""
+    """Forward FLOPs of one sample through a seed of each blueprint, in the unit of those of the model; parameters,
+    where FLOPs are not known of a model and its seeds."""
 
 
 Flops = Sequence[float | None]  # by blueprint

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -13,6 +12,7 @@ from actors.config import EnvConfig
 from actors.errors import UserError
 from actors.policy.saved import find_checkpoint
 from actors.rules.names import parse_rule
+from actors.slots.objective import Prices
 from deploy.commands.rollout import environment_of
 from deploy.config.schema import PRESETS
 from deploy.evaluation import suite as suites
@@ -31,15 +31,15 @@ from deploy.evaluation.players import (
     rule_player,
     same,
 )
-from deploy.evaluation.results import Results, with_sweeps
+from deploy.evaluation.results import results_by_condition
 from deploy.launch import kernels
 
 RESULTS = Path("results/sweep")
 QUICK_FAMILIES, QUICK_SEEDS, QUICK = 2, 2, {"horizon_epochs": 8, "inner_steps": 4}
 ENV = PRESETS["research"].env
 """The environment in which a checkpoint outside a run folder plays."""
-MAY_DIFFER = ("slots", "column_slots", "hidden_features")
-"""Settings of the environment in which a policy of `--also` may differ from the others."""
+MAY_DIFFER = ("slots", "column_slots", "hidden_features", "prune")
+"""Settings of the environment in which other policies may differ from those of `--checkpoint`."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
     if options.tune:
         evaluation.tune()
         return 0
-    results = Results(with_sweeps(evaluation.play(evaluation.lines())))
+    results = results_by_condition(evaluation.play(evaluation.lines()))
     page = write_page(results, options.out)
     console.width = max(console.width, 150)
     for table in tables_of(results):
-        console.print(table.rich(), "")
+        console.print(table.title, table.rich(), "")
     console.print(str(page))
     return 0
 
@@ -115,22 +115,20 @@ class EvaluationRun:
         """Return the policies all of whose cells are kept; say which others there are."""
         found = []
         for player in self.store.policies():
-            jobs = [self._job(player, f, w) for f in self.families for w in suites.PRICES]
-            missing = sum(self.store.read(job) is None for job in jobs)
-            if missing:
-                self.console.print(
-                    f"{player.name} is left out: {missing} of {len(jobs)} cells are missing", style="dim"
-                )
+            jobs = [self._job(player, f, w) for f in self.families for w in suites.ALL_PRICES]
+            cells = {job.cell: self.store.read(job) is None for job in jobs}
+            if missing := sum(cells.values()):
+                text = f"{player.name} is left out: {missing} of {len(cells)} cells are missing"
+                self.console.print(text, style="dim")
             else:
                 found.append(player)
         return found
 
-    def _job(self, player: Player, family: str, price: float) -> Job:
-        settings: dict[str, Any] = {"rent_weight": price, **dict(player.env)}
-        config = replace(suites.on_family(self.config, family), **settings)
-        return Job(player, config, suites.run_seed(self.options.suite), self.seeds)
+    def _job(self, player: Player, family: str, prices: Prices) -> Job:
+        config = replace(suites.on_family(self.config, family), **dict(player.env))
+        return Job(player, config, prices, suites.run_seed(self.options.suite), self.seeds)
 
-    def play(self, lines: Sequence[Lineup]) -> dict[str, dict[float, list[dict[str, list[Row]]]]]:
+    def play(self, lines: Sequence[Lineup]) -> dict[str, dict[Prices, list[dict[str, list[Row]]]]]:
         """Play all missing cells. Returns the rows by line, price, policy and family."""
         jobs = {
             (player, w, f): self._job(player, f, w)
@@ -143,8 +141,8 @@ class EvaluationRun:
             kernels.compile_part(part)
         found = run_cells(jobs.values(), self.store, self.options.jobs, self._log)
 
-        def rows(player: Player, price: float) -> dict[str, list[Row]]:
-            return {f: found[player, jobs[player, price, f].cell] for f in self.families}
+        def rows(player: Player, prices: Prices) -> dict[str, list[Row]]:
+            return {f: found[player, jobs[player, prices, f].cell] for f in self.families}
 
         return {line.name: {w: [rows(p, w) for p in players] for w, players in line.players.items()} for line in lines}
 
@@ -155,10 +153,10 @@ class EvaluationRun:
         """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
         candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
         rows = self.play([same(rule, rule_player(rule)) for rule in candidates])
-        found: dict[str, Mapping[float, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
+        found: dict[str, Mapping[Prices, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
         for line, rules in tuning.CANDIDATES.items():
             own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
-            found[line] = tuning.choose(own, suites.PRICES)
+            found[line] = tuning.choose(own)
         tuning.write_rules(found, self.options.rules)
         self.console.print(str(self.options.rules))
 
@@ -175,14 +173,14 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
     players = []
     for line, path in named:
         found = find_checkpoint(path).resolve()
-        own = suites.protocol(environment_of(found, ENV)[0])
-        if config is None:  # those of --also may have been trained without columns, for example
-            config = own if line in (POLICY, BLIND) else suites.protocol(ENV)
+        own = suites.protocol(environment_of(found, ENV)[0], suites.NOMINAL)
+        if config is None:  # those of other lines may have been trained without columns, for example
+            config = own if line == POLICY else suites.protocol(ENV, suites.NOMINAL)
         differing = [k for k, v in asdict(own).items() if v != getattr(config, k)]
-        if [k for k in differing if k not in MAY_DIFFER or line in (POLICY, BLIND)]:
+        if [k for k in differing if k not in MAY_DIFFER or line == POLICY]:
             raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
         players.append(policy_player(line, found, {k: getattr(own, k) for k in differing}))
-    return config or suites.protocol(ENV), players
+    return config or suites.protocol(ENV, suites.NOMINAL), players
 
 
 def _also(text: str) -> tuple[str, Path]:

@@ -67,7 +67,8 @@ def _show(decisions: list[Decision], console: Console) -> None:
         Text.assemble(
             (f"{len(decisions)} decisions, {answered} by the policy   ", "dim"),
             (f"loss {last.loss:.3f}   {accuracy}", "bold"),
-            (f"{last.added_params} parameters grown ({last.doublings:.2f} doublings of the model)", "dim"),
+            (f"{last.added_params} parameters grown   doublings {last.doublings:.2f}, ", "dim"),
+            (f"of compute {last.compute_doublings:.2f}", "dim"),
         )
     )
     console.print(timeline_table(timeline(decisions), last.slots))

@@ -154,7 +154,8 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
         pad_edge=False,
         padding=(0, 2, 0, 0),
         header_style="bold",
-        caption="slots: blueprint, stage, alpha; contribution in points and share of healthy gradients, where known",
+        caption="slots: blueprint, stage, alpha; contribution in points and share of healthy gradients, where known\n"
+        "doublings: of the parameters of the model that would be kept; compute: of the FLOPs of the whole training",
         caption_justify="left",
     )
     table.add_column("epoch", justify="right")
@@ -163,6 +164,7 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
     for lane in lanes:
         table.add_column(lane, no_wrap=True)
     table.add_column("doublings", justify="right")
+    table.add_column("compute", justify="right")
     for t, op in enumerate(episode.ops):
         where = f" {episode.op_slots[t]}" if episode.op_slots[t] >= 0 else ""
         table.add_row(
@@ -171,6 +173,7 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
             Text(op + where, style="dim" if op == "WAIT" else OPS.get(op, "")),
             *(_slot(episode, slot, t) for slot in range(len(lanes))),
             f"{episode.doublings[t]:.2f}",
+            f"{episode.compute_doublings[t]:.2f}",
         )
     return table
 

@@ -1,8 +1,9 @@
 """Cells: the episodes of one player on one family at one price. A player's cells share a small file that can be
 committed, so that tables can be made again, and players added, without its checkpoint.
 
-The file is gzipped JSON: the player and its cells by name (`FAMILY@PRICE`, or `FAMILY` where all prices share them),
-each with the fingerprint of what it depends on, its seconds, and its episodes as columns of rounded numbers.
+The file is gzipped JSON: the player and its cells by name, each with the fingerprint of what it depends on, its
+seconds, and its episodes as columns of rounded numbers. A cell is `FAMILY@p,c` for players whose actions can depend on
+both prices, `FAMILY@p` for those that do not look at the price of compute, and `FAMILY` for those that look at none.
 """
 
 from __future__ import annotations
@@ -21,26 +22,22 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.config import EnvConfig
+from actors.config import PRICE, EnvConfig
 from actors.errors import UserError
 from actors.process_environment import NO_GPU
+from actors.slots.objective import Prices
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import Player
-from deploy.evaluation.suite import first_seed
+from deploy.evaluation.suite import NOMINAL, first_seed
 from deploy.report.progress import clock
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 CELLS = "cells"
 """Folder of an evaluation's cells."""
-DIGITS = {"gain": 3, "rent": 4, "accuracy": 3, "test_accuracy": 3}
-SIGNIFICANT = 5  # digits of FLOPs
+DIGITS = {"gain": 3, "doublings": 4, "compute": 4, "accuracy": 3, "test_accuracy": 3}
 NOT_PLAYED_IN = ("data_dir", "download", "device", "backend")  # settings that change no episode
-RETIRED = {
-    "clip_norm": 1.0, "compile": False, "embargo_epochs": 2, "isolation": "shadow", "seed_lr": 5e-3,
-    "weight_decay": 1e-4,
-}  # fmt: skip
-"""Settings that are gone, with the value that cells were played with."""
+PRICE_SETTINGS = ("points_per_doubling", "points_per_compute_doubling")
 
 
 @dataclass(frozen=True)
@@ -48,36 +45,35 @@ class Job:
     """One cell to play."""
 
     player: Player
-    config: EnvConfig  # of one family and one price
+    config: EnvConfig  # of one family, its prices aside
+    prices: Prices
     run_seed: int
     seeds: int  # episodes of the family
 
     @property
+    def seen(self) -> tuple[float, ...]:
+        """The prices on which the player's actions can depend."""
+        return () if PRICE in self.config.hidden_features else self.prices[: self.player.prices_seen]
+
+    @property
     def cell(self) -> str:
-        family = self.config.tasks[0]
-        return f"{family}@{self.config.rent_weight:g}" if self.player.sees_price else family
+        prices = ",".join(f"{price:g}" for price in self.seen)
+        return self.config.tasks[0] + (f"@{prices}" if prices else "")
 
     def fingerprint(self) -> str:
         """Of all that an episode depends on. Further seeds do not change it."""
-        config = RETIRED | {k: v for k, v in asdict(self.config).items() if k not in NOT_PLAYED_IN}
-        if not self.player.sees_price:
-            del config["rent_weight"]
-        if not config["hidden_features"]:  # as in cells that are older than this setting
-            del config["hidden_features"]
-        text = json.dumps([self.player.identity(), config, self.run_seed], sort_keys=True)
+        config = {k: v for k, v in asdict(self.config).items() if k not in (*NOT_PLAYED_IN, *PRICE_SETTINGS)}
+        text = json.dumps([self.player.identity(), config, self.seen, self.run_seed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def shared(job: Job) -> Job:
-    """Return the job with a price that does not depend on the line, if its player does not see it."""
-    return job if job.player.sees_price else replace(job, config=replace(job.config, rent_weight=1.0))
 
 
 def play_job(job: Job) -> tuple[list[Row], float]:
     """Return the rows and the seconds that they took."""
     started = time.perf_counter()
     first = first_seed(job.config.tasks[0])
-    rows = job.player.play(job.config, job.run_seed, range(first, first + job.seeds))
+    prices = (*job.seen, *NOMINAL[len(job.seen) :])  # what nobody looks at changes no row
+    config = replace(job.config, **dict(zip(PRICE_SETTINGS, prices, strict=True)))  # type: ignore[arg-type]
+    rows = job.player.play(config, job.run_seed, range(first, first + job.seeds))
     return rows, time.perf_counter() - started
 
 
@@ -136,8 +132,6 @@ def _columns(rows: list[Row]) -> dict[str, list[Any]]:
     for name, values in columns.items():
         if name in DIGITS:
             columns[name] = [round(x, DIGITS[name]) for x in values]
-        elif name.endswith("flops"):
-            columns[name] = [float(f"{x:.{SIGNIFICANT}g}") for x in values]
         elif isinstance(values[0], bool):
             columns[name] = list(map(int, values))
     columns["curve"] = [[round(x, 2) for x in curve] for curve in columns["curve"]]
@@ -148,14 +142,17 @@ def _columns(rows: list[Row]) -> dict[str, list[Any]]:
 
 def _rows(columns: Mapping[str, list[Any]]) -> list[Row]:
     rows = [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
-    return [replace(row, panic=bool(row.panic), finite=bool(row.finite), curve=tuple(row.curve)) for row in rows]
+    return [
+        replace(row, panic=bool(row.panic), finite=bool(row.finite), ops=tuple(row.ops), curve=tuple(row.curve))
+        for row in rows
+    ]
 
 
 def run_cells(
     jobs: Iterable[Job], store: CellStore, processes: int, log: Callable[[str], None]
 ) -> dict[tuple[Player, str], list[Row]]:
     """Return the rows by player and cell; missing cells are played and kept. `log` gets a line for each of them."""
-    wanted = {(job.player, job.cell): shared(job) for job in jobs}
+    wanted = {(job.player, job.cell): job for job in jobs}
     found = {key: rows for key, job in wanted.items() if (rows := store.read(job)) is not None}
     missing = [job for key, job in wanted.items() if key not in found]
     missing.sort(key=lambda job: -job.player.scale)  # the slowest first

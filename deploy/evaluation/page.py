@@ -3,64 +3,84 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
+from actors.types.actions import Op
 from deploy.evaluation.pictures import write_figures
-from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, FIXED, GAP, POLICY
+from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, NO_PRUNE, POLICY, TRIAL
 from deploy.evaluation.results import EQUAL, SWEEP, Results, plain
 from deploy.evaluation.targets import targets
 from deploy.evaluation.text_table import TextTable, span
 
-SHOWN = (POLICY, BLIND, CHOOSER, BEST, FIXED, GAP, BUILT.format(2), EQUAL, SWEEP)
+SHOWN = (POLICY, BLIND, CHOOSER, BEST, TRIAL, BUILT.format(2), EQUAL, SWEEP)
 """Players in the table of families."""
+ACT = (POLICY, NO_PRUNE, BLIND, BEST, TRIAL, CHOOSER)
+"""Players in the table of ops."""
 NOTES = """\
-J is the gain in validation accuracy over the untrained host, in points, minus the price times the rent, which is how
-often the parameters have doubled, averaged over the horizon. Intervals (95%) are over policies, families and episodes.
-Test rows are read once, at the end of an episode. FLOPs are those of training, relative to never growing (geometric
-mean).
+J is the gain in validation accuracy over the untrained host, in points, on rows that no player sees, minus p times the
+doublings of the parameters of the model that is kept, minus c times the doublings of the training FLOPs. Intervals
+(95%) are over policies, families and episodes. Test rows are read once, at the end of an episode.
 """
 
 
-def write_page(results: Results, folder: Path) -> Path:
+def write_page(results: Mapping[str, Results], folder: Path) -> Path:
     """Write `results.md`, its figures and `results.json`. Returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = [f"![{f.title}]({f.name}.png)\n\n*{f.caption}*\n" for f in write_figures(results, folder)]
-    tables = [table.markdown() for table in (*tables_of(results), families_table(results))]
-    data = {"targets": plain(targets(results)), **results.as_dict()}
+    tables = [*tables_of(results), *(ops_table(*r) for r in results.items())]
+    tables += [families_table(*r) for r in results.items()]
+    data = {"targets": plain(targets(results)), **{name: own.as_dict() for name, own in results.items()}}
     (folder / "results.json").write_text(json.dumps(data, indent=1) + "\n")
     page = folder / "results.md"
-    page.write_text("\n".join(["# Results\n", NOTES, *tables, *figures]), encoding="utf-8")
+    page.write_text("\n".join(["# Results\n", NOTES, *(t.markdown() for t in tables), *figures]), encoding="utf-8")
     return page
 
 
-def tables_of(results: Results) -> list[TextTable]:
-    """Return the table of players, and that of the targets if a policy was played."""
-    found = targets(results)
-    rows = [(t.name, t.measured, t.goal, "met" if t.met else "missed") for t in found]
-    return [players_table(results)] + ([TextTable("Targets", ("target", "measured", "goal", ""), rows)] if rows else [])
+def tables_of(results: Mapping[str, Results]) -> list[TextTable]:
+    """Return the tables of players, and that of the targets if a policy was played."""
+    rows = [(t.name, t.condition, t.measured, t.goal, t.verdict) for t in targets(results)]
+    found = [players_table(*r) for r in results.items()]
+    return found + ([TextTable("Targets", ("target", "at", "measured", "goal", ""), rows)] if rows else [])
 
 
-def players_table(results: Results) -> TextTable:
-    prices = [f"at {w:g}" for w in results.prices]
-    head = ("player", "n", "J over never", *prices, "policy's over it", "P(better)", "test", "doublings", "FLOPs")
+def players_table(condition: str, results: Results) -> TextTable:
+    prices = [f"p = {w.doubling:g}" for w in results.prices]
+    head = ("player", "n", "J over never", *prices, "policy's over it", "P(better)", "test", "D", "C", "FLOPs", "bare")
     rows = [
         (
             line.name,
             str(line.policies),
             span(line.over_never),
-            *(f"{line.by_price[w]:+.2f}" for w in results.prices),
+            *(f"{points:+.2f}" for points in line.by_price.values()),
             span(line.policy_over),
             "" if line.improvement is None else f"{line.improvement.mean:.2f}",
             "" if line.test_accuracy is None else f"{line.test_accuracy:.1f}",
             f"{line.doublings:.2f}",
-            f"x{line.training_flops:.2f}",
+            f"{line.compute:.2f}",
+            f"x{line.flops:.1f}",
+            f"{100 * line.bare:.0f}%",
         )
         for line in results.lines
     ]
-    return TextTable("Players", head, rows)
+    return TextTable(f"Players at {condition}", head, rows)
 
 
-def families_table(results: Results) -> TextTable:
+def ops_table(condition: str, results: Results) -> TextTable:
+    """What players do: their ops, as shares of all epochs, and what becomes of an episode's seeds."""
+    rows = []
+    for line in (name for name in ACT if name in results.rows):
+        counts = [results.mean_values(line, lambda row, _, op=op: row.ops[op]).mean() for op in Op]  # type: ignore[misc]
+        joined = results.mean_values(line, lambda row, _: row.joined).mean()
+        shares = (f"{100 * count / np.sum(counts):.1f}%" for count in counts)
+        rows.append((line, *shares, *(f"{n:.2f}" for n in (counts[Op.GERMINATE], joined, counts[Op.PRUNE]))))
+    head = ("player", *(op.name for op in Op), "germinated", "joined", "pruned")
+    return TextTable(f"Ops at {condition}", head, rows)
+
+
+def families_table(condition: str, results: Results) -> TextTable:
     shown = [name for name in SHOWN if name in results.rows]
     rows = [
         (
@@ -71,4 +91,5 @@ def families_table(results: Results) -> TextTable:
         )
         for line in results.family_lines
     ]
-    return TextTable("J over never growing by family", ("family", *shown, "policy over best", "ends bare"), rows)
+    title = f"J over never growing by family at {condition}"
+    return TextTable(title, ("family", *shown, "policy over best", "ends bare"), rows)

@@ -13,9 +13,9 @@ from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rollout.wave import Policy, Provenance, run_wave
-from actors.slots.compute import TRAINING_PASSES
 from actors.slots.objective import Prices, Standing
 from actors.slots.stage import BLENDED
+from actors.types.actions import Op
 from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 
@@ -38,7 +38,7 @@ class Row:
     epochs: int
     illegal: int
     finite: bool
-    training_flops: float  # what measures contributions included
+    ops: tuple[int, ...]  # how often each op was executed, in the order of `Op`
     curve: tuple[float, ...] = ()
     """Accuracy of hosts that never grow, as `accuracy`: untrained, and after each epoch of the horizon."""
 
@@ -46,6 +46,11 @@ class Row:
     def bare(self) -> bool:
         """Whether nothing was added."""
         return self.joined == 0 and self.doublings == 0.0
+
+    @property
+    def flops(self) -> float:
+        """The FLOPs of training, in those of the drawn host without growth."""
+        return float(2.0**self.compute)
 
     def objective(self, prices: Prices) -> float:
         """Return J, in points."""
@@ -110,8 +115,6 @@ def row(host: HostEpisode, episode: Episode) -> Row:
     telemetry, final = episode.telemetry, host.standing
     gained = gain(host, episode)
     values = (gained, *final, float(np.sum(episode.rewards)), float(np.sum(episode.log_probs)))
-    samples = host.settings.inner_steps * host.config.batch_size
-    bare = TRAINING_PASSES * samples * host.horizon_epochs * host.growth.host_flops
     return Row(
         seed=host.seed,
         gain=gained,
@@ -127,5 +130,5 @@ def row(host: HostEpisode, episode: Episode) -> Row:
         epochs=host.epoch,
         illegal=host.illegal_actions,
         finite=all(map(isfinite, values)),
-        training_flops=bare * 2.0**final.compute_doublings,
+        ops=tuple(host.timeline.ops.count(op.name) for op in Op),
     )

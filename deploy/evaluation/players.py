@@ -1,31 +1,32 @@
-"""Players: what plays the episodes of an evaluation. Lines: the rows of its table, each with its players by price."""
+"""Players: what plays the episodes of an evaluation. Lines: the rows of its tables, each with its players by price."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from actors.config import EnvConfig
 from actors.policy.distribution import DECISIONS
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.rules.names import is_rule, parse_rule, rule_policy
+from actors.rules.names import parse_rule, rule_policy
 from actors.rules.schedule import Schedule
+from actors.slots.objective import Prices
 from deploy.evaluation.play import Row, play, play_built
-from deploy.evaluation.suite import PRICES
+from deploy.evaluation.suite import ALL_PRICES
 from learner.run.checkpoint import load_policy
 
 NEVER, BUILT = "never grow", "built wider x{}"
-POLICY, BLIND, CHOOSER, STREAM, GAP = "policy", "blind", "chooser", "periodic in the stream", "gap rule"
-FIXED, BEST = "fixed column", "best single schedule"
 SCALES = (1, 2, 4, 8)
 """Widths of the sweep, in multiples of the drawn one."""
+BEST, TRIAL, FIXED, GAP, CHOOSER = "best single rule", "best trial rule", "fixed column", "gap rule", "chooser"
+POLICY, BLIND = "policy", "blind"
+FEEDFORWARD, NO_PRUNE = "feedforward", "without prune"
+"""Lines of `--also` that have a target."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,20 @@ class Player:
         if self.scale:
             return f"built-{self.scale}"
         text = self.rule or f"{self.line}-{self.sha256[:8]}"
-        return "".join(c if c.isalnum() or c in "-.@=," else "_" for c in text)
+        return "".join(c if c.isalnum() or c in "-.@=,+" else "_" for c in text)
 
     @property
-    def sees_price(self) -> bool:
-        """Whether its actions depend on the price; otherwise its episodes serve every price."""
-        return not self.scale and (not self.rule or not isinstance(parse_rule(self.rule), Schedule))
+    def prices_seen(self) -> int:
+        """How many of `Prices` its actions can depend on: none, that of the model, or both."""
+        if self.scale or (self.rule and isinstance(parse_rule(self.rule), Schedule)):
+            return 0
+        return 1 if self.rule else 2
 
     def identity(self) -> dict[str, Any]:
-        """Return all that its actions depend on, but for the price and the code."""
-        with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays in full
-            settings = repr(parse_rule(self.rule)) if self.rule else ""
-        known = {name: value for name, value in asdict(self).items() if name != "checkpoint"} | {"settings": settings}
+        """Return all that its actions depend on, but for the prices and the code, as plain data."""
+        settings = asdict(parse_rule(self.rule)) if self.rule else {}
+        known = {name: value for name, value in asdict(self).items() if name != "checkpoint"}
+        known["settings"] = json.loads(json.dumps(settings, default=lambda array: array.tolist()))
         return known | ({"decisions": DECISIONS} if self.sha256 else {})
 
     def play(self, config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Row]:
@@ -70,10 +73,10 @@ class Player:
 
 
 class Lineup(NamedTuple):
-    """One row of the table: its players at each price, several only for policies that were trained alike."""
+    """One row of the tables: its players at each price, several only for policies that were trained alike."""
 
     name: str
-    players: Mapping[float, tuple[Player, ...]]
+    players: Mapping[Prices, tuple[Player, ...]]
 
 
 def rule_player(rule: str) -> Player:
@@ -87,29 +90,25 @@ def policy_player(line: str, checkpoint: Path, env: Mapping[str, Any] | None = N
     return Player(line=line, sha256=digest, env=tuple((env or {}).items()), checkpoint=str(checkpoint))
 
 
-def always_played(rules: Mapping[str, Mapping[float, str]], prices: Sequence[float] = PRICES) -> list[Lineup]:
+def always_played(rules: Mapping[str, Mapping[Prices, str]]) -> list[Lineup]:
     """Return the lines that need no policy; `rules` names a rule for each line and price."""
-    lines = [same(NEVER, Player(scale=1), prices)]
-    lines += [same(BUILT.format(k), Player(scale=k), prices) for k in SCALES[1:]]
-    lines += [Lineup(name, {w: (rule_player(by_price[w]),) for w in prices}) for name, by_price in rules.items()]
-    lines.append(same(STREAM, Player(rule="periodic"), prices))
-    if is_rule("chooser"):
-        lines.append(same(CHOOSER, Player(rule="chooser"), prices))
-    return lines
+    lines = [same(NEVER, Player(scale=1)), *(same(BUILT.format(k), Player(scale=k)) for k in SCALES[1:])]
+    lines += [Lineup(name, {w: (rule_player(by_price[w]),) for w in ALL_PRICES}) for name, by_price in rules.items()]
+    return [*lines, same(CHOOSER, Player(rule="chooser"))]
 
 
-def same(name: str, player: Player, prices: Sequence[float] = PRICES) -> Lineup:
-    """Return a line with one player for all prices."""
-    return Lineup(name, dict.fromkeys(prices, (player,)))
+def same(name: str, *players: Player) -> Lineup:
+    """Return a line with the same players at all prices."""
+    return Lineup(name, dict.fromkeys(ALL_PRICES, players))
 
 
-def of_policies(players: Sequence[Player], prices: Sequence[float] = PRICES) -> list[Lineup]:
+def of_policies(players: Sequence[Player]) -> list[Lineup]:
     """Return the lines of policies; those of `--checkpoint` and `--blind` come first, and those of a line are in the
     order of their names, so that resampling does not depend on how they were given."""
     players = sorted(players, key=lambda player: player.name)
     names = {p.line for p in players}
     ordered = [name for name in (POLICY, BLIND) if name in names] + sorted(names - {POLICY, BLIND})
-    return [Lineup(name, dict.fromkeys(prices, tuple(p for p in players if p.line == name))) for name in ordered]
+    return [same(name, *(p for p in players if p.line == name)) for name in ordered]
 
 
 @cache

@@ -2,8 +2,8 @@
 
 The sweeps, what people do instead of growing, follow from the episodes of hosts that were built wider.
 
-J is in points over never growing wherever players are compared. The figure of an episode is its mean over the prices;
-families count equally.
+Compute is free, or costs a share of the price of parameters; there are `Results` for each. J is in points over never
+growing wherever players are compared. The figure of an episode is its mean over the prices; families count equally.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.slots.objective import Prices
 from deploy.evaluation import statistics as st
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import BEST, BUILT, NEVER, POLICY, SCALES
+from deploy.evaluation.suite import CONDITIONS
 from deploy.report.statistics import Interval
 
 Array = NDArray[np.float64]
-Rows = Mapping[str, Mapping[float, Sequence[Mapping[str, Sequence[Row]]]]]
-"""`rows[line][price]` is a list over policies of rows by family: the same seeds in the same order."""
+Rows = Mapping[str, Mapping[Prices, Sequence[Mapping[str, Sequence[Row]]]]]
+"""`rows[line][prices]` is a list over policies of rows by family: the same seeds in the same order."""
+Value = Callable[[Row, Prices], float]
 SWEEP, EQUAL = "full sweep", "equal-compute sweep"
 WIDTHS_OF_SWEEP = (NEVER, *(BUILT.format(k) for k in SCALES[1:]))
 
@@ -36,11 +40,13 @@ class Line(NamedTuple):
     over_never: Interval | None
     policy_over: Interval | None  # what the policy is ahead of it
     improvement: Interval | None  # probability that the policy is better on an episode
-    by_price: dict[float, float]  # J over never growing
+    by_price: dict[float, float]  # J over never growing, by the price of parameters
     accuracy: float
     test_accuracy: float | None
-    doublings: float  # at the end
-    training_flops: float  # of never growing, geometric mean over episodes
+    doublings: float  # D
+    compute: float  # C
+    flops: float  # of training, in those of never growing
+    bare: float  # share of episodes at the end of which nothing was added
 
 
 class FamilyLine(NamedTuple):
@@ -56,14 +62,12 @@ def with_sweeps(rows: Rows) -> Rows:
     """Return `rows` with the lines that follow from them: the sweep, and one of equal compute for each policy."""
     prices, families = list(rows[NEVER]), list(next(iter(rows[NEVER].values()))[0])
 
-    def built(price: float, family: str) -> list[tuple[Row, ...]]:
+    def built(price: Prices, family: str) -> list[tuple[Row, ...]]:
         return list(zip(*(rows[name][price][0][family] for name in WIDTHS_OF_SWEEP), strict=True))
 
-    def equal(policy: Mapping[str, Sequence[Row]], price: float) -> dict[str, list[Row]]:
+    def equal(policy: Mapping[str, Sequence[Row]], price: Prices) -> dict[str, list[Row]]:
         pairs = {f: zip(built(price, f), policy[f], strict=True) for f in families}
-        return {
-            f: [equal_compute(widths, price, row.training_flops) for widths, row in own] for f, own in pairs.items()
-        }
+        return {f: [equal_compute(widths, price, row.flops) for widths, row in own] for f, own in pairs.items()}
 
     found = dict(rows)
     found[SWEEP] = {w: [{f: [sweep(widths, w) for widths in built(w, f)] for f in families}] for w in prices}
@@ -72,25 +76,23 @@ def with_sweeps(rows: Rows) -> Rows:
     return found
 
 
-def sweep(built: Sequence[Row], price: float) -> Row:
+def sweep(built: Sequence[Row], prices: Prices) -> Row:
     """Train all widths for the whole horizon and keep the one with the highest J; of equals, the first. `built` are
     their rows in one episode, narrowest first. The sweep costs the FLOPs of all of them."""
-    return replace(
-        max(built, key=lambda row: row.objective(price)),
-        training_flops=sum(row.training_flops for row in built),
-        measuring_flops=sum(row.measuring_flops for row in built),
-    )
+    compute = log2(sum(row.flops for row in built))
+    return replace(max(built, key=lambda row: row.gain - prices.doubling * row.doublings), compute=compute)
 
 
-def equal_compute(built: Sequence[Row], price: float, flops: float) -> Row:
-    """Successive halving (Jamieson & Talwalkar, 2016) over the widths for `flops` training FLOPs.
+def equal_compute(built: Sequence[Row], prices: Prices, flops: float) -> Row:
+    """Successive halving (Jamieson & Talwalkar, 2016) over the widths for `flops` training FLOPs, in those of the bare
+    host.
 
     Three rungs train four, two and one widths; each has a third of the FLOPs, and what the rungs before it could not
     spend. Where a third does not pay one epoch of every width, the widest are left out. The widths of a rung continue
     for equally many epochs, at most to the horizon; the better half continues to the next.
     """
-    costs = [row.training_flops / row.epochs for row in built]  # of an epoch
     horizon = len(built[0].curve) - 1
+    costs = [row.flops / horizon for row in built]  # of an epoch
     left = list(range(len(built)))
     while len(left) > 1 and sum(costs[k] for k in left) > flops / 3:
         left.pop()
@@ -103,56 +105,56 @@ def equal_compute(built: Sequence[Row], price: float, flops: float) -> Row:
         for k in left:
             epochs[k] += more
             spent += more * costs[k]
-        left.sort(key=lambda k: -_objective(built[k], epochs[k], price))
+        left.sort(key=lambda k: -_worth(built[k], epochs[k], prices))
         left = sorted(left[: max(1, 2 // rung)])
-    return _stopped(built, left[0], epochs)
+    return _stopped(built[left[0]], epochs[left[0]], spent)
 
 
-def _objective(row: Row, epochs: int, price: float) -> float:
-    return row.curve[epochs] - row.curve[0] - price * row.rent
+def _worth(row: Row, epochs: int, prices: Prices) -> float:
+    return row.curve[epochs] - row.curve[0] - prices.doubling * row.doublings
 
 
-def _stopped(built: Sequence[Row], chosen: int, epochs: Sequence[int]) -> Row:
-    """The chosen width after its epochs. How it does on test rows is known only where it trained to the end."""
-    stopped = built[chosen]
-    ended = epochs[chosen] >= stopped.epochs
-    shares = [min(1.0, e / row.epochs) for e, row in zip(epochs, built, strict=True)]
-    return replace(
-        stopped,
-        gain=stopped.curve[epochs[chosen]] - stopped.curve[0] if not ended else stopped.gain,
-        accuracy=stopped.curve[epochs[chosen]],
-        test_accuracy=stopped.test_accuracy if ended else float("nan"),
-        epochs=epochs[chosen],
-        training_flops=sum(s * row.training_flops for s, row in zip(shares, built, strict=True)),
-        measuring_flops=sum(s * row.measuring_flops for s, row in zip(shares, built, strict=True)),
-    )
+def _stopped(chosen: Row, epochs: int, spent: float) -> Row:
+    """The chosen width after its epochs. How it does on test rows is known only where it trained to the end. As for
+    every player, spending less than the bare host does is no gain."""
+    compute = log2(max(spent, 1.0))
+    if epochs >= chosen.epochs:
+        return replace(chosen, compute=compute)
+    accuracy = chosen.curve[epochs]
+    gain = accuracy - chosen.curve[0]
+    return replace(chosen, gain=gain, accuracy=accuracy, test_accuracy=float("nan"), epochs=epochs, compute=compute)
+
+
+def results_by_condition(rows: Rows, resamples: int = st.RESAMPLES) -> dict[str, Results]:
+    """Return the results of each group of prices in `CONDITIONS`."""
+    whole = with_sweeps(rows)
+    return {
+        name: Results({line: {w: own[w] for w in prices} for line, own in whole.items()}, resamples)
+        for name, prices in CONDITIONS.items()
+    }
 
 
 @dataclass(frozen=True)
 class Results:
-    """The tables of an evaluation; see `Rows`. Use `Results(with_sweeps(rows))`."""
+    """The tables of an evaluation at a group of prices; see `Rows`. Use `results_by_condition`."""
 
     rows: Rows
     resamples: int = st.RESAMPLES
 
     @property
-    def prices(self) -> list[float]:
+    def prices(self) -> list[Prices]:
         return list(self.rows[NEVER])
 
     @cached_property
     def families(self) -> list[str]:
         return list(self.rows[NEVER][self.prices[0]][0])
 
-    def values(
-        self, line: str, value: Callable[[Row, float], float], price: float, families: Sequence[str] | None = None
-    ) -> Array:
+    def values(self, line: str, value: Value, price: Prices, families: Sequence[str] | None = None) -> Array:
         """Return `[P, F, S]` of a number of each row at a price."""
         chosen = self.families if families is None else families
         return np.array([[[value(r, price) for r in policy[f]] for f in chosen] for policy in self.rows[line][price]])
 
-    def mean_values(
-        self, line: str, value: Callable[[Row, float], float], families: Sequence[str] | None = None
-    ) -> Array:
+    def mean_values(self, line: str, value: Value, families: Sequence[str] | None = None) -> Array:
         """Return `[P, F, S]`, the mean over the prices."""
         return np.asarray(np.mean([self.values(line, value, w, families) for w in self.prices], axis=0))
 
@@ -164,12 +166,6 @@ class Results:
 
     def interval(self, x: Array) -> Interval:
         return st.interval(x, resamples=self.resamples)
-
-    def flops_ratio(self, line: str, other: str, geometric: bool = False) -> Array:
-        """Return the training FLOPs of `line` relative to those of `other` in the same episode, `[P, 1, F, S]`, mean
-        over the prices."""
-        logs = [np.log(self.values(line, flops, w)) - np.log(self.values(other, flops, w)) for w in self.prices]
-        return np.asarray(np.exp(np.mean(logs, axis=0)) if geometric else np.mean(np.exp(logs), axis=0))[:, None]
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -185,14 +181,13 @@ class Results:
             None if name == NEVER else self.interval(self.against(name, NEVER)),
             None if over is None else self.interval(over),
             better and Interval(better.mean, max(0.0, better.low), min(1.0, better.high)),
-            {w: float(self.over_never(name, w).mean()) for w in self.prices},
+            {w.doubling: float(self.over_never(name, w).mean()) for w in self.prices},
             float(self.mean_values(name, lambda row, _: row.accuracy).mean()),
             float(test.mean()) if np.isfinite(test).all() else None,
-            float(self.mean_values(name, doublings).mean()),
-            float(np.exp(np.log(self.flops_ratio(name, NEVER, geometric=True)).mean())),
+            *(float(self.mean_values(name, value).mean()) for value in (doublings, compute, flops, bare)),
         )
 
-    def over_never(self, line: str, price: float) -> Array:
+    def over_never(self, line: str, price: Prices) -> Array:
         """Return J over never growing at one price, `[P, F, S]`."""
         return self.values(line, objective, price) - self.values(NEVER, objective, price)
 
@@ -217,21 +212,26 @@ def plain(lines: Sequence[NamedTuple]) -> list[dict[str, Any]]:
     return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in x._asdict().items()} for x in lines]
 
 
-def objective(row: Row, price: float) -> float:
+def objective(row: Row, prices: Prices) -> float:
     """Return J, in points."""
-    return row.objective(price)
+    return row.objective(prices)
 
 
-def doublings(row: Row, price: float) -> float:
+def doublings(row: Row, prices: Prices) -> float:
     """Return how often the parameters have doubled at the end."""
     return row.doublings
 
 
-def bare(row: Row, price: float) -> float:
+def compute(row: Row, prices: Prices) -> float:
+    """Return how often the training FLOPs have doubled."""
+    return row.compute
+
+
+def flops(row: Row, prices: Prices) -> float:
+    """Return the training FLOPs, in those of the bare host."""
+    return row.flops
+
+
+def bare(row: Row, prices: Prices) -> float:
     """Return 1 if nothing was added."""
     return float(row.bare)
-
-
-def flops(row: Row, price: float) -> float:
-    """Return the training FLOPs."""
-    return row.training_flops

@@ -19,6 +19,13 @@ first is new since policies and rules were compared."""
 PRICES = (0.5, 1.0, 2.0, 4.0)
 """Points of validation accuracy per doubling of the parameters, at which all players are compared."""
 
+FREE, PRICED = "c = 0", "c = p/4"
+CONDITIONS = {name: tuple(Prices(p, share * p) for p in PRICES) for name, share in ((FREE, 0.0), (PRICED, 0.25))}
+"""The prices at which all players are compared, without and with one of compute; each has its tables and targets."""
+ALL_PRICES = tuple(prices for group in CONDITIONS.values() for prices in group)
+NOMINAL = Prices(1.0, 0.0)
+"""Stands for prices that nobody looks at."""
+
 EPISODE_SEEDS = 16
 """Paired episodes of each family."""
 

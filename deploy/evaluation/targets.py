@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from deploy.evaluation import statistics as st
-from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Array, Results, bare, doublings
+from deploy.evaluation.players import BEST, BLIND, FEEDFORWARD, NO_PRUNE, POLICY
+from deploy.evaluation.results import EQUAL, SWEEP, Array, Results, bare, doublings, flops
+from deploy.evaluation.suite import FREE, PRICED
 from deploy.report.statistics import Interval
 
-POINTS_OVER = {BEST: 2.0, SWEEP: -1.0, CHOOSER: 0.0, EQUAL: 0.0, BLIND: 0.0}
-"""Least points of J over other lines. Over all but the sweep the interval must be above 0 as well."""
-FLOPS_SHARE, BARE_SHARE, CORRELATION = 1 / 3, 0.9, -0.5
+POINTS_OVER: dict[str, dict[str, float | None]] = {
+    FREE: {BEST: 0.0, SWEEP: -0.5, EQUAL: 0.0, NO_PRUNE: None, FEEDFORWARD: 0.0, BLIND: 0.0},
+    PRICED: {BEST: 1.0, SWEEP: 1.5, EQUAL: 0.0, NO_PRUNE: 0.0, FEEDFORWARD: 0.0, BLIND: 0.0},
+}
+"""Least points of J over other lines; None is reported only. Unless they are negative, the interval must be above 0 as
+well."""
+FLOPS_SHARE, BARE_SHARE, CORRELATION = 0.2, 0.9, -0.6
 
 
 class EvaluationTarget(NamedTuple):
-    """A figure with its goal. `interval` is None where nothing varies, `value` where no episode counts."""
+    """A figure with its goal. `interval` is None where nothing varies, `value` where no episode counts, `met` where
+    there is no goal."""
 
     name: str
+    condition: str
     value: float | None
     interval: Interval | None
     goal: str
-    met: bool
+    met: bool | None
 
     @property
     def measured(self) -> str:
@@ -33,45 +41,59 @@ class EvaluationTarget(NamedTuple):
             return "no such episodes"
         return f"{self.value:.2f}" + (f" [{self.interval.low:.2f}, {self.interval.high:.2f}]" if self.interval else "")
 
+    @property
+    def verdict(self) -> str:
+        return "" if self.met is None else "met" if self.met else "missed"
 
-def targets(results: Results) -> list[EvaluationTarget]:
+
+def targets(results: Mapping[str, Results]) -> list[EvaluationTarget]:
     """Return all targets for which the players were played."""
-    if POLICY not in results.rows:
-        return []
-    found = [_points_over(results, other, least) for other, least in POINTS_OVER.items() if other in results.rows]
-    cost = results.interval(results.flops_ratio(POLICY, SWEEP))
-    return [
-        *found,
-        EvaluationTarget("share of the sweep's FLOPs", cost.mean, cost, "at most 1/3", cost.mean <= FLOPS_SHARE),
-        bare_where_the_sweep_is(results),
-        growth_falls_with_the_price(results),
-    ]
+    found = []
+    for name, own in results.items():
+        if POLICY not in own.rows:
+            continue
+        over = POINTS_OVER[name].items()
+        found += [_points_over(own, name, other, least) for other, least in over if other in own.rows]
+        if name == FREE:
+            found.append(_share_of_flops(own, name))
+        found += [_bare_where_the_sweep_is(own, name), _growth_falls_with_the_price(own, name)]
+    return found
 
 
-def _points_over(results: Results, other: str, least: float) -> EvaluationTarget:
-    found, above = results.interval(results.against(POLICY, other)), other != SWEEP
-    goals = [f"at least {least:g}"] * (least != 0) + ["interval above 0"] * above
-    met = found.mean >= least and (found.low > 0 or not above)
-    return EvaluationTarget(f"points over {other}", found.mean, found, ", ".join(goals), met)
+def _points_over(results: Results, condition: str, other: str, least: float | None) -> EvaluationTarget:
+    name, found = f"points over {other}", results.interval(results.against(POLICY, other))
+    if least is None:
+        return EvaluationTarget(name, condition, found.mean, found, "reported", None)
+    goals = [f"at least {least:g}"] * (least != 0) + ["interval above 0"] * (least >= 0)
+    met = found.mean >= least and (found.low > 0 or least < 0)
+    return EvaluationTarget(name, condition, found.mean, found, ", ".join(goals), met)
 
 
-def bare_where_the_sweep_is(results: Results) -> EvaluationTarget:
+def _share_of_flops(results: Results, condition: str) -> EvaluationTarget:
+    """Mean training FLOPs over those of the full sweep."""
+    value, found = _share(results, results.mean_values(POLICY, flops), results.mean_values(SWEEP, flops))
+    met = value is not None and value <= FLOPS_SHARE
+    return EvaluationTarget("share of the sweep's FLOPs", condition, value, found, f"at most {FLOPS_SHARE:g}", met)
+
+
+def _bare_where_the_sweep_is(results: Results, condition: str) -> EvaluationTarget:
     """The share of episodes that end bare, of those where the sweep keeps the bare host, at any price."""
     kept = [results.values(SWEEP, bare, w) for w in results.prices]
     both = [results.values(POLICY, bare, w) * k for w, k in zip(results.prices, kept, strict=True)]
     value, found = _share(results, np.mean(both, axis=0), np.mean(kept, axis=0))
     name, met = "bare at the end where the sweep is", value is not None and value >= BARE_SHARE
-    return EvaluationTarget(name, value, found, f"at least {BARE_SHARE:g}", met)
+    return EvaluationTarget(name, condition, value, found, f"at least {BARE_SHARE:g}", met)
 
 
-def growth_falls_with_the_price(results: Results) -> EvaluationTarget:
+def _growth_falls_with_the_price(results: Results, condition: str) -> EvaluationTarget:
     """Spearman's rank correlation of added doublings and price in an episode, averaged over the episodes where the
     sweep keeps a wider host at the lowest price. It is 0 where a policy adds as much at every price."""
     pays = 1.0 - results.values(SWEEP, bare, min(results.prices))  # [1, F, S]
     grown = np.stack([results.values(POLICY, doublings, w) for w in results.prices])  # [W, P, F, S]
-    value, found = _share(results, _correlation(grown, np.array(results.prices)) * pays, pays)
+    prices = np.array([w.doubling for w in results.prices])
+    value, found = _share(results, _correlation(grown, prices) * pays, pays)
     name, met = "correlation of growth and price where growing pays", value is not None and value <= CORRELATION
-    return EvaluationTarget(name, value, found, f"at most {CORRELATION:g}", met)
+    return EvaluationTarget(name, condition, value, found, f"at most {CORRELATION:g}", met)
 
 
 def _correlation(x: Array, y: Array) -> Array:

@@ -35,15 +35,15 @@ from deploy.imitation.trials import (
     SIZES,
     Judgement,
     TrialTeacher,
-    mean_contribution,
     model_features,
     trial_features,
+    worth_now,
 )
 
 WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
 SURVEYS = "surveys"  # folder beside the runs
-TEMPERATURE = 0.5  # points: the teacher starts a trial in proportion to exp(expected J / temperature)
+TEMPERATURE = 0.2  # points: the teacher starts a trial in proportion to exp(expected J / temperature)
 TREES, SHARE, LEAF, STEP_LEAF = 80, 0.5, 8, 30
 """Trees of a forest, share of the features tried at a split, and least rows in a leaf: of hosts, and of epochs."""
 
@@ -61,7 +61,9 @@ class Survey(NamedTuple):
     doublings: Array  # [N, sizes]
     compute: Array  # [N, sizes]
     steps: Array  # [M, F] of each epoch of each trial, see `trial_features`
-    position: Array  # [M, 5] of each epoch: host, size, epochs left, compute so far and still to come in doublings
+    position: Array
+    """`[M, 6]` of each epoch: host, size, epochs left, compute so far and still to come in doublings, and what joining
+    now would be worth by what was measured, in points."""
 
 
 def demonstrate(config: Config, jobs: int) -> list[Episode]:
@@ -144,36 +146,33 @@ def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
 
 
 def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> tuple[Array, Array]:
-    """Return what was seen of the column in each epoch of its training, and the last three columns of `position`."""
+    """Return what was seen of the column in each epoch of its training, and the last four columns of `position`."""
     obs = episode.obs[: len(episode)]
     training = reader.slot(obs, "stage").argmax(-1) == Stage.TRAINING
     steps = np.flatnonzero(training.any(1))
     slots = training[steps].argmax(1)
-    known, points = reader.slot(obs[steps], "contribution")[np.arange(len(steps)), slots].T
-    memory = np.stack([np.zeros(len(steps)), (known * points).cumsum(), known.cumsum()], axis=1).astype(np.float32)
-    seen = trial_features(reader, obs[steps], slots, mean_contribution(memory)).astype(np.float64)
+    seen = trial_features(reader, obs[steps], slots).astype(np.float64)
     spent = 4.0 * reader.base(obs[steps], "compute")[:, 0]
     effort = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
-    return seen, np.stack([horizon_epochs - steps, spent, effort], axis=1).astype(np.float64)
+    now = worth_now(reader, obs[steps], slots)
+    return seen, np.stack([horizon_epochs - steps, spent, effort, now], axis=1).astype(np.float64)
 
 
 def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
-    """Fit what the teacher expects, from the end to the start: what joining is worth; what going on is worth if the
-    column joins only where that pays; and what a trial is worth if it is given up where going on is not.
+    """Fit what the teacher expects, from the end to the start: what going on is worth, where a column joins if its
+    contribution exceeds its price; and what a trial is worth that is given up where going on is worth too little.
 
-    What the later regressions expect of a host, the earlier ones learn from forests that have not seen it.
+    What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
     hosts = np.arange(len(survey.seen))
     of_host, size = survey.position[:, :2].astype(int).T
-    epochs_left, spent, effort = survey.position[:, 2:].T
+    epochs_left, spent, effort, now = survey.position[:, 2:].T
     price, compute_price = survey.prices.T
     worth = survey.gains - price[:, None] * survey.doublings
-    ending = epochs_left <= LEFT
+    going = epochs_left > LEFT
     joins = np.zeros_like(worth, dtype=bool)
-    expected = _unseen(survey.steps[ending], worth[of_host, size][ending], of_host[ending], STEP_LEAF, jobs)
-    joins[of_host[ending], size[ending]] = expected > 0
+    joins[of_host[~going], size[~going]] = now[~going] >= 0
     worth_at_end = np.where(joins, worth, 0.0)
-    going = ~ending
     target = worth_at_end[of_host, size][going]
     expected = _unseen(survey.steps[going], target, of_host[going], STEP_LEAF, jobs)
     given_up = expected < (compute_price[of_host] * effort)[going]
@@ -183,7 +182,6 @@ def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
     return Judgement(
         [_forest(survey.seen, objective[hosts, k], LEAF, jobs) for k in range(len(SIZES))],
         _forest(survey.steps[going], target, STEP_LEAF, jobs),
-        _forest(survey.steps[ending], worth[of_host, size][ending], STEP_LEAF, jobs),
     )
 
 

@@ -23,8 +23,8 @@ SIZES = ("same", "double", "quad")
 """Columns that are tried, one in an episode."""
 LOOK = 1
 """The epoch in which a trial starts, so that the host was seen untrained and after one epoch."""
-LEFT = 1
-"""Epochs before the end in which it is decided."""
+LEFT = 2
+"""Epochs before the end in which it is decided: one to join, one to be fossilized."""
 MODEL = (
     "time", "horizon", "chance", "loss", "accuracy", "accuracy_known", "train_loss", "train_loss_known", "overfit",
     "price", "compute_price", "compute", "host_params", "train_rows", "params_per_row", "val_rows",
@@ -41,13 +41,12 @@ def model_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArr
 
 
 def trial_features(
-    reader: ObservationReader, obs: NDArray[np.float32], slots: NDArray[np.int64], mean: NDArray[np.float32]
+    reader: ObservationReader, obs: NDArray[np.float32], slots: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return what is known within a trial, `[N, F]`: of the column in `slots [N]`, whose contributions so far have a
-    `mean [N]`."""
+    """Return what is known within a trial of the columns in `slots [N]`, `[N, F]`."""
     rows = np.arange(len(obs))
     column = [reader.slot(obs, name)[rows, slots] for name in COLUMN]
-    return np.concatenate([*(reader.base(obs, name) for name in MODEL), *column, mean[:, None]], axis=1)
+    return np.concatenate([*(reader.base(obs, name) for name in MODEL), *column], axis=1)
 
 
 @dataclass(frozen=True)
@@ -56,18 +55,17 @@ class Judgement:
 
     start: Sequence[ExtraTreesRegressor]  # of each of SIZES: J over never growing, from `model_features`
     worth: ExtraTreesRegressor  # of going on: the gain at the end less the price of the model, from `trial_features`
-    join: ExtraTreesRegressor  # of joining now: the gain less the price of the model, from `trial_features`
 
 
 class TrialTeacher(RulePolicy):
     """Looks at a host for one epoch, then lets a column learn in isolation, or none.
 
     Each epoch it gives the column up if what it expects from it is below the price of training it to the end. Near the
-    end the column joins if it is expected to pay. Memory: 1 + the number of the size that is tried, -1 for none; the
-    sum of the contributions measured so far, and their number.
+    end the column joins if its contribution exceeds its price. Memory: 1 + the number of the size that is tried, -1 for
+    none.
     """
 
-    MEMORY = 3
+    MEMORY = 1
 
     def __init__(self, spaces: Spaces, judgement: Judgement | None, size: int = -1, temperature: float = 0.0) -> None:
         """Without a judgement, a column of the size of this number is tried to the end, and joins.
@@ -91,38 +89,31 @@ class TrialTeacher(RulePolicy):
         """See `RulePolicy.act`; the regressions are asked about all rows at once."""
         stages = self.reader.slot(obs, "stage").argmax(-1)
         slots = np.isin(stages, (Stage.GERMINATED, Stage.TRAINING)).argmax(1)
-        memory = state.h[0].numpy().copy()
-        known, points = self.reader.slot(obs, "contribution")[np.arange(len(obs)), slots].T
-        memory[:, 1] += known * points
-        memory[:, 2] += known
-        self._start, self._worth, self._join = self._judge(obs, slots, stages, memory)
+        self._start, self._worth = self._judge(obs, slots, stages)
         self._slots = slots
-        return super().act(obs, blueprint_indices, masks, state._replace(h=state.h.new_tensor(memory)[None]), noise)
+        return super().act(obs, blueprint_indices, masks, state, noise)
 
     def _judge(
-        self, obs: NDArray[np.float32], slots: NDArray[np.int64], stages: NDArray[np.int64], memory: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float64], ...]:
-        """Return the expected J of each size `[N, sizes]`, of going on `[N]` and of joining `[N]`."""
+        self, obs: NDArray[np.float32], slots: NDArray[np.int64], stages: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the expected J of each size `[N, sizes]`, and of going on `[N]`, near the end of joining."""
         n = len(obs)
-        start, worth, join = np.zeros((n, len(SIZES))), np.zeros(n), np.zeros(n)
+        start, worth = np.zeros((n, len(SIZES))), np.zeros(n)
         if (judgement := self.judgement) is None:
-            start[:, self.size], join[:] = 1.0, 1.0
-            return start, worth, join
+            start[:, self.size] = 1.0
+            return start, worth
         epoch, left = self._epochs(obs)
         deciding, trying = epoch == LOOK, stages[np.arange(n), slots] == Stage.TRAINING
+        worth[left <= LEFT] = worth_now(self.reader, obs, slots)[left <= LEFT]
         if deciding.any():
             features = model_features(self.reader, obs[deciding])
             start[deciding] = np.stack([forest.predict(features) for forest in judgement.start], axis=1)
-        if trying.any():
-            seen = trial_features(self.reader, obs, slots, mean_contribution(memory))
+        if (going_on := trying & (left > LEFT)).any():
+            seen = trial_features(self.reader, obs, slots)
             effort = 4.0 * self.reader.slot(obs, "effort")[np.arange(n), slots, 0]
-            going_on, ending = trying & (left > LEFT), trying & (left <= LEFT)
-            if going_on.any():
-                worth[going_on] = judgement.worth.predict(seen[going_on])
-                worth[going_on] -= (self.reader.compute_price(obs) * effort)[going_on]
-            if ending.any():
-                join[ending] = judgement.join.predict(seen[ending])
-        return start, worth, join
+            worth[going_on] = judgement.worth.predict(seen[going_on])
+            worth[going_on] -= (self.reader.compute_price(obs) * effort)[going_on]
+        return start, worth
 
     def _epochs(self, obs: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the epochs that have passed and that are left, `[N]`."""
@@ -137,6 +128,8 @@ class TrialTeacher(RulePolicy):
             memory[0] = self._chosen(model, self._start[row])
         number = int(memory[0])
         stage = model.stages[slot]
+        for held in np.flatnonzero(model.stages == Stage.HOLDING).tolist():
+            return choices(Op.FOSSILIZE, held) if model.legal(Op.FOSSILIZE, held) else WAIT
         if number <= 0 or stage not in (Stage.DORMANT, Stage.GERMINATED, Stage.TRAINING):
             return WAIT
         if stage == Stage.DORMANT:
@@ -144,8 +137,8 @@ class TrialTeacher(RulePolicy):
             if epoch > LOOK or not free:
                 return WAIT
             return choices(Op.GERMINATE, free[0], self._blueprints[number - 1], target=AVERAGE, speed=INSTANT)
-        if stage == Stage.TRAINING and (self._worth[row] < 0 if left > LEFT else self._join[row] <= 0):
-            return choices(Op.PRUNE, slot, speed=INSTANT)
+        if stage == Stage.TRAINING and self._worth[row] < 0:
+            return choices(Op.PRUNE, slot, speed=INSTANT) if model.legal(Op.PRUNE, slot) else WAIT
         if (stage == Stage.GERMINATED or left <= LEFT) and model.legal(Op.ADVANCE, slot):
             return choices(Op.ADVANCE, slot)
         return WAIT
@@ -162,6 +155,8 @@ class TrialTeacher(RulePolicy):
         return best + 1 if best < len(SIZES) else -1
 
 
-def mean_contribution(memory: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean of the contributions so far, `[N]` of memories `[N, 3]`; 0 without any."""
-    return np.asarray(memory[:, 1] / np.maximum(memory[:, 2], 1.0), dtype=np.float32)
+def worth_now(reader: ObservationReader, obs: NDArray[np.float32], slots: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what the columns in `slots [N]` contribute less the price of the model with them, `[N]` points."""
+    rows = np.arange(len(obs))
+    points = np.nan_to_num(reader.points(obs)[rows, slots])
+    return np.asarray(points - reader.price(obs) * reader.sizes(obs)[rows, slots])

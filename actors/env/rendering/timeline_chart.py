@@ -1,4 +1,5 @@
-"""The picture of an episode: accuracy, then a lane per slot with its stage, alpha, blueprint and ops, then growth."""
+"""The picture of an episode: accuracy, then a lane per slot with its stage, alpha, blueprint and ops, then doublings of
+the model and of the training compute."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def draw_episode(episode: Timeline, never_grow: Sequence[float] = ()) -> Figure:
     Every picture of an episode with so many slots and epochs has the same layout.
     """
     slots, last, played = len(episode.kinds), max(episode.horizon, len(episode.ops)), len(episode.ops)
-    figure = Figure(figsize=(WIDTH_IN, 3.4 + 0.72 * slots), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, 3.6 + 0.72 * slots), layout="constrained")
     above, *lanes, below = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *[1.15] * slots, 0.8])
     for slot, lane in enumerate(lanes):
         _lane(lane, episode, slot, last)
@@ -50,9 +51,10 @@ def draw_episode(episode: Timeline, never_grow: Sequence[float] = ()) -> Figure:
     drawn += above.plot(played, episode.accuracy[-1], "o", color=learned, ms=5, clip_on=False)
     for line in drawn:
         line.set_in_layout(False)
-    title = [f"{episode.task}, seed {episode.seed}", episode.host, f"epoch {played} of {episode.horizon}"]
-    title += [f"accuracy {episode.accuracy[-1]:.1f}%", f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212")]
-    above.set_title("  \u00b7  ".join(title), fontsize=10, pad=8)
+    title = [f"{episode.task}, seed {episode.seed}", episode.host]
+    result = [f"epoch {played} of {episode.horizon}", f"accuracy {episode.accuracy[-1]:.1f}%"]
+    result.append(f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212"))
+    above.set_title("\n".join("  \u00b7  ".join(line) for line in (title, result)), fontsize=10, pad=8)
     below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     below.set_xlabel("host epoch")
     _legend(figure)
@@ -109,9 +111,13 @@ def _blueprints(ax: Axes, names: list[str], last: int) -> None:
 def _growth(ax: Axes, episode: Timeline) -> None:
     edges = range(len(episode.doublings) + 1)
     ax.stairs(episode.doublings, edges, fill=True, color=MUTED, alpha=0.3)
-    ax.stairs(episode.doublings, edges, color=MUTED, lw=1.2)
-    low, high = min([0.0, *episode.doublings]), max([0.4, *episode.doublings])
-    ax.set_ylim(1.15 * low, 1.15 * high)
+    ax.stairs(episode.doublings, edges, baseline=None, color=MUTED, lw=1.2, label="of the model")
+    dashes, compute = (0, (4, 2)), episode.compute_doublings
+    ax.stairs(compute, edges, baseline=None, color=INK, lw=1.2, ls=dashes, label="of compute")
+    both = [*episode.doublings, *episode.compute_doublings]
+    low, high = min([0.0, *both]), max([0.4, *both])
+    ax.set_ylim(1.15 * low, 1.6 * high)
+    ax.legend(loc="upper left", ncols=2, fontsize=8, handlelength=1.6, borderpad=0.1)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=2, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.1f}"))
     ax.set_ylabel("doublings", rotation=0, ha="right", va="center", color=INK)

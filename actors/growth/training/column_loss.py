@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -36,8 +34,7 @@ class ColumnLossChoice:
     def measure(self, host_loss: Callable[[], Tensor], steps_per_epoch: int) -> None:
         """Measure the loss of the current minibatch if it is needed and due."""
         if self._undecided() and self._meter.due(steps_per_epoch):
-            with unscaled_losses():
-                self._meter.add(host_loss())
+            self._meter.add(host_loss())
 
     def train_loss(self) -> float | None:
         """Return the training loss since the last call; None if it was not measured."""
@@ -74,15 +71,3 @@ class TrainLossMeter:
         """Return the mean, None if nothing was measured, and begin a new epoch."""
         losses, self._losses, self._seen = self._losses, [], 0
         return float(torch.stack(losses).mean()) if losses else None
-
-
-@contextmanager
-def unscaled_losses() -> Iterator[None]:
-    """Let `GradScaler.scale` return what it is given within the context."""
-    scaler: Any = torch.amp.GradScaler
-    scale = scaler.scale
-    scaler.scale = lambda self, outputs: outputs
-    try:
-        yield
-    finally:
-        scaler.scale = scale

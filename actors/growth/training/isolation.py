@@ -88,3 +88,15 @@ def fresh_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+
+
+@contextmanager
+def unscaled_losses() -> Iterator[None]:
+    """Let `GradScaler.scale` return what it is given within the context."""
+    scaler: Any = torch.amp.GradScaler
+    scale = scaler.scale
+    scaler.scale = lambda self, outputs: outputs
+    try:
+        yield
+    finally:
+        scaler.scale = scale

@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from actors.codec import decode_episode
 from actors.errors import UserError
 from actors.growth.columns.column import Column
+from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
 from actors.policy.publish import config_of, from_weights, to_weights
-from actors.policy.saved import TRAINED, read_weights
 from actors.policy.state import StateSizes
 from actors.sessions.local import LocalPolicy
-from actors.slots.objective import objective
+from actors.slots.objective import Prices
 from actors.slots.spaces import seed_spaces
 from actors.types.episode import EndReason, Episode
+from actors.types.weights import WeightSet
 from learner.schema import EpisodeSchema
 from tests.support.growth.growing import Run, mlp
 from tests.support.serving.calls import wait_for
@@ -26,19 +28,32 @@ from tests.support.serving.servers import serving
 from tests.support.serving.training_sessions import endpoint
 
 pytestmark = pytest.mark.integration
-HORIZON, PRICE = 8, 0.5
+HORIZON = 8
+PRICES = Prices(0.5, 0.25)
 SPACES = seed_spaces(2)
-TRAINED_WEIGHTS = read_weights(TRAINED)
 STRIDE = 2
-WEIGHTS = to_weights(from_weights(TRAINED_WEIGHTS, spaces=SPACES), 9, 1, STRIDE)
+
+
+def untrained() -> WeightSet:
+    """Return weights of a policy that grows at random."""
+    torch.manual_seed(3)
+    return to_weights(FactoredRecurrentActorCritic(SPACES, PolicyConfig(hidden_size=12)), 9, 1, STRIDE)
+
+
+WEIGHTS = untrained()
 COLUMN = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
 EXACT = ("obs", "blueprint_indices", "actions", "masks", "rewards", "final_obs", "final_masks")
 CLOSE = ("log_probs", "values", "baseline_values")
 
 
 def start(policy: Any, report: Any = True, **options: Any) -> Run:
-    settings = {"horizon_epochs": HORIZON, "points_per_doubling": PRICE, "seed": 11, "timeout_s": 20.0} | options
+    prices = {"points_per_doubling": PRICES.doubling, "points_per_compute_doubling": PRICES.compute_doubling}
+    settings = {"horizon_epochs": HORIZON, "seed": 11, "timeout_s": 20.0, **prices} | options
     return Run(mlp(), policy, ["1"], columns=COLUMN, report=report, **settings)
+
+
+def local_policy() -> LocalPolicy:
+    return LocalPolicy(from_weights(WEIGHTS), 9, 1, STRIDE)
 
 
 def written(folder: Path) -> Episode:
@@ -60,13 +75,13 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
     with serving(WEIGHTS) as running:
         start(running.address).epochs(HORIZON).grower.close()  # this server learns from no session
     served = written(tmp_path / "tamiyo-episodes")
-    start(LocalPolicy(from_weights(WEIGHTS), 9, 1, STRIDE), tmp_path / "local").epochs(HORIZON)
+    start(local_policy(), tmp_path / "local").epochs(HORIZON)
     local = written(tmp_path / "local")
     same(served, local)
     assert np.unique(served.states.h[0].round(3), axis=0).shape[0] == 4  # stored before steps 0, 2, 4 and 6
     assert set(served.policy_version) == {9}
     assert served.generation == 1
-    EpisodeSchema(SPACES, StateSizes.from_config(config_of(TRAINED_WEIGHTS)), local.state_stride).check(served)
+    EpisodeSchema(SPACES, StateSizes.from_config(config_of(WEIGHTS)), local.state_stride).check(served)
     assert served.telemetry == local.telemetry
     assert served.telemetry["growth_ratio"] > 0
 
@@ -74,20 +89,25 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
 def test_an_endpoint_learns_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with endpoint(WEIGHTS) as own:
-        grower = start(own.address).epochs(HORIZON).grower
+        run = start(own.address).epochs(HORIZON)
         (shipped,) = own.episodes(1)
-        log = grower.log
-        grower.close()
+        log, kept = run.grower.log, sum(p.numel() for p in run.grower.export().parameters())
+        run.grower.close()
         assert own.transport.ledger().accepted == 1
     assert not list(tmp_path.iterdir())
     assert (shipped.terminated, shipped.end_reason) == (True, EndReason.ENVIRONMENT)
-    start("trained", tmp_path / "local").epochs(HORIZON)
+    start(local_policy(), tmp_path / "local").epochs(HORIZON)
     local = written(tmp_path / "local")
     for name in ("obs", "actions", "masks", "rewards"):
         np.testing.assert_array_equal(getattr(shipped, name), getattr(local, name))
-    rents = [float(np.log2(1.0 + d.growth_ratio)) for d in log[:-1]]
-    j = objective(log[-1].accuracy, log[0].accuracy, rents, PRICE, HORIZON)  # type: ignore[arg-type]
-    assert abs(shipped.undiscounted_return - j) < 1e-6 * max(1.0, float(np.abs(shipped.rewards).sum()))
+    doublings = float(np.log2(kept / sum(p.numel() for p in mlp().parameters())))
+    compute = log[-1].compute_doublings
+    assert doublings > 0.1 < compute, "nothing grew: the test shows nothing about prices"
+    assert log[0].accuracy is not None
+    assert log[-1].accuracy is not None
+    gain = log[-1].accuracy - log[0].accuracy
+    j = gain - PRICES.doubling * doublings - PRICES.compute_doubling * compute
+    assert shipped.undiscounted_return == pytest.approx(j, abs=1e-4)
 
 
 @pytest.mark.long

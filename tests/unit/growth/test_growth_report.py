@@ -13,30 +13,44 @@ from actors.codec import decode_episode
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.config import GrowthConfig
-from actors.growth.decision import Decision
-from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.publish import config_of, from_weights
-from actors.policy.saved import TRAINED, read_weights
+from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
+from actors.policy.publish import config_of, from_weights, to_weights
 from actors.policy.state import StateSizes
 from actors.sessions.local import LocalPolicy
 from actors.sessions.session import PolicyError
-from actors.slots.objective import objective
+from actors.slots.objective import Prices
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from actors.types.episode import EndReason, Episode, RecurrentState
+from actors.types.weights import WeightSet
 from learner.ppo.batch import make_batch
 from learner.ppo.minibatch import whole_batch
 from learner.schema import EpisodeSchema
 from tests.support.growth.growing import UNREACHABLE, Run, Script, mlp
 
-HORIZON, PRICE, SLOTS = 8, 0.5, ["1"]
+HORIZON, SLOTS = 8, ["1"]
+PRICES = Prices(0.5, 0.25)
 COLUMN = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
 
 
-def start(folder: Path | bool, policy: Any = "trained", **options: Any) -> Run:
+def untrained() -> WeightSet:
+    """Return weights of a policy that grows at random, and stores the states of every other step."""
+    torch.manual_seed(3)
+    return to_weights(FactoredRecurrentActorCritic(seed_spaces(2), PolicyConfig(hidden_size=12)), 5, 1, 2)
+
+
+WEIGHTS = untrained()
+
+
+def local() -> LocalPolicy:
+    return LocalPolicy(from_weights(WEIGHTS), WEIGHTS.version, WEIGHTS.generation, WEIGHTS.state_stride)
+
+
+def start(folder: Path | bool, policy: Any = None, **options: Any) -> Run:
     """Start a run whose first epoch has not been trained."""
-    settings: dict[str, Any] = {"horizon_epochs": HORIZON, "points_per_doubling": PRICE, "seed": 11, "columns": COLUMN}
-    return Run(mlp(), policy, SLOTS, **settings | {"report": folder} | options)
+    prices = {"points_per_doubling": PRICES.doubling, "points_per_compute_doubling": PRICES.compute_doubling}
+    settings: dict[str, Any] = {"horizon_epochs": HORIZON, "seed": 11, "columns": COLUMN, **prices}
+    return Run(mlp(), policy or local(), SLOTS, **settings | {"report": folder} | options)
 
 
 def written(folder: Path) -> Episode:
@@ -44,38 +58,32 @@ def written(folder: Path) -> Episode:
     return decode_episode(path.read_bytes())
 
 
-def rents(log: list[Decision]) -> list[float]:
-    """The rent of each epoch after a decision, from the parameters that the decision left."""
-    return [float(np.log2(1.0 + d.growth_ratio)) for d in log[:-1]]
-
-
 @pytest.mark.parametrize("untrained_first", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path, untrained_first: bool) -> None:
-    weights = read_weights(TRAINED)
     spaces = seed_spaces(2)
     own = start(tmp_path)
     if untrained_first:
         own.grower.step(*own.validate())
     own.epochs(HORIZON)
     log, episode = own.grower.log, written(tmp_path)
-    EpisodeSchema(spaces, StateSizes.from_config(config_of(weights)), weights.state_stride).check(episode)
+    EpisodeSchema(spaces, StateSizes.from_config(config_of(WEIGHTS)), WEIGHTS.state_stride).check(episode)
 
-    # The return, from the definition of J and the log.
+    # The return, from the definition of J, the log, and the model that is exported.
     accuracies = [d.accuracy for d in log]
     assert len(accuracies) == HORIZON + untrained_first == len(episode) + 1
-    assert None not in accuracies
-    j = objective(accuracies[-1], accuracies[0], rents(log), PRICE, HORIZON)  # type: ignore[arg-type]
-    assert any(rents(log)), "nothing grew: the test shows nothing about the rent"
-    scale = float(np.abs(episode.rewards).sum())
-    assert abs(episode.undiscounted_return - j) < 1e-6 * max(1.0, scale)
-    assert abs(episode.telemetry["objective"] - j) < 1e-6
+    kept, bare = (sum(p.numel() for p in model.parameters()) for model in (own.grower.export(), mlp()))
+    doublings, compute = float(np.log2(kept / bare)), log[-1].compute_doublings
+    assert doublings > 0.1 < compute, "nothing grew: the test shows nothing about prices"
+    j = accuracies[-1] - accuracies[0] - PRICES.doubling * doublings - PRICES.compute_doubling * compute
+    assert episode.undiscounted_return == pytest.approx(j, abs=1e-4)
+    assert episode.telemetry["objective"] == pytest.approx(j, abs=1e-6)
     assert (episode.terminated, episode.truncated, episode.end_reason) == (True, False, EndReason.HORIZON)
     assert [Op(a).name for a in episode.actions[:, 0]] == [d.asked.split()[0] for d in log[:-1]]
-    assert set(episode.policy_version) == {weights.version}
-    assert episode.generation == weights.generation
+    assert set(episode.policy_version) == {WEIGHTS.version}
+    assert episode.generation == WEIGHTS.generation
 
     # What the learner computes with the same weights.
-    network = from_weights(weights, spaces=spaces)
+    network = from_weights(WEIGHTS)
     batch = make_batch([episode], spaces)
     with torch.no_grad():
         found = network.evaluate_steps(whole_batch(batch).steps(batch))
@@ -88,7 +96,7 @@ def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path
 @pytest.mark.parametrize("cut", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_a_resumed_run_reports_the_same_bytes(tmp_path: Path, cut: int) -> None:
     whole, first, second = tmp_path / "whole", tmp_path / "first", tmp_path / "second"
-    policy = LocalPolicy(from_weights(read_weights(TRAINED)), 5, 1, 2)  # stores the states of every other step
+    policy = local()
     own = start(whole, policy)
     own.epochs(cut)
     states = [part.state_dict() for part in (own.grower, own.model, own.optimizer)]
@@ -171,8 +179,7 @@ class Failing(LocalPolicy):
 
 
 def test_a_failed_query_ends_the_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    network = from_weights(read_weights(TRAINED))
-    own = start(tmp_path, Failing(network, 3)).epochs(HORIZON)
+    own = start(tmp_path, Failing(from_weights(WEIGHTS), 3)).epochs(HORIZON)
     assert "away" in own.grower.log[3].reason
     episode = written(tmp_path)
     # Decision 2 led to an observation whose value is unknown, as the policy did not answer there.
@@ -237,7 +244,8 @@ def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     own = start(tmp_path).epochs(3)
     state = own.grower.state_dict()
     good = state["report"]
-    for damaged in ({**good, "episode": good["episode"][:-1]}, {**good, "rents": ["x"]}, {**good, "rents": []}, 5):
+    short, typed = good["standings"][:-1], [["x", 0.0, 0.0]]
+    for damaged in ({**good, "episode": good["episode"][:-1]}, *({**good, "standings": s} for s in (short, typed)), 5):
         with pytest.raises(UserError, match="damaged"):
             start(tmp_path).grower.load_state_dict({**state, "report": damaged})
 

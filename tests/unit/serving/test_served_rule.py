@@ -22,7 +22,13 @@ RULE = "fixed-column:double@2"
 
 def make(slots: int) -> SeedTrainingEnv:
     env = tamiyo.make_env(
-        tasks=("moons",), slots=slots, column_slots=1, horizon_epochs=6, inner_steps=2, host_width=3, rent_weight=1.0
+        tasks=("moons",),
+        slots=slots,
+        column_slots=1,
+        horizon_epochs=6,
+        inner_steps=2,
+        host_width=3,
+        points_per_doubling=1.0,
     ).unwrapped
     assert isinstance(env, SeedTrainingEnv)
     return env

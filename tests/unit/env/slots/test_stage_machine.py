@@ -5,6 +5,7 @@ The tables here are written down from the specification, not read from the code.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -193,6 +194,8 @@ PERMISSIVE, STRICT = GATES["permissive"], GATES["strict"]
         (STRICT, Stage.HOLDING, Op.FOSSILIZE, {"contribution": 0.0}, False),
         (STRICT, Stage.HOLDING, Op.FOSSILIZE, {"epochs_since_contribution": 1}, False),
         (STRICT, Stage.HOLDING, Op.FOSSILIZE, {}, True),
+        *((replace(PERMISSIVE, prune=False), stage, Op.PRUNE, {}, False) for stage in (Stage.TRAINING, Stage.HOLDING)),
+        *((PERMISSIVE, stage, Op.PRUNE, {}, True) for stage in (Stage.TRAINING, Stage.HOLDING)),
     ],
 )
 def test_gates(gates: Gates, stage: Stage, op: Op, changes: dict[str, object], legal: bool) -> None:

@@ -1,0 +1,63 @@
+"""`Ablations`: measures a user's model with each subset of its seeds switched on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import nan
+
+import torch
+from torch import nn
+
+from actors.growth.config import GrowthConfig
+from actors.growth.flop_count import inputs_of
+from actors.growth.seed_manager import SeedManager
+from actors.growth.training.isolation import fresh_statistics, without_side_effects
+from actors.growth.training.metric import MetricPoints
+from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
+
+logger = logging.getLogger(__name__)
+
+
+class Ablations:
+    """Measures what contributions are computed from, by the user's `evaluate` and `calibrate`."""
+
+    def __init__(self, model: nn.Module, seeds: SeedManager, config: GrowthConfig, metric: MetricPoints) -> None:
+        self._model, self._seeds, self._config, self._metric = model, seeds, config, metric
+        self.inputs = 0.0  # elements that the model read for each subset of the last measurement; 0 if unknown
+
+    def due(self, epoch: int) -> bool:
+        """Return whether contributions are measured after this epoch, which is counted from 1."""
+        return self._config.evaluate is not None and epoch % self._config.evaluate_every == 0
+
+    def measure(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, EvalResult]:
+        """Return the accuracy with each subset of seeds switched on; empty if a measurement failed."""
+        alphas, measured, self.inputs = {**blended, **training}, dict[Subset, EvalResult](), 0.0
+        try:
+            with self._reading() as inputs:
+                for subset in subsets_to_evaluate(blended, training):
+                    measured[subset] = self._evaluate({s: alpha for s, alpha in alphas.items() if s in subset})
+        except Exception as error:  # a failed measurement is unknown, and no reason to end a training run
+            logger.warning("contributions could not be measured: %s", error)
+            return {}
+        self.inputs = sum(inputs) / len(measured)
+        return measured
+
+    def _evaluate(self, on: Mapping[int, float]) -> EvalResult:
+        evaluate, calibrate = self._config.evaluate, self._config.calibrate
+        assert evaluate is not None
+        with torch.no_grad(), without_side_effects(self._model), self._seeds.activated(on):
+            if calibrate is not None:
+                with fresh_statistics(self._model):
+                    calibrate()
+            points = self._metric.points(float(evaluate()))
+        return EvalResult(nan if points is None else points, 0.0)
+
+    @contextmanager
+    def _reading(self) -> Iterator[list[int]]:
+        if self._seeds.compiled:  # whose graphs would be compiled again for a hook
+            yield []
+            return
+        with inputs_of(self._seeds.called) as inputs:
+            yield inputs

@@ -1,0 +1,227 @@
+"""The training compute of a user's model: FLOPs are counted without effect on training, and C is what has run."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from math import log2
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from actors.growth.columns.column import Column
+from actors.growth.flop_count import FlopCount
+from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED, MODELS, grow, run
+from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
+
+HORIZON, MINIBATCHES = 8, 3
+
+
+def convolutions(width: int) -> int:
+    """FLOPs of a `ResNet` of the tests for one image of 5 x 5, by hand."""
+    return 2 * (25 * 9 * width + 25 * 9 * width * width + 3 * width)
+
+
+class Counting(nn.Module):
+    """Two matrices, and a tally of the FLOPs of all forward passes, thrice those in which it learns."""
+
+    spent = 0.0
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, width), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        learns = self.training and torch.is_grad_enabled()
+        Counting.spent += (3 if learns else 1) * self.flops(len(x))
+        out: Tensor = self.b(torch.relu(self.a(x)))
+        return out
+
+    def flops(self, rows: int) -> float:
+        return 2.0 * rows * 9 * self.a.out_features
+
+
+def counting(actions: list[Any], width: int = 16, **options: Any) -> Run:
+    torch.manual_seed(0)
+    loss, slots = options.pop("loss", "auto"), options.pop("slots", [])
+    columns = Column(lambda scale: Counting(int(width * scale)), loss=loss)
+    return Run(Counting(width), Script(actions), slots, columns=columns, horizon_epochs=HORIZON, **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda name=name, loss=loss: run(name, JOINED, loss=loss) for name in MODELS for loss in ("own", "auto")),
+        lambda: Run(ConvNet(), Script([*GROWN, germinate(1, 2), WAIT, advance(1)]), ["stem", "block"], (1, 5, 4)),
+    ],
+)
+def test_counting_does_not_change_training(make: Callable[[], Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = make().epochs(5)
+    assert any(flops is not None for flops in counted.grower._flops.counted.seeds[0])
+    after = torch.rand(4)
+    monkeypatch.setattr(FlopCount, "_count", lambda *_: 1.0)
+    plain = make().epochs(5)
+    assert torch.equal(torch.rand(4), after), "random numbers"
+    assert plain.losses == counted.losses
+    own, other = counted.model.state_dict(), plain.model.state_dict()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_columns_are_counted_in_multiples_of_the_model() -> None:
+    own = run("resnet", [grow(), grow(1, size="half"), advance(), advance(1)]).epochs(5)
+    growth = own.grower._growth
+    column = growth.slot_shapes[0]
+    assert growth.slot_shapes[1].flops == column.flops, "columns are alike"
+    ratios = {c: f / growth.host_flops for c, f in zip(column.costs, column.flops, strict=True) if c is not None}
+    sizes = {c: round(log2(c / growth.host_params)) for c in ratios}  # a little off 4 times per doubling of the width
+    found = {size: ratios[c] for c, size in sizes.items()}
+    for scale, size in ((2, 2), (0.5, -2)):
+        assert found[size] == pytest.approx(convolutions(int(4 * scale)) / convolutions(4), rel=1e-12)
+    uncounted = next(c for c, size in sizes.items() if size == 4)
+    assert ratios[uncounted] == uncounted / growth.host_params, "parameters stand in"
+
+
+@pytest.mark.parametrize("given", ["rows", "counted"])
+@pytest.mark.parametrize("loss", ["own", "rest", "auto"])
+def test_compute_is_what_has_run(loss: str, given: str) -> None:
+    """Against a tally that the networks themselves keep, of a trial of two columns: one joins, the other is pruned."""
+    actions = [grow(target=0), grow(1, size="quad"), advance(), advance(1), advance(), prune(1)]
+    rows = {"train_rows": 96, "val_rows": 96} if given == "rows" else {}
+    own = counting(actions, loss=loss, evaluate=lambda: own.validate()[1], **rows)
+    Counting.spent, validations = 0.0, 0.0
+    for _ in range(HORIZON):
+        own.train()
+        before = Counting.spent
+        values = own.validate()
+        validations += Counting.spent - before
+        own.grower.step(*values)
+    assert {k: s.name for k, s in own.grower.stages.items()} == {"column 1": "HOLDING", "column 2": "EMBARGOED"}
+    host = own.model.flops(96)
+    expected = (Counting.spent - validations) / (3 * HORIZON * host)
+    # The one pass of each column by which it was counted is not part of it.
+    expected -= (2 + 4) / MINIBATCHES / (3 * HORIZON)
+    assert own.grower.log[-1].compute_doublings == pytest.approx(log2(expected), abs=1e-9)
+
+
+def test_compute_of_a_column_that_has_replaced_the_model() -> None:
+    script = [grow(), advance(), advance(), fossilize(), grow(1, size="same", target=0), advance(1), advance(1)]
+    own = counting(script, loss="own")
+    Counting.spent, validations = 0.0, 0.0
+    for _ in range(HORIZON):
+        own.train()
+        before = Counting.spent
+        values = own.validate()
+        validations += Counting.spent - before
+        own.grower.step(*values)
+    assert own.grower._seeds.adopted == 0
+    expected = (Counting.spent - validations) / (3 * HORIZON * 2.0 * 96 * 9 * 16)
+    expected -= (2 + 1) / MINIBATCHES / (3 * HORIZON)
+    assert own.grower.log[-1].compute_doublings == pytest.approx(log2(expected), abs=1e-9)
+
+
+def test_a_run_that_does_not_grow_has_none() -> None:
+    own = counting([]).epochs(HORIZON)
+    assert [d.compute_doublings for d in own.grower.log] == [0.0] * HORIZON
+
+
+def test_seeds_in_the_stream_are_counted() -> None:
+    own = Run(mlp(), Script([germinate(0, 3), advance()]), ["3"]).epochs(3)
+    shape, growth = own.grower._growth.slot_shapes[0], own.grower._growth
+    seed = own.grower._seeds.slot_modules[0].seed
+    assert seed is not None
+    matrices = sum(p.numel() for p in seed.parameters() if p.dim() == 2)
+    host = sum(p.numel() for p in mlp().parameters() if p.dim() == 2)
+    assert shape.flops[3] == pytest.approx(growth.host_params * matrices / host, rel=1e-12)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(1, width, batch_first=True), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.cell(x[..., None])[0][:, -1])
+        return out
+
+
+class Failing(FlopCount):
+    def _pass(self, *_: Any) -> tuple[int, int]:
+        raise RuntimeError("no such\nformula")
+
+
+@pytest.mark.parametrize("why", ["recurrent", "failing", "zero"])
+def test_parameters_stand_in_where_nothing_can_be_counted(
+    why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {"recurrent": "does not know recurrent layers", "failing": "no such formula", "zero": "finds none"}
+    if why != "recurrent":
+        monkeypatch.setattr(FlopCount, "_pass", Failing._pass if why == "failing" else lambda *_: (0, 0))
+    make = (lambda s: Recurrent(int(6 * s))) if why == "recurrent" else (lambda s: mlp(width=int(12 * s)))
+    script = [grow(), grow(1, size="same"), advance(), advance(1)]
+    own = Run(make(1.0), Script(script), [], columns=Column(make)).epochs(5)
+    shape = own.grower._growth.slot_shapes[0]
+    assert shape.flops == shape.costs
+    lines = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]
+    assert len(lines) == 1
+    assert words[why] in lines[0]
+
+
+@pytest.mark.parametrize("where", ["outside", "in place", "within"])
+def test_compiled_models_are_counted(where: str) -> None:
+    def compiled(model: nn.Sequential) -> nn.Module:
+        if where == "outside":
+            return torch.compile(model, backend="eager")
+        if where == "in place":
+            model.compile(backend="eager")
+        else:
+            model[3].compile(backend="eager")
+        return model
+
+    torch.compiler.reset()
+    columns = Column(lambda s: mlp(width=int(12 * s)))
+    plain, own = (
+        Run(mlp(), Script(JOINED), [], columns=columns, wrap=wrap).epochs(5) for wrap in (lambda m: m, compiled)
+    )
+    assert own.grower._growth.slot_shapes == plain.grower._growth.slot_shapes
+    assert own.grower.log[-1].compute_doublings == plain.grower.log[-1].compute_doublings
+    torch.testing.assert_close(own.losses, plain.losses, rtol=1e-5, atol=1e-6)
+    torch.compiler.reset()
+
+
+def test_mixed_precision_is_counted() -> None:
+    class Autocast(Run):
+        def loss(self, rows: slice) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().loss(rows)
+
+    make, shape = MODELS["resnet"]
+    torch.manual_seed(0)
+    own = Autocast(make(1.0), Script(JOINED), [], shape, columns=Column(make)).epochs(4)
+    plain = run("resnet", JOINED).epochs(4)
+    assert own.grower._growth.slot_shapes == plain.grower._growth.slot_shapes
+
+
+@pytest.mark.parametrize("cut", [2, 4, 6])
+def test_a_resumed_run_has_the_same_compute(cut: int) -> None:
+    actions = [grow(target=0), grow(1, size="quad"), advance(), advance(1), advance(), prune(1)]
+
+    def start() -> Run:
+        own = counting(actions, evaluate=lambda: own.validate()[1])
+        return own
+
+    whole, first, second = start().epochs(HORIZON), start().epochs(cut), start()
+    file = io.BytesIO()
+    torch.save([part.state_dict() for part in (first.grower, first.model, first.optimizer)], file)
+    file.seek(0)
+    states = torch.load(file, weights_only=True)
+    for part, state in zip((second.grower, second.model, second.optimizer), states, strict=True):
+        part.load_state_dict(state)
+    second.epochs(HORIZON - cut)
+    expected = [d.compute_doublings for d in whole.grower.log]
+    assert [d.compute_doublings for d in (*first.grower.log, *second.grower.log)] == expected
+    assert expected[-1] > 0.5
+    assert second.grower._growth.slot_shapes == whole.grower._growth.slot_shapes
+    assert second.grower.stages["column 1"] is Stage.HOLDING
