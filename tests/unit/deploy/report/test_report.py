@@ -42,7 +42,7 @@ def write_run(path: Path, updates: int = 60, advantage: float = 9.0, extras: boo
             episodes.append(
                 {"update": update, "episode_id": f"r/0/0/{update * 32 + i}", "task_id": task, "seed": update * 32 + i,
                  "policy_version": update - 1, "return": float(value), "steps": 25, "end_reason": "horizon",
-                 "final_accuracy": 60.0 + float(value), "growth_ratio": 1.0}
+                 "final_accuracy": 60.0 + float(value), "doublings": 1.0}
             )  # fmt: skip
         logits = np.array([1 + 1.5 * progress, 1, 0.2 - progress, 0.8 - 1.5 * progress, 0.3, 0.6]) + rng.normal(
             0, 0.06, 6
