@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +28,13 @@ MODEL = (
     "time", "horizon", "chance", "loss", "accuracy", "accuracy_known", "train_loss", "train_loss_known", "overfit",
     "price", "compute_price", "compute", "host_params", "train_rows", "params_per_row", "val_rows",
 )  # fmt: skip
-COLUMN = ("contribution", "contribution_velocity", "size", "effort", "gradient_norm", "epochs_in_stage")
-"""Features of the observation that the regressions read: of the model, and of the column that is tried."""
+"""Features of the model that are read before a trial."""
+IN_TRIAL = (
+    "time", "horizon", "chance", "accuracy", "overfit", "price", "host_params", "train_rows", "params_per_row",
+    "val_rows",
+)  # fmt: skip
+COLUMN = ("contribution", "contribution_velocity", "size", "gradient_norm", "epochs_in_stage")
+"""Features that are read within a trial: of the model, and of the column that is tried."""
 
 
 def model_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -46,14 +50,14 @@ def trial_features(
     """Return what is known within a trial of the columns in `slots [N]`, `[N, F]`."""
     rows = np.arange(len(obs))
     column = [reader.slot(obs, name)[rows, slots] for name in COLUMN]
-    return np.concatenate([*(reader.base(obs, name) for name in MODEL), *column], axis=1)
+    return np.concatenate([*(reader.base(obs, name) for name in IN_TRIAL), *column], axis=1)
 
 
 @dataclass(frozen=True)
 class Judgement:
     """What the teacher expects, in points."""
 
-    start: Sequence[ExtraTreesRegressor]  # of each of SIZES: J over never growing, from `model_features`
+    start: ExtraTreesRegressor  # of each of SIZES: J over never growing, from `model_features`
     worth: ExtraTreesRegressor  # of going on: the gain at the end less the price of the model, from `trial_features`
 
 
@@ -106,8 +110,7 @@ class TrialTeacher(RulePolicy):
         deciding, trying = epoch == LOOK, stages[np.arange(n), slots] == Stage.TRAINING
         worth[left <= LEFT] = worth_now(self.reader, obs, slots)[left <= LEFT]
         if deciding.any():
-            features = model_features(self.reader, obs[deciding])
-            start[deciding] = np.stack([forest.predict(features) for forest in judgement.start], axis=1)
+            start[deciding] = judgement.start.predict(model_features(self.reader, obs[deciding]))
         if (going_on := trying & (left > LEFT)).any():
             seen = trial_features(self.reader, obs, slots)
             effort = 4.0 * self.reader.slot(obs, "effort")[np.arange(n), slots, 0]
