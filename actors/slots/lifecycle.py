@@ -166,8 +166,12 @@ class Lifecycle:
     def apply(self, action: SeedAction) -> bool:
         """Apply an action that the masks allow; return whether it had an effect (WAIT always has).
 
+        With `automatic_advance`, seeds advance first: a seed joins in the epoch from which on it is part of the model.
         Raise `IllegalTransition` for an op that the stage of the slot does not permit.
         """
+        for s, seed in enumerate(self.slots):
+            if self.automatic_advance and self._may_advance(s):
+                self._advance(seed)
         if action.op is Op.WAIT:
             return True
         slot = self.slots[action.slot]
@@ -234,7 +238,7 @@ class Lifecycle:
 
     def automatic_transitions(self) -> None:
         """Take the transitions that need no action, and age every slot by an epoch. Call it after training."""
-        for s, slot in enumerate(self.slots):
+        for slot in self.slots:
             rested = slot.epochs_in_stage >= (self.embargo_epochs if slot.stage is Stage.EMBARGOED else 1)
             if slot.stage is Stage.BLENDING and slot.at_target:
                 slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
@@ -246,8 +250,6 @@ class Lifecycle:
                 slot.move_to(Stage.DORMANT)
             slot.epochs_in_stage += 1
             slot.age_epochs += slot.active
-            if self.automatic_advance and self._may_advance(s):
-                self._advance(slot)
 
     def prune_live(self) -> None:
         """Prune every seed that is not fossilized, at once (after a panic of the governor)."""

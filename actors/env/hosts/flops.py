@@ -26,12 +26,13 @@ class ForwardFlops(NamedTuple):
     columns: tuple[float | None, ...]  # by blueprint
 
 
-_KNOWN: dict[tuple[str, tuple[int, ...]], ForwardFlops] = {}
+_KNOWN: dict[tuple[object, ...], ForwardFlops] = {}
 
 
 def forward_flops(host: Host, shape: tuple[int, ...]) -> ForwardFlops:
     """Return the FLOPs of a host; `shape` is that of one sample."""
-    key = (repr(host), shape)  # hosts are plain data
+    family = host.family
+    key = (repr(host), shape, *family.blueprints, *family.columns)  # hosts are plain data; users register blueprints
     if key not in _KNOWN:
         _KNOWN[key] = _of_matrices(host) if not host.family.dims else _counted(host, shape)
     return _KNOWN[key]

@@ -19,7 +19,7 @@ from actors.rules.chooser import ChooserRule
 from actors.rules.gains import ColumnChoice, GainModel, early_features, fit_gains, packaged_gains
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import NEVER, Scheduled
-from actors.types.episode import Episode
+from actors.types.episode import EndReason, Episode
 
 ENV = EnvConfig(tasks=("rings",), host_width=(2, 32), horizon_epochs=(8, 14), inner_steps=2, device="cpu")
 EVERY = tuple(ColumnChoice(*choice) for choice in CHOICES)
@@ -86,12 +86,14 @@ def test_expected_doublings_are_those_that_columns_pay() -> None:
         np.testing.assert_allclose(got[grown], paid[grown], rtol=0.05 if choice.size == "double" else 1e-5)
 
 
-@pytest.mark.parametrize(("price", "size"), [(0.25, "quad"), (1.0, "same"), (200.0, None)])
+@pytest.mark.parametrize(("price", "size"), [(0.25, "quad"), (2.0, "same"), (200.0, None)])
 def test_it_grows_what_is_worth_most_at_the_price(price: float, size: str | None) -> None:
     """Each doubling that a column adds costs the price; gains are 3 points for `same` and 5 for `quad`."""
     env = replace(ENV, points_per_doubling=price, horizon_epochs=10)
     choices = (ColumnChoice("same", 3), ColumnChoice("quad", 3))
     for host, episode in played(ChooserRule(SeedTrainingFleet(env, 1, 1).spaces, constant(choices, (3.0, 5.0))), env):
+        if episode.end_reason is EndReason.GOVERNOR:
+            continue  # nothing is left of the column
         grown = [host.host.family.name_of(g.blueprint) for g in host.topology()]
         assert grown == ([f"column_{size}"] if size else [])
         assert set(episode.actions[:3, 0]) == {0}  # it looks for three epochs

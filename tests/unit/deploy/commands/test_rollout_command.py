@@ -50,7 +50,7 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
     fleet = make_fleet(EnvConfig(horizon_epochs=6, inner_steps=2, tasks=("moons",), slots=slots), 1, 5)
     source = rollout.Provenance(0, 0, 1, run_seed=5)
     (episode,) = rollout.run_wave(fleet, policy, [2], source)
-    head, columns, *rows, _ = printed(checkpoint, 2, slots)
+    head, columns, *rows, _, _ = printed(checkpoint, 2, slots)
     assert f"J {episode.telemetry['objective']:+.2f}" in head
     assert "moons" in head
     told = episode.telemetry
@@ -63,9 +63,11 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
         *(word for s in range(slots) for word in ("slot", str(s))),
         *(word for s in range(slots, slots + 2) for word in ("column", str(s))),
         "doublings",
+        "compute",
     ]
     assert len(rows) == len(episode)
     ops = policy.spaces.action.heads[0].choices
+    assert rows[-1].split()[-2:] == [f"{told['doublings']:.2f}", f"{told['compute_doublings']:.2f}"]
     for row, action in zip(rows, episode.actions, strict=True):
         wanted = ops[action[0]] if action[0] == 0 else f"{ops[action[0]]} {action[1]}"
         assert wanted in row
@@ -78,7 +80,7 @@ def test_it_prints_contributions_and_gradient_health() -> None:
     rollout.run_wave(fleet, policy, [2], rollout.Provenance(0, 0, 1, run_seed=0), deterministic=True)
     episode = fleet.timelines()[0]
     lane = next(s for s, names in enumerate(episode.blueprints) if any(names))
-    _, _, *rows, caption = printed("fixed-column:same@1", 2, task="moons", sampled=False)
+    _, _, *rows, caption, _ = printed("fixed-column:same@1", 2, task="moons", sampled=False)
     assert "contribution" in caption
     shown = 0
     for row, points, health in zip(rows, episode.contributions[lane], episode.gradient_health[lane], strict=True):
@@ -113,9 +115,9 @@ def test_the_picture_is_the_same_each_time(checkpoint: Path, tmp_path: Path, suf
 
 def test_a_rule_is_played_in_the_host_that_is_asked_for() -> None:
     asked = {"task": "moons", "width": 3, "price": 0.5, "compute_price": 0.25}
-    head, columns, *rows, _ = printed("fixed-column:quad@2", 1, **asked)
+    head, columns, *rows, _, _ = printed("fixed-column:quad@2", 1, **asked)
     assert "moons" in head
     assert "host width 3, price 0.5 per doubling, 0.25 of compute" in head
-    assert columns.split()[-5:] == ["column", "3", "column", "4", "doublings"]
+    assert columns.split()[-6:] == ["column", "3", "column", "4", "doublings", "compute"]
     assert "GERMINATE 3" in rows[2]
     assert "column_quad fossilized" in rows[-1]

@@ -167,7 +167,7 @@ def test_hosts_keep_their_comparison_if_the_example_episode_fails(tmp_path: Path
             if greedy:
                 raise RuntimeError("no memory")
             gained = 3.0 * (player == "learned")
-            return [{"seed": s, "task": "wine", "return": s % 7 + gained, "growth_ratio": [s]} for s in seeds]
+            return [{"seed": s, "task": "wine", "return": s % 7 + gained, "doublings": [s]} for s in seeds]
 
     config, notes = ActingConfig(actors=ActorsConfig(envs_per_actor=2)), list[str]()
     Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False).run(cast("WorkerPool", Hosts()))

@@ -16,6 +16,7 @@ import pytest
 
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
+from actors.slots.objective import Standing
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from deploy.config.schema import PRESETS
@@ -42,7 +43,7 @@ def write_run(path: Path, updates: int = 60, advantage: float = 9.0, extras: boo
             episodes.append(
                 {"update": update, "episode_id": f"r/0/0/{update * 32 + i}", "task_id": task, "seed": update * 32 + i,
                  "policy_version": update - 1, "return": float(value), "steps": 25, "end_reason": "horizon",
-                 "final_accuracy": 60.0 + float(value), "growth_ratio": 1.0}
+                 "final_accuracy": 60.0 + float(value), "doublings": 1.0}
             )  # fmt: skip
         logits = np.array([1 + 1.5 * progress, 1, 0.2 - progress, 0.8 - 1.5 * progress, 0.3, 0.6]) + rng.normal(
             0, 0.06, 6
@@ -73,7 +74,7 @@ def references(rng: np.random.Generator, advantage: float) -> dict[str, Any]:
 
 def example() -> dict[str, Any]:
     """An episode in which one of three slots is grown and another one pruned."""
-    timeline = Timeline("spirals", 1234, 12, ["STREAM", "STREAM", "COLUMN"], [52.0], 6, 1.0)
+    timeline = Timeline("spirals", 1234, 12, ["STREAM", "STREAM", "COLUMN"], [52.0], 6, 1.0, 0.0)
     ops = {1: ("GERMINATE", 0), 2: ("GERMINATE", 1), 3: ("ADVANCE", 0), 5: ("PRUNE", 1), 9: ("FOSSILIZE", 0)}
     grown, pruned = Slot(), Slot()
     for epoch in range(12):
@@ -82,7 +83,8 @@ def example() -> dict[str, Any]:
             (grown, pruned)[slot].stage, (grown, pruned)[slot].blueprint = Stage.TRAINING, slot
         if op == "PRUNE":
             pruned.stage, pruned.blueprint = Stage.PRUNED, -1
-        timeline.record(op, slot, [grown, pruned, Slot()], ["mlp_wide", "gated"], 0.8, 53.0 + epoch, 1.0)
+        standing = Standing(53.0 + epoch, 0.8, 1.1)
+        timeline.record(op, slot, [grown, pruned, Slot()], ["mlp_wide", "gated"], standing, 1.0)
     never = [52.0 + epoch / 2 for epoch in range(13)]
     return timeline.as_dict() | {"policy_version": 58, "never_grow_accuracy": never}
 

@@ -92,7 +92,7 @@ def test_data_depend_on_the_generator_only(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "digest"), [("digits", "ae6f2ce8c031cc36"), ("wine", "9f821803111acd06"), ("spirals", "39626f158ecf974b")]
+    ("name", "digest"), [("digits", "ae6f2ce8c031cc36"), ("wine", "9f821803111acd06"), ("spirals", "875d9971ed291990")]
 )
 def test_draws_of_the_default_tasks_are_unchanged(name: str, digest: str) -> None:
     """Bit for bit, so that results of earlier versions stay comparable."""
