@@ -23,7 +23,7 @@ from actors.rollout.wave import Provenance, run_wave
 from actors.rules.names import parse_rule
 from actors.rules.schedule import Schedule, Scheduled
 from benchmarks.form import Target, parser, publish
-from deploy.evaluation.play import gain_and_rent
+from deploy.evaluation.play import row
 from deploy.report.statistics import paired_interval
 
 RULES = {
@@ -57,7 +57,9 @@ class Settings:
 
 def measure(name: str, width: int, settings: Settings) -> Measurement:
     """Play each seed by every rule, in one fleet."""
-    config = EnvConfig(tasks=(name,), horizon_epochs=settings.horizon_epochs, rent_weight=PRICE, host_width=width)
+    config = EnvConfig(
+        tasks=(name,), horizon_epochs=settings.horizon_epochs, points_per_doubling=PRICE, host_width=width
+    )
     plans: list[Schedule] = []
     for rule in RULES.values():
         plan = parse_rule(rule)
@@ -67,14 +69,16 @@ def measure(name: str, width: int, settings: Settings) -> Measurement:
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=RUN_SEED)
     seeds = [*range(settings.seeds)] * len(RULES)
     episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, True)
-    played = [gain_and_rent(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
-    gain, rent = np.array(played).T.reshape(2, len(RULES), settings.seeds)
+    played = [row(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
+    gain, doublings = (
+        np.array([getattr(r, part) for r in played]).reshape(len(RULES), -1) for part in ("gain", "doublings")
+    )
     accuracy = np.array([t.accuracy[-1] for t in fleet.timelines()]).reshape(len(RULES), -1)
     grown = {
         rule: Grown(
-            round(float(rent[i].mean()), 3),
+            round(float(doublings[i].mean()), 3),
             _gain(gain[i], gain[0]),
-            _gain(gain[i] - PRICE * rent[i], gain[0]),
+            _gain(gain[i] - PRICE * doublings[i], gain[0]),
         )
         for i, rule in enumerate(RULES)
         if i
@@ -110,12 +114,12 @@ def main() -> None:
 
 
 def _flat(m: Measurement) -> dict[str, object]:
-    """Return the gains of accuracy and of J, and the rent, of each way of growing."""
+    """Return the gains of accuracy and of J, and the doublings, of each way of growing."""
     ways = {"seed": m.seed, "column": m.column}
     return {
         f"{way} {what}": value
         for way, grown in ways.items()
-        for what, value in (("gain", grown.free.mean), ("J", grown.priced.text()), ("rent", grown.rent))
+        for what, value in (("gain", grown.free.mean), ("J", grown.priced.text()), ("doublings", grown.doublings))
     }
 
 

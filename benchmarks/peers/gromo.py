@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from actors.slots.compute import TRAINING_PASSES
 from deploy.evaluation.model_runs import FOLDER, SCRIPTS
 
 START, EVERY = 3, 1  # epochs
@@ -33,8 +34,12 @@ def data_of(script: Path, width: int, seed: int) -> dict[str, Any]:
     return names
 
 
-def grow(model: Any, x: Tensor, y: Tensor, neurons: int) -> None:
-    """Let each hidden layer grow by up to `neurons`, from the statistics of all training rows."""
+FACTORS = (0.0, 0.1, 0.3, 1.0)  # tried for the new neurons
+
+
+def grow(model: Any, x: Tensor, y: Tensor, neurons: int) -> int:
+    """Let each hidden layer grow by up to `neurons`, from the statistics of all training rows. Return the passes over
+    these rows: one forward and backward, and one forward for each factor."""
     for chosen in range(len(model._growable_layers)):
         model.set_growing_layers(index=chosen)
         model.init_computation()
@@ -46,16 +51,20 @@ def grow(model: Any, x: Tensor, y: Tensor, neurons: int) -> None:
         model.reset_computation()
         model.dummy_select_update()
         best = (torch.inf, 0.0)
-        for factor in (0.0, 0.1, 0.3, 1.0):
+        for factor in FACTORS:
             model.set_scaling_factor(factor)
             with torch.no_grad():
                 best = min(best, (F.cross_entropy(model.extended_forward(x), y).item(), factor))
         model.set_scaling_factor(best[1])
         model.apply_change()
+    return len(model._growable_layers) * (TRAINING_PASSES + len(FACTORS))
 
 
-def run(script: Path, width: int, seed: int, epochs: int) -> tuple[float, float, int]:
-    """Return the test accuracy in percent, the mean rent in doublings, and the parameters at the end."""
+def run(script: Path, width: int, seed: int, epochs: int) -> tuple[float, float, float]:
+    """Return the test accuracy in percent, and the doublings of the parameters at the end and of the training FLOPs.
+
+    FLOPs are counted as passes over the training rows times parameters, without the statistics that growing solves
+    for."""
     from gromo.containers.growing_mlp import GrowingMLP
 
     own = data_of(script, width, seed)
@@ -63,13 +72,13 @@ def run(script: Path, width: int, seed: int, epochs: int) -> tuple[float, float,
     classes = int(y.max()) + 1
     torch.manual_seed(seed)
     model = GrowingMLP(x.shape[1], classes, width, 2, torch.nn.ReLU(), device=torch.device("cpu"))
-    size = sum(p.numel() for p in model.parameters())
+    size = _params(model)
     batch = 16 if len(train) < 500 else 32
-    optimizer, rents = torch.optim.AdamW(model.parameters(), lr=3e-3), []
+    optimizer, spent = torch.optim.AdamW(model.parameters(), lr=3e-3), 0.0
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for epoch in range(epochs):
         if epoch >= START and (epoch - START) % EVERY == 0 and model.layers[0].out_features < 2 * width:
-            grow(model, x[train], y[train], max(1, width // 4))
+            spent += grow(model, x[train], y[train], max(1, width // 4)) * _params(model)
             rate = optimizer.param_groups[0]["lr"]
             optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
             optimizer.param_groups[0]["initial_lr"] = 3e-3
@@ -79,10 +88,14 @@ def run(script: Path, width: int, seed: int, epochs: int) -> tuple[float, float,
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
         scheduler.step()
-        rents.append(log2(sum(p.numel() for p in model.parameters()) / size))
+        spent += TRAINING_PASSES * _params(model)
     with torch.no_grad():
         right = (model(x[test]).argmax(1) == y[test]).float().mean().item()
-    return 100.0 * right, sum(rents) / len(rents), sum(p.numel() for p in model.parameters())
+    return 100.0 * right, log2(_params(model) / size), log2(spent / (TRAINING_PASSES * epochs * size))
+
+
+def _params(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 def main() -> None:
@@ -93,8 +106,10 @@ def main() -> None:
     for script in SCRIPTS:
         for width in script.widths if script.name.startswith("mlp") else ():
             runs = [run(script.path(FOLDER), width, seed, options.epochs) for seed in range(options.seeds)]
-            test, rent, params = (sum(column) / len(runs) for column in zip(*runs, strict=True))
-            print(f"{script.label:20} {width:4} wide  test {test:5.1f}  rent {rent:.2f}  {params:.0f} parameters")
+            test, doublings, compute = (sum(column) / len(runs) for column in zip(*runs, strict=True))
+            print(
+                f"{script.label:20} {width:4} wide  test {test:5.1f}  doublings {doublings:.2f}, of FLOPs {compute:.2f}"
+            )
 
 
 if __name__ == "__main__":

@@ -11,14 +11,17 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.errors import UserError
-from actors.policy.saved import find_checkpoint
-from actors.rules.names import is_rule, parse_rule
+from actors.policy.saved import TRAINED_NAME, find_checkpoint
+from actors.rules.names import DEFAULT_TRIAL, is_rule, parse_rule
+from actors.slots.objective import Prices
 from deploy.evaluation.cells import CELLS, finished
 from deploy.evaluation.model_results import BUILT, NEVER, ModelResults, write_front
 from deploy.evaluation.model_runs import FOLDER, ModelCell, ModelRun, ModelScript, model_scripts, play_cell, read_run
+from deploy.evaluation.players import prices_seen
+from deploy.evaluation.suite import COMPUTE_SHARES, FREE, NOMINAL
 
-PLAYERS = ("fixed-column:double@3", "fixed-column:quad@3", "gap")
-"""Rules that are played if none is named."""
+PLAYERS = (DEFAULT_TRIAL, TRAINED_NAME)
+"""Who plays if nobody is named."""
 QUICK_EPOCHS = 4
 
 
@@ -53,24 +56,34 @@ def evaluate_models(options: ModelsOptions, console: Console | None = None) -> i
     widths = {script.name: script.widths[: 1 if options.quick else None] for script in scripts}
     names = [NEVER, *(name for name in policies if name != NEVER), *BUILT]
 
-    def cell(script: ModelScript, width: int, player: str, seed: int) -> ModelCell:
+    def cell(script: ModelScript, width: int, player: str, seed: int, prices: Prices) -> ModelCell:
         epochs = QUICK_EPOCHS if options.quick else script.epochs
         wider, policy = BUILT.get(player, 1) * width, policies.get(player, NEVER)
-        return ModelCell(script.path(options.scripts), wider, seed, epochs, policy, options.price)
+        seen = prices_seen(policy if is_rule(policy) else "")
+        shared = Prices(*prices[:seen], *NOMINAL[seen:])
+        return ModelCell(script.path(options.scripts), wider, seed, epochs, policy, shared)
 
+    at = {name: Prices(options.price, options.price * share) for name, share in COMPUTE_SHARES.items()}
     cells = {
-        (script.name, width, name, seed): cell(script, width, name, seed)
-        for seed in seeds
-        for script in scripts
-        for width in widths[script.name]
-        for name in names
+        name: {
+            (script.name, width, player, seed): cell(script, width, player, seed, prices)
+            for seed in seeds
+            for script in scripts
+            for width in widths[script.name]
+            for player in names
+        }
+        for name, prices in at.items()
     }
-    runs = _play(list(dict.fromkeys(cells.values())), options, console)
-    results = ModelResults(scripts, widths, seeds, names, options.price, {key: runs[c] for key, c in cells.items()})
-    (options.out / "models.json").write_text(json.dumps(results.as_dict(), indent=1))
-    tables = results.tables()
+    runs = _play(list(dict.fromkeys(c for own in cells.values() for c in own.values())), options, console)
+    results = {
+        name: ModelResults(scripts, widths, seeds, names, prices, {key: runs[c] for key, c in cells[name].items()})
+        for name, prices in at.items()
+    }
+    content = {name: own.as_dict() for name, own in results.items()}
+    (options.out / "models.json").write_text(json.dumps(content, indent=1))
+    tables = [table for own in results.values() for table in own.tables()]
     (options.out / "models.md").write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
-    write_front(results, options.out / "models.png")
+    write_front(results[FREE], options.out / "models.png")
     console.width = max(console.width, 60 + 14 * len(names))
     for table in tables:
         console.print(table.title, table.rich(), "")

@@ -1,8 +1,8 @@
 """What the players of the suite `models` came to: J of each, the sweep over widths, and the share of it that they get.
 
-J = test accuracy - that of the untrained model - price x mean rent, in points. The rent of a model that was built wider
-is what it holds over the narrow one, all the time. The sweep trains a model at one, two and four times its width and
-keeps the one with the best J in validation.
+J = test accuracy - that of the untrained model - p D - c C, in points. D are the doublings of the parameters of the
+model that is kept, C those of the training FLOPs, both over the narrow model. The sweep trains a model at one, two and
+four times its width and keeps the one with the best J in validation; its FLOPs are those of all three.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from actors.env.rendering.palette import INK, MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
+from actors.slots.objective import Prices, Standing
 from deploy.evaluation.model_runs import ModelRun, ModelScript
 from deploy.evaluation.text_table import TextTable
 
@@ -29,7 +30,6 @@ NEVER, SWEEP = "never", "sweep"
 BUILT = {"built x2": 2, "built x4": 4}
 """Players that build the model wider instead of growing it: multiples of the width."""
 COLOURS = ("#0072b2", "#cc79a7", "#e69f00", "#a6761d", "#009e73", "#56b4e9")
-WON = 3.0  # points of J that the sweep must be ahead for growing to count as worth it
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,10 @@ class ModelLine:
     over_never: float  # points of J
     objective: float  # J
     test_accuracy: float  # percent
-    doublings: float  # mean rent
+    doublings: float  # D
+    compute: float  # C
     params: float  # at the end, in multiples of the bare model's
     seconds: float  # of one core, for one run; for the sweep, of all its runs
-
-
-@dataclass(frozen=True)
-class Share:
-    """A player over all models: its part of what the sweep wins, and what it loses where there is nothing to win."""
-
-    player: str
-    over_never: float  # points of J, mean
-    of_sweep: float | None  # mean share of the sweep's lead, where that is at least `WON`
-    elsewhere: float | None  # points of J over never, mean of the others
-    worst: float  # points of J over never
 
 
 @dataclass(frozen=True)
@@ -67,7 +57,7 @@ class ModelResults:
     widths: Mapping[str, Sequence[int]]  # by script
     seeds: Sequence[int]
     players: Sequence[str]  # never first
-    price: float
+    prices: Prices
     runs: Mapping[tuple[str, int, str, int], ModelRun]
 
     @property
@@ -75,29 +65,37 @@ class ModelResults:
         """Return the players of the table: those that were played, and the sweep."""
         return [*self.players, SWEEP]
 
-    def _objectives(self, script: str, width: int, player: str, seed: int) -> tuple[float, float, float]:
-        """Return J in testing, J in validation, and the mean rent in doublings."""
+    def _doublings(self, script: str, width: int, player: str, seed: int) -> float:
+        """Return D."""
         bare, run = self.runs[script, width, NEVER, seed], self.runs[script, width, player, seed]
-        rent = log2(run.host_params / bare.host_params) + run.rent
-        paid = bare.untrained + self.price * rent
-        return run.test_accuracy - paid, run.accuracy - paid, rent
+        return log2(run.final_params / bare.host_params)
+
+    def _flops(self, script: str, width: int, player: str, seed: int) -> float:
+        """Return the training FLOPs, in those of never growing."""
+        bare, run = self.runs[script, width, NEVER, seed], self.runs[script, width, player, seed]
+        return run.flops / bare.flops if player in BUILT else float(2.0**run.compute)
 
     def _best(self, script: str, width: int, seed: int) -> str:
         """Return what the sweep keeps."""
-        tried = [NEVER, *BUILT]
-        return max(tried, key=lambda player: self._objectives(script, width, player, seed)[1])
+
+        def worth(player: str) -> float:
+            accuracy = self.runs[script, width, player, seed].accuracy
+            return accuracy - self.prices.doubling * self._doublings(script, width, player, seed)
+
+        return max([NEVER, *BUILT], key=worth)
 
     def line(self, script: ModelScript, width: int, player: str) -> ModelLine:
         rows = []
         for seed in self.seeds:
             played = self._best(script.name, width, seed) if player == SWEEP else player
             bare, run = self.runs[script.name, width, NEVER, seed], self.runs[script.name, width, played, seed]
-            objective, _, rent = self._objectives(script.name, width, played, seed)
-            never = self._objectives(script.name, width, NEVER, seed)[0]
             spent = [NEVER, *BUILT] if player == SWEEP else [played]
+            doublings = self._doublings(script.name, width, played, seed)
+            compute = log2(sum(self._flops(script.name, width, name, seed) for name in spent))
+            worth = Standing(run.test_accuracy, doublings, compute).worth(self.prices)
             seconds = sum(self.runs[script.name, width, name, seed].seconds for name in spent)
-            params = run.final_params / bare.host_params
-            rows.append((objective - never, objective, run.test_accuracy, rent, params, seconds))
+            sizes = doublings, compute, run.final_params / bare.host_params
+            rows.append((worth - bare.test_accuracy, worth - bare.untrained, run.test_accuracy, *sizes, seconds))
         means = [round(float(value), 3) for value in np.mean(rows, axis=0)]
         return ModelLine(script.name, width, player, len(rows), *means)
 
@@ -109,21 +107,6 @@ class ModelResults:
             for width in self.widths[script.name]
             for player in self.names
         ]
-
-    @cached_property
-    def shares(self) -> list[Share]:
-        """Return one row per player but never."""
-        by_player = {
-            name: np.array([line.over_never for line in self.lines if line.player == name]) for name in self.names
-        }
-        won = by_player[SWEEP] >= WON
-        found = []
-        for name in self.names[1:]:
-            points = by_player[name]
-            of_sweep = float((points[won] / by_player[SWEEP][won]).mean()) if won.any() else None
-            elsewhere = float(points[~won].mean()) if not won.all() else None
-            found.append(Share(name, float(points.mean()), of_sweep, elsewhere, float(points.min())))
-        return found
 
     def tables(self) -> list[TextTable]:
         """Return the table of all models, and that of the players over all of them."""
@@ -138,32 +121,20 @@ class ModelResults:
             for script in self.scripts
             for width in self.widths[script.name]
         ]
-        shares = [
-            (
-                share.player,
-                f"{share.over_never:+.2f}",
-                "" if share.of_sweep is None else f"{100 * share.of_sweep:.0f}%",
-                "" if share.elsewhere is None else f"{share.elsewhere:+.2f}",
-                f"{share.worst:+.2f}",
-            )
-            for share in self.shares
-        ]
-        title = f"Test accuracy in percent, and J over never growing at {self.price:g} points per doubling"
-        head = (
-            "player",
-            "J over never",
-            f"share of the sweep where it wins {WON:g}",
-            "J over never elsewhere",
-            "worst",
-        )
-        return [TextTable(title, ("model", "width", *self.names), models), TextTable("All models", head, shares)]
+        means = []
+        for name in self.names:
+            own = [(x.over_never, x.doublings, x.compute) for x in self.lines if x.player == name]
+            means.append((name, *(f"{mean:+.2f}" for mean in np.mean(own, axis=0)), f"{min(own)[0]:+.2f}"))
+        at = f"at p = {self.prices.doubling:g} and c = {self.prices.compute_doubling:g}"
+        title = f"Test accuracy in percent, and J over never growing {at}"
+        head = ("player", "J over never", "D", "C", "worst J")
+        return [TextTable(title, ("model", "width", *self.names), models), TextTable(f"All models {at}", head, means)]
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "price": self.price,
+            "prices": self.prices._asdict(),
             "seeds": list(self.seeds),
             "lines": [vars(line) for line in self.lines],
-            "shares": [vars(share) for share in self.shares],
             "decisions": {
                 f"{script} {width} {player} {seed}": run.decisions
                 for (script, width, player, seed), run in self.runs.items()

@@ -11,16 +11,22 @@ import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from math import log2
 from pathlib import Path
 from typing import Any
+
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from actors.errors import UserError
 from actors.policy.distribution import DECISIONS
 from actors.policy.saved import TRAINED, TRAINED_NAME
+from actors.slots.objective import Prices
 
 FOLDER = Path(__file__).parents[2] / "examples" / "models"
 """The scripts in the repository. They are the only source of these models: what is measured is what people read."""
+
+LEFT = ("grower", "test_accuracy", "model", "evaluate", "val")
+"""Variables that a script of the suite leaves behind."""
 
 
 @dataclass(frozen=True)
@@ -73,21 +79,22 @@ class ModelCell:
     seed: int
     epochs: int
     policy: str  # a rule, a checkpoint or an address
-    price: float  # points per doubling
+    prices: Prices
 
     def fingerprint(self) -> str:
         """Return a hash of all that the run depends on: the settings, and what the script and a checkpoint contain."""
         path = TRAINED if self.policy == TRAINED_NAME else Path(self.policy)
         weights = path.read_bytes() if path.is_file() else b""
         hashes = [hashlib.sha256(data).hexdigest() for data in (self.script.read_bytes(), weights)]
-        settings = [self.script.stem, self.width, self.seed, self.epochs, Path(self.policy).name, self.price, *hashes]
+        settings = [self.script.stem, self.width, self.seed, self.epochs, Path(self.policy).name, *self.prices, *hashes]
         settings += [DECISIONS] if weights else []
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
 
     @property
     def arguments(self) -> list[str]:
         flags = {"width": self.width, "seed": self.seed, "epochs": self.epochs, "policy": self.policy}
-        return [text for name, value in flags.items() for text in (f"--{name}", str(value))] + [f"--price={self.price}"]
+        flags |= {"price": self.prices.doubling, "compute-price": self.prices.compute_doubling}
+        return [f"--{name}={value}" for name, value in flags.items()]
 
 
 @dataclass(frozen=True)
@@ -99,19 +106,15 @@ class ModelRun:
     test_accuracy: float  # at the end
     host_params: int
     final_params: int
-    rents: list[float]  # doublings that were held in each epoch
+    flops: float  # of the model at the end, in a unit that the script's runs share
+    compute: float  # doublings of the training FLOPs over those of the model without growth
     decisions: list[str]  # those that were not WAIT
     seconds: float  # of one core
-
-    @property
-    def rent(self) -> float:
-        """Return the mean number of doublings over the epochs."""
-        return sum(self.rents) / len(self.rents)
 
 
 def run_script(cell: ModelCell) -> ModelRun:
     """Run a script in this process. Raises `UserError` if it refuses its arguments, does not keep to what a script of
-    the suite leaves behind (`grower`, `test_accuracy` and `model`), or if the policy did not answer."""
+    the suite leaves behind (see `LEFT`), or if the policy did not answer."""
     started, given = time.process_time(), sys.argv
     sys.argv = [str(cell.script), *cell.arguments]
     try:
@@ -121,7 +124,7 @@ def run_script(cell: ModelCell) -> ModelRun:
         raise UserError(f"{cell.script.name} {' '.join(cell.arguments)} ended with {error.code}") from error
     finally:
         sys.argv = given
-    if missing := [name for name in ("grower", "test_accuracy", "model") if name not in left]:
+    if missing := [name for name in LEFT if name not in left]:
         raise UserError(
             f"{cell.script.name} has no {' and no '.join(missing)} at its end, which the suite models reads"
         )
@@ -136,18 +139,32 @@ def _run(cell: ModelCell, decisions: Sequence[Any], left: dict[str, Any], second
         )
     if [d.epoch for d in decisions] != list(range(cell.epochs + 1)):
         raise UserError(f"{cell.script.name} must call grower.step before its first epoch and after each")
-    final = sum(p.numel() for p in left["model"].parameters() if p.requires_grad)
-    sizes = [round(d.added_params / d.growth_ratio) for d in decisions if d.added_params]
+    final = _params(left)
+    host = round(final / 2.0 ** decisions[-1].doublings)
     return ModelRun(
         untrained=decisions[0].accuracy,
         accuracy=decisions[-1].accuracy,
         test_accuracy=100.0 * left["test_accuracy"],
-        host_params=sizes[0] if sizes else final,
+        host_params=host,
         final_params=final,
-        rents=[log2(1.0 + d.growth_ratio) for d in asked],
+        flops=_flops(left),
+        compute=decisions[-1].compute_doublings,
         decisions=[f"{d.epoch} {d.op} {d.slot} {d.blueprint}".rstrip() for d in asked if d.op != "WAIT"],
         seconds=round(seconds, 2),
     )
+
+
+def _params(left: dict[str, Any]) -> int:
+    return sum(p.numel() for p in left["model"].parameters() if p.requires_grad)
+
+
+def _flops(left: dict[str, Any]) -> float:
+    """Return the FLOPs of an evaluation or, where PyTorch cannot count them, the number of parameters."""
+    if any(isinstance(module, nn.RNNBase) for module in left["model"].modules()):
+        return float(_params(left))
+    with FlopCounterMode(display=False) as counter:
+        left["evaluate"](left["val"])
+    return float(counter.get_total_flops() or _params(left))
 
 
 def cell_file(cell: ModelCell, folder: Path) -> Path:

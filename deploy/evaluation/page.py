@@ -13,7 +13,7 @@ from deploy.evaluation.pictures import write_figures
 from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, NO_PRUNE, POLICY, TRIAL
 from deploy.evaluation.results import EQUAL, SWEEP, Results, plain
 from deploy.evaluation.targets import targets
-from deploy.evaluation.text_table import TextTable, span
+from deploy.evaluation.text_table import TextTable, signed, span
 
 SHOWN = (POLICY, BLIND, CHOOSER, BEST, TRIAL, BUILT.format(2), EQUAL, SWEEP)
 """Players in the table of families."""
@@ -48,15 +48,14 @@ def tables_of(results: Mapping[str, Results]) -> list[TextTable]:
 
 def players_table(condition: str, results: Results) -> TextTable:
     prices = [f"p = {w.doubling:g}" for w in results.prices]
-    head = ("player", "n", "J over never", *prices, "policy's over it", "P(better)", "test", "D", "C", "FLOPs", "bare")
+    head = ("player", "n", "J over never", *prices, "policy's over it", "test", "D", "C", "FLOPs", "bare")
     rows = [
         (
             line.name,
             str(line.policies),
             span(line.over_never),
-            *(f"{points:+.2f}" for points in line.by_price.values()),
+            *(signed(points) for points in line.by_price.values()),
             span(line.policy_over),
-            "" if line.improvement is None else f"{line.improvement.mean:.2f}",
             "" if line.test_accuracy is None else f"{line.test_accuracy:.1f}",
             f"{line.doublings:.2f}",
             f"{line.compute:.2f}",
@@ -85,7 +84,7 @@ def families_table(condition: str, results: Results) -> TextTable:
     rows = [
         (
             line.family,
-            *(f"{line.over_never[name]:+.2f}" for name in shown),
+            *(signed(line.over_never[name]) for name in shown),
             span(line.policy_over_best),
             "" if line.bare is None else f"{100 * line.bare:.0f}%",
         )

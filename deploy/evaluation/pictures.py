@@ -57,7 +57,7 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
                 _beside(ax, "never" if k == 1 else f"built ×{k}", (line.flops, y), (6, -11), MUTED)
         ax.axhline(0, color=MUTED, lw=0.8, zorder=1)
         ax.set_xscale("log")
-        ax.margins(0.12, 0.06)
+        ax.margins(0.12, 0.1)
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"×{v:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_title(condition, fontsize=10)
@@ -96,7 +96,7 @@ def _front(ax: Axes, results: Results, cost: Value) -> None:
             continue
         points, (width, size) = [at(line, w) for w in results.prices], (2.2, 7) if line == POLICY else (1.2, 5)
         ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=width, ms=size, mec="white", label=line)
-        if line in (POLICY, SWEEP):
+        if line == POLICY or (line == SWEEP and cost is doublings):  # a sweep costs the same at every price
             for w, point in zip(results.prices, points, strict=True):
                 _beside(ax, f"{w.doubling:g}", point, (-4, 7), COLOURS[line])
     ax.margins(0.08, 0.12)

@@ -51,9 +51,7 @@ class Player:
     @property
     def prices_seen(self) -> int:
         """How many of `Prices` its actions can depend on: none, that of the model, or both."""
-        if self.scale or (self.rule and isinstance(parse_rule(self.rule), Schedule)):
-            return 0
-        return 1 if self.rule else 2
+        return 0 if self.scale else prices_seen(self.rule)
 
     def identity(self) -> dict[str, Any]:
         """Return all that its actions depend on, but for the prices and the code, as plain data."""
@@ -70,6 +68,13 @@ class Player:
             return play(lambda spaces: rule_policy(self.rule, spaces), config, run_seed, seeds)
         network = _network(self.checkpoint, config.total_slots)
         return play(lambda spaces: network, config, run_seed, seeds)
+
+
+def prices_seen(rule: str) -> int:
+    """Return on how many of `Prices` the actions of a rule, or of a policy (""), can depend."""
+    if not rule:
+        return 2
+    return 0 if isinstance(parse_rule(rule), Schedule) else 1
 
 
 class Lineup(NamedTuple):

@@ -29,6 +29,7 @@ Rows = Mapping[str, Mapping[Prices, Sequence[Mapping[str, Sequence[Row]]]]]
 """`rows[line][prices]` is a list over policies of rows by family: the same seeds in the same order."""
 Value = Callable[[Row, Prices], float]
 SWEEP, EQUAL = "full sweep", "equal-compute sweep"
+ROUNDING = 1e-9  # of shares of FLOPs
 WIDTHS_OF_SWEEP = (NEVER, *(BUILT.format(k) for k in SCALES[1:]))
 
 
@@ -39,7 +40,6 @@ class Line(NamedTuple):
     policies: int
     over_never: Interval | None
     policy_over: Interval | None  # what the policy is ahead of it
-    improvement: Interval | None  # probability that the policy is better on an episode
     by_price: dict[float, float]  # J over never growing, by the price of parameters
     accuracy: float
     test_accuracy: float | None
@@ -100,7 +100,7 @@ def equal_compute(built: Sequence[Row], prices: Prices, flops: float) -> Row:
     spent = 0.0
     for rung in (1, 2, 3):
         most = max(0, horizon - epochs[left[0]])
-        affordable = int((rung * flops / 3 - spent) / sum(costs[k] for k in left))
+        affordable = int((rung * flops / 3 - spent) / sum(costs[k] for k in left) + ROUNDING)
         more = min(most, max(affordable, 1 if rung == 1 else 0))  # the bare host trains for at least one epoch
         for k in left:
             epochs[k] += more
@@ -173,14 +173,12 @@ class Results:
 
     def _line(self, name: str) -> Line:
         over = self.against(POLICY, name) if POLICY in self.rows and name != POLICY else None
-        better = None if over is None else self.interval(st.wins(over))
         test = self.mean_values(name, lambda row, _: row.test_accuracy)
         return Line(
             name,
             len(self.rows[name][self.prices[0]]),
             None if name == NEVER else self.interval(self.against(name, NEVER)),
             None if over is None else self.interval(over),
-            better and Interval(better.mean, max(0.0, better.low), min(1.0, better.high)),
             {w.doubling: float(self.over_never(name, w).mean()) for w in self.prices},
             float(self.mean_values(name, lambda row, _: row.accuracy).mean()),
             float(test.mean()) if np.isfinite(test).all() else None,

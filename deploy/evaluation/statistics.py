@@ -31,11 +31,6 @@ def differences(a: Array, b: Array, same_policies: bool = False) -> Array:
     return (a - b)[:, None] if same_policies else a[:, None] - b[None]
 
 
-def wins(difference: Array) -> Array:
-    """1 where a difference is positive, 1/2 for a tie: its mean is the probability of improvement."""
-    return np.asarray((np.sign(difference) + 1.0) / 2.0)
-
-
 def mean(x: Array) -> Array:
     """`[R]` of `[R, P, Q, F, S]`."""
     return np.asarray(x.mean((1, 2, 3, 4)))

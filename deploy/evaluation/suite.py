@@ -20,7 +20,9 @@ PRICES = (0.5, 1.0, 2.0, 4.0)
 """Points of validation accuracy per doubling of the parameters, at which all players are compared."""
 
 FREE, PRICED = "c = 0", "c = p/4"
-CONDITIONS = {name: tuple(Prices(p, share * p) for p in PRICES) for name, share in ((FREE, 0.0), (PRICED, 0.25))}
+COMPUTE_SHARES = {FREE: 0.0, PRICED: 0.25}
+"""The price of a doubling of the training FLOPs, as a share of that of the parameters."""
+CONDITIONS = {name: tuple(Prices(p, share * p) for p in PRICES) for name, share in COMPUTE_SHARES.items()}
 """The prices at which all players are compared, without and with one of compute; each has its tables and targets."""
 ALL_PRICES = tuple(prices for group in CONDITIONS.values() for prices in group)
 NOMINAL = Prices(1.0, 0.0)

@@ -32,4 +32,9 @@ class TextTable(NamedTuple):
 
 def span(i: Interval | None) -> str:
     """Return a mean and its interval as text."""
-    return "" if i is None else f"{i.mean:+.2f} [{i.low:.2f}, {i.high:.2f}]"
+    return "" if i is None else f"{signed(i.mean)} [{i.low:.2f}, {i.high:.2f}]"
+
+
+def signed(x: float) -> str:
+    """Return points with their sign, that of 0 positive."""
+    return f"{round(x, 2) + 0.0:+.2f}"

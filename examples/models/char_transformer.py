@@ -45,8 +45,9 @@ parser = ArgumentParser(description="Train a character-level transformer.")
 parser.add_argument("--width", type=int, default=16, help="features of a character, an even number")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: one column of twice the width)")  # +
+parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: a trial of two columns)")  # +
 parser.add_argument("--price", type=float, default=1.0, help="points that a doubling must be worth")  # +
+parser.add_argument("--compute-price", type=float, default=0.0, help="the same of training compute")  # +
 options = parser.parse_args()
 
 torch.manual_seed(options.seed)
@@ -61,7 +62,9 @@ model = Transformer(options.width)
 optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
 columns = tamiyo.Column(lambda scale: Transformer(2 * max(1, int(options.width * scale / 2))))  # +
 task = {"horizon_epochs": options.epochs, "num_classes": len(CHARACTERS), "train_rows": len(train) // CONTEXT}  # +
-config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, points_per_doubling=options.price, **task)  # +
+task |= {"evaluate": lambda: evaluate(val)[1], "val_rows": 256}  # +
+prices = {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
+config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, **task, **prices)  # +
 grower = tamiyo.GrowthController(model, optimizer=optimizer, config=config)  # +
 
 

@@ -54,8 +54,9 @@ parser = ArgumentParser(description="Train a GRU on signals.")
 parser.add_argument("--width", type=int, default=8, help="hidden units")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: one column of twice the width)")  # +
+parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: a trial of two columns)")  # +
 parser.add_argument("--price", type=float, default=1.0, help="points that a doubling must be worth")  # +
+parser.add_argument("--compute-price", type=float, default=0.0, help="the same of training compute")  # +
 options = parser.parse_args()
 
 torch.manual_seed(options.seed)
@@ -67,7 +68,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
 columns = tamiyo.Column(lambda scale: GRU(max(1, int(options.width * scale))))  # +
 task = {"horizon_epochs": options.epochs, "num_classes": 10, "train_rows": len(train)}  # +
-config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, points_per_doubling=options.price, **task)  # +
+task |= {"evaluate": lambda: evaluate(val)[1], "val_rows": len(val)}  # +
+prices = {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
+config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, **task, **prices)  # +
 grower = tamiyo.GrowthController(model, optimizer=optimizer, config=config)  # +
 
 

@@ -7,42 +7,44 @@ from dataclasses import replace
 
 import numpy as np
 
+from actors.slots.objective import Prices
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, FIXED, GAP, NEVER, POLICY
-from deploy.evaluation.suite import PRICES
+from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, FEEDFORWARD, NEVER, NO_PRUNE, POLICY, TRIAL
+from deploy.evaluation.suite import ALL_PRICES
 
 HORIZON = 10
-PARAMS = 100
-AtPrices = dict[float, list[dict[str, list[Row]]]]
+AtPrices = dict[Prices, list[dict[str, list[Row]]]]
 Rows = dict[str, AtPrices]
 Grows = Callable[[int, float], float]
-"""Doublings, by seed and price."""
+"""Doublings, by seed and price of parameters."""
 
 
 def made_up_row(gain: float, **changes: object) -> Row:
     """An episode of a host of 8 units that does not grow."""
-    own = Row(0, gain, 0.0, 50 + gain, 50 + gain, 8, PARAMS, PARAMS, 0, 0, False, HORIZON, 0, True, 1e6, 1e5, 1e3)
+    ops = (HORIZON, 0, 0, 0, 0, 0)
+    own = Row(0, gain, 0.0, 0.0, 50 + gain, 50 + gain, 8, 100, 0, 0, False, HORIZON, 0, True, ops)
     return replace(own, **changes)  # type: ignore[arg-type]
 
 
 def grown_row(gain: float, doublings: float, **changes: object) -> Row:
-    """An episode in which the parameters doubled so often at the start."""
-    grown = {"rent": doublings, "final_params": PARAMS * 2**doublings, "fossilized": int(doublings > 0)}
+    """An episode whose model has doubled so often at the end, and in which a second seed was pruned."""
+    grown: dict[str, object] = {"doublings": doublings, "joined": int(doublings > 0)}
+    if doublings:
+        grown |= {"started": 2, "ops": (HORIZON - 5, 2, 0, 1, 0, 2)}
     return made_up_row(gain, **(grown | changes))
 
 
 def built_row(scale: int, gain: float, width: int = 8) -> Row:
     """A host that was built wider: it has learned everything after half of the horizon, and costs scale**2."""
-    k = np.log2(scale)
+    k = float(2 * np.log2(scale))
     curve = tuple(50 + gain * min(1.0, 2 * t / HORIZON) for t in range(HORIZON + 1))
-    cost = 1e6 * scale**2
-    return grown_row(gain, 2 * k, fossilized=0, curve=curve, training_flops=cost, host_width=width)
+    return made_up_row(gain, doublings=k, compute=k, curve=curve, host_width=width)
 
 
 def made_up_rows(families: Sequence[str] = ("a", "b"), seeds: int = 6, policies: int = 2, noise: float = 0.01) -> Rows:
     """Rows of all players. In half of the episodes twice the width gains ten points, in the others it gains nothing.
 
-    The policy sees which; schedules and the blind policy grow in each episode or in none.
+    The policy sees which; rules and the blind policy grow in each episode or in none.
     """
     rng = np.random.default_rng(0)
 
@@ -53,23 +55,27 @@ def made_up_rows(families: Sequence[str] = ("a", "b"), seeds: int = 6, policies:
         def one(seed: int, price: float) -> Row:
             size = grow(seed, price)
             gain = 10.0 * min(size, 2) / 2 * pays(seed) - late * (size > 0) + noise * float(rng.standard_normal())
-            width = 4 if pays(seed) else 16
-            return grown_row(gain, size, training_flops=2e6 if size else 1e6, seed=seed, host_width=width)
+            return grown_row(gain, size, compute=float(size > 0), seed=seed, host_width=4 if pays(seed) else 16)
 
-        return {w: [{f: [one(s, w) for s in range(seeds)] for f in families} for _ in range(count)] for w in PRICES}
+        return {
+            w: [{f: [one(s, w.doubling) for s in range(seeds)] for f in families} for _ in range(count)]
+            for w in ALL_PRICES
+        }
 
     def built(scale: int) -> AtPrices:
         def one(seed: int) -> Row:
             return replace(built_row(scale, 10.0 * (scale > 1) * pays(seed), 4 if pays(seed) else 16), seed=seed)
 
-        own = [{f: [one(s) for s in range(seeds)] for f in families}]
-        return dict.fromkeys(PRICES, own)
+        own = {f: [one(s) for s in range(seeds)] for f in families}
+        return {w: [own] for w in ALL_PRICES}
 
+    sees = {0.5: 2.0, 1.0: 1.95, 2.0: 1.9, 4.0: 1.8}
     rows: Rows = {NEVER: built(1), **{BUILT.format(k): built(k) for k in (2, 4, 8)}}
-    rows[BEST] = line(lambda s, w: 1.0 if w < 2 else 0.0)
-    rows[FIXED] = line(lambda s, w: 1.0)
-    rows[GAP] = line(lambda s, w: 2.0 * pays(s) if w < 1 else 0.0)
-    rows[CHOOSER] = line(lambda s, w: 1.0 * pays(s))
-    rows[POLICY] = line(lambda s, w: {0.5: 2.0, 1.0: 1.95, 2.0: 1.9, 4.0: 1.8}[w] * pays(s), policies, late=0.2)
-    rows[BLIND] = line(lambda s, w: 1.0, policies)
+    rows[BEST] = line(lambda s, p: 1.0 if p < 2 else 0.0)
+    rows[TRIAL] = line(lambda s, p: 1.0)
+    rows[CHOOSER] = line(lambda s, p: 1.0 * pays(s))
+    rows[POLICY] = line(lambda s, p: sees[p] * pays(s), policies, late=0.2)
+    rows[NO_PRUNE] = line(lambda s, p: sees[p] * pays(s), policies, late=0.9)
+    rows[FEEDFORWARD] = line(lambda s, p: sees[p] * pays(s), policies, late=0.9)
+    rows[BLIND] = line(lambda s, p: 1.0, policies)
     return rows

@@ -39,9 +39,9 @@ class Gain:
 class Grown:
     """What one way of growing brings."""
 
-    rent: float  # mean over the horizon, in doublings
+    doublings: float  # of the parameters at the end
     free: Gain  # of accuracy
-    priced: Gain  # of J at `PRICE`
+    priced: Gain  # of J at `PRICE`, where compute is free
 
 
 @dataclass(frozen=True)
@@ -66,4 +66,4 @@ def _measurement(data: dict[str, Any]) -> Measurement:
 
 
 def _grown(data: dict[str, Any]) -> Grown:
-    return Grown(data["rent"], Gain(**data["free"]), Gain(**data["priced"]))
+    return Grown(data["doublings"], Gain(**data["free"]), Gain(**data["priced"]))

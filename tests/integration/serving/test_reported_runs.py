@@ -48,7 +48,7 @@ CLOSE = ("log_probs", "values", "baseline_values")
 
 def start(policy: Any, report: Any = True, **options: Any) -> Run:
     prices = {"points_per_doubling": PRICES.doubling, "points_per_compute_doubling": PRICES.compute_doubling}
-    settings = {"horizon_epochs": HORIZON, "seed": 11, "timeout_s": 20.0, **prices} | options
+    settings = {"horizon_epochs": HORIZON, "seed": 4, "timeout_s": 20.0, **prices} | options
     return Run(mlp(), policy, ["1"], columns=COLUMN, report=report, **settings)
 
 

@@ -20,6 +20,7 @@ from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.evaluation import tune
 from deploy.evaluation.players import FIXED
+from deploy.evaluation.suite import CONDITIONS, PRICED
 from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint, save_policy
 
 ENV = replace(PRESETS["research"].env, horizon_epochs=(2, 3), inner_steps=2)
@@ -36,8 +37,8 @@ def _policy(folder: Path, env: EnvConfig = ENV, seed: int = 0, blind: bool = Fal
     return folder
 
 
-def _told(out: Path) -> dict[str, dict[str, object]]:
-    return {line["name"]: line for line in json.loads((out / "results.json").read_text())["lines"]}
+def _told(out: Path, condition: str = PRICED) -> dict[str, dict[str, object]]:
+    return {line["name"]: line for line in json.loads((out / "results.json").read_text())[condition]["lines"]}
 
 
 def test_a_kept_policy_equals_the_checkpoint(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     blind = _policy(tmp_path / "blind", seed=2, blind=True)
     bare = _policy(tmp_path / "bare", replace(ENV, column_slots=0), seed=3)
     out = tmp_path / "out"
-    flags = ["--player", "gap", "--families", "xor", "majority", "--quick", "--jobs", "1", "--out", str(out)]
+    flags = ["--player", "gap", "--families", "xor", "--quick", "--jobs", "1", "--out", str(out)]
     first = ["evaluate", "--checkpoint", str(runs[0]), "--blind", str(blind), "--also", f"no columns={bare}"]
     assert main([*first, *flags]) == 0
     page = (out / "results.md").read_text()
@@ -62,21 +63,25 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert f"]({figure}.png)" in page
         assert (out / f"{figure}.png").stat().st_size > 5000
     told = _told(out)
-    names = {"never grow", "built wider x8", "best single schedule", "gap rule", "gap", "policy", "blind", "no columns"}
-    assert names | {"full sweep", "equal-compute sweep"} <= set(told)
-    assert all(f"| {name} | " in page for name in told)
+    names = {"never grow", "built wider x8", "best single rule", "best trial rule", "gap rule", "gap", "policy"}
+    assert names | {"blind", "no columns", "full sweep", "equal-compute sweep"} <= set(told)
+    for condition in CONDITIONS:
+        assert set(_told(out, condition)) == set(told)
+        players = page.split(f"## Players at {condition}\n")[1].split("## ")[0]
+        assert all(f"| {name} | " in players for name in told)
     shown = capsys.readouterr().out
     assert "points over full sweep" in shown
     assert "left  policy-" in shown
     played = {path.name: path.read_bytes() for path in (out / "cells").iterdir()}
-    assert sum(map(len, played.values())) < 20_000
+    assert sum(map(len, played.values())) < 30_000
+    assert shown.count("  blind-") == 1  # it looks at no price
 
     for folder in (runs[0], blind, bare):
         shutil.rmtree(folder)
     assert main(["evaluate", "--kept", "--checkpoint", str(runs[1]), *flags]) == 0
     added = _told(out)
     assert added["policy"]["policies"] == 2
-    same = ("over_never", "by_price", "accuracy", "test_accuracy", "doublings", "training_flops")
+    same = ("over_never", "by_price", "accuracy", "test_accuracy", "doublings", "compute")
     assert {key: added["blind"][key] for key in same} == {key: told["blind"][key] for key in same}
     now = {path.name: path.read_bytes() for path in (out / "cells").iterdir()}
     assert {name: now[name] for name in played} == played  # nothing was played again
@@ -87,7 +92,7 @@ def test_policies_of_which_cells_are_missing_are_left_out(tmp_path: Path, capsys
     run = _policy(tmp_path / "run", replace(PRESETS["research"].env, horizon_epochs=2))
     assert main(["evaluate", "--checkpoint", str(run), "--families", "xor", *flags]) == 0
     assert main(["evaluate", "--families", "xor", "majority", *flags]) == 0
-    assert "is left out: 4 of 8 cells are missing" in capsys.readouterr().out
+    assert "is left out: 8 of 16 cells are missing" in capsys.readouterr().out
     assert "policy" not in _told(tmp_path / "out")
     assert "Targets" not in (tmp_path / "out" / "results.md").read_text()
 
@@ -138,7 +143,10 @@ def test_tuning_chooses_rules_on_training_families(tmp_path: Path, monkeypatch: 
     }
 
 
-def test_the_policy_in_the_package_plays_in_the_environment_of_the_study() -> None:
-    asked = EvaluationRun(EvaluateOptions(checkpoints=(Path("trained"),)), Console())
+def test_a_policy_outside_a_run_folder_plays_in_the_environment_of_the_study(tmp_path: Path) -> None:
+    run = _policy(tmp_path / "run")
+    (tmp_path / "alone").mkdir()
+    save_policy(load_checkpoint(run), tmp_path / "alone" / "policy.safetensors")
+    asked = EvaluationRun(EvaluateOptions(checkpoints=(tmp_path / "alone" / "policy.safetensors",)), Console())
     assert (asked.config.horizon_epochs, asked.config.inner_steps) == ((15, 40), (8, 32))
     assert [player.env for player in asked.policies] == [()]

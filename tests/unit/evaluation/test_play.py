@@ -10,10 +10,12 @@ import pytest
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rules.names import rule_policy
+from actors.slots.objective import Prices
+from actors.types.actions import Op
 from deploy.evaluation.play import play, play_built
 
 CONFIG = EnvConfig(
-    tasks=("spirals",), host_width=(2, 9), horizon_epochs=8, inner_steps=4, rent_weight=1.0, device="cpu"
+    tasks=("spirals",), host_width=(2, 9), horizon_epochs=8, inner_steps=4, points_per_doubling=1.0, device="cpu"
 )
 SEEDS = (3, 4)
 
@@ -25,13 +27,14 @@ def test_a_host_that_is_built_wider_is_an_ordinary_host_of_that_width() -> None:
         fixed = play_built(replace(CONFIG, host_width=4 * bare.host_width), 5, [row.seed])[0]
         assert row.host_width == bare.host_width == narrow[SEEDS.index(row.seed)].host_width
         assert row.curve[1:] == pytest.approx(fixed.curve[1:], abs=0.5)  # a fleet of one rounds differently
-        assert (row.final_params, row.host_params) == (fixed.host_params, bare.host_params)
-        assert row.rent == row.doublings == pytest.approx(np.log2(fixed.host_params / bare.host_params))
+        assert row.host_params == bare.host_params
+        assert row.doublings == pytest.approx(np.log2(fixed.host_params / bare.host_params))
         assert row.curve[0] == bare.curve[0]  # gains are over the same untrained host
         assert row.gain == pytest.approx(row.accuracy - bare.curve[0])
-        assert (row.training_flops, row.started, row.bare) == (fixed.training_flops, 0, False)
-        assert bare.bare
-        assert bare.rent == 0
+        # Two features, four layers of w units, three classes.
+        wide, drawn = (2 * w + 3 * w * w + 3 * w for w in (4 * bare.host_width, bare.host_width))
+        assert row.compute == pytest.approx(np.log2(wide / drawn))
+        assert (row.started, row.bare, bare.bare, bare.compute) == (0, False, True, 0.0)
 
 
 def test_a_wider_host_has_a_test_accuracy_and_a_curve_of_the_horizon() -> None:
@@ -62,7 +65,9 @@ def test_scaling_leaves_an_episode_unchanged_but_for_its_width() -> None:
 def test_a_rule_plays_legal_actions() -> None:
     rows = play(lambda spaces: rule_policy("fixed-column:double@1", spaces), CONFIG, 5, SEEDS)
     for row in rows:
-        assert (row.illegal, row.started, row.fossilized, row.bare) == (0, 1, 1, False)
+        assert (row.illegal, row.started, row.joined, row.bare) == (0, 1, 1, False)
         assert row.finite
-        assert row.gain - 2 * row.rent == row.objective(2)
+        assert sum(row.ops) == row.epochs
+        assert (row.ops[Op.GERMINATE], row.ops[Op.PRUNE], row.ops[Op.FOSSILIZE]) == (1, 0, 1)
+        assert row.gain - 2 * row.doublings - 0.5 * row.compute == row.objective(Prices(2, 0.5))
         assert row.curve == ()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from deploy.evaluation.page import ops_table
 from deploy.evaluation.players import BEST, BLIND, BUILT, NEVER, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Results, equal_compute, with_sweeps
-from deploy.evaluation.suite import PRICES
+from deploy.evaluation.results import EQUAL, SWEEP, Results, equal_compute, results_by_condition
+from deploy.evaluation.suite import CONDITIONS, FREE, PRICED, PRICES
 from tests.support.made_up_rows import Rows, made_up_rows
 
 FAMILIES = ("a", "b", "c")
@@ -20,27 +22,36 @@ def rows() -> Rows:
 
 
 @pytest.fixture(scope="module")
-def results(rows: Rows) -> Results:
-    return Results(with_sweeps(rows), resamples=100)
+def both(rows: Rows) -> dict[str, Results]:
+    return results_by_condition(rows, resamples=100)
 
 
-def test_the_headline_figure_is_the_mean_over_prices_paired_by_episode(rows: Rows, results: Results) -> None:
+@pytest.fixture(scope="module")
+def results(both: dict[str, Results]) -> Results:
+    return both[PRICED]
+
+
+@pytest.mark.parametrize("condition", [FREE, PRICED])
+def test_the_headline_figure_is_the_mean_over_prices_paired_by_episode(
+    rows: Rows, both: dict[str, Results], condition: str
+) -> None:
+    results = both[condition]
     found = results.against(POLICY, BEST)
     assert found.shape == (3, 1, 3, 4)
     for p in range(3):
         for f, family in enumerate(FAMILIES):
             for s in range(4):
                 total = 0.0
-                for w in PRICES:
+                for w in CONDITIONS[condition]:
+                    c = w.doubling / 4 if condition == PRICED else 0.0
                     mine, other = rows[POLICY][w][p][family][s], rows[BEST][w][0][family][s]
-                    total += (mine.gain - w * mine.rent) - (other.gain - w * other.rent)
+                    total += mine.gain - w.doubling * mine.doublings - c * mine.compute
+                    total -= other.gain - w.doubling * other.doublings - c * other.compute
                 assert found[p, 0, f, s] == pytest.approx(total / 4)
     line = next(line for line in results.lines if line.name == BEST)
     assert line.policy_over is not None
     assert line.policy_over.mean == pytest.approx(found.mean())
     assert line.policy_over.low < found.mean() < line.policy_over.high
-    assert line.improvement is not None
-    assert line.improvement.mean == pytest.approx((found > 0).mean())
 
 
 def test_policies_are_compared_with_every_other_but_with_their_own_sweep(results: Results) -> None:
@@ -50,14 +61,15 @@ def test_policies_are_compared_with_every_other_but_with_their_own_sweep(results
 
 
 def test_the_sweeps_follow_from_the_built_hosts(rows: Rows, results: Results) -> None:
-    for w in PRICES:
+    for w in CONDITIONS[PRICED]:
         for family in FAMILIES:
             for s in range(4):
                 built = [rows[name][w][0][family][s] for name in (NEVER, *(BUILT.format(k) for k in (2, 4, 8)))]
                 best = results.rows[SWEEP][w][0][family][s]
-                assert best.objective(w) == max(row.objective(w) for row in built)
+                kept = max(row.gain - w.doubling * row.doublings for row in built)
+                assert best.objective(w) == pytest.approx(kept - w.doubling / 4 * np.log2(85))
                 for p, policy in enumerate(rows[POLICY][w]):
-                    wanted = equal_compute(built, w, policy[family][s].training_flops)
+                    wanted = equal_compute(built, w, policy[family][s].flops)
                     found = results.rows[EQUAL][w][p][family][s]
                     assert replace(found, test_accuracy=0.0) == replace(wanted, test_accuracy=0.0)
 
@@ -65,16 +77,24 @@ def test_the_sweeps_follow_from_the_built_hosts(rows: Rows, results: Results) ->
 def test_lines_show_each_price_and_relative_costs(rows: Rows, results: Results) -> None:
     by_name = {line.name: line for line in results.lines}
     never = by_name[NEVER]
-    assert (never.training_flops, never.doublings, set(never.by_price.values())) == (1.0, 0.0, {0.0})
+    assert (never.flops, never.doublings, never.bare, set(never.by_price.values())) == (1.0, 0.0, 1.0, {0.0})
     assert never.over_never is None
     wide = by_name[BUILT.format(4)]
-    assert wide.training_flops == pytest.approx(16.0)
-    assert wide.doublings == 4.0
-    assert wide.by_price == pytest.approx({w: 5 - 4 * w for w in PRICES})  # ten points in half of the episodes
-    assert by_name[POLICY].training_flops == pytest.approx(2**0.5)  # in half of the episodes twice as many
-    assert by_name[SWEEP].training_flops == pytest.approx(85.0)
+    assert wide.flops == pytest.approx(16.0)
+    assert wide.doublings == wide.compute == 4.0
+    assert wide.by_price == pytest.approx({p: 5 - 4 * p - p for p in PRICES})  # ten points in half of the episodes
+    assert (by_name[POLICY].flops, by_name[POLICY].compute) == (1.5, 0.5)  # in half of the episodes twice as many
+    assert by_name[SWEEP].flops == pytest.approx(85.0)
     assert by_name[EQUAL].test_accuracy is None  # it was not read where training stopped early
     assert by_name[POLICY].policies == 3
+
+
+def test_ops_are_shares_of_epochs_and_seeds_those_of_an_episode(results: Results) -> None:
+    table = ops_table(PRICED, results)
+    assert table.head[1:7] == ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "FOSSILIZE", "ADVANCE")
+    policy = table.rows[0]
+    # Half of the episodes grow: five of ten epochs wait there, two seeds germinate, one is pruned and one joins.
+    assert policy == (POLICY, "75.0%", "10.0%", "0.0%", "5.0%", "0.0%", "10.0%", "1.00", "0.50", "0.50")
 
 
 def test_families(results: Results) -> None:
@@ -86,7 +106,7 @@ def test_families(results: Results) -> None:
 
 
 def test_rules_alone_have_a_table(rows: Rows) -> None:
-    alone = Results(with_sweeps({name: own for name, own in rows.items() if name not in (POLICY, BLIND)}))
+    alone = results_by_condition({name: own for name, own in rows.items() if name not in (POLICY, BLIND)})[FREE]
     assert EQUAL not in alone.rows
     assert SWEEP in alone.rows
     assert all(line.policy_over is None for line in alone.lines)

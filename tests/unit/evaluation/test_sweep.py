@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from actors.slots.objective import Prices
 from deploy.evaluation.play import Row
 from deploy.evaluation.results import equal_compute, sweep
+from deploy.evaluation.suite import NOMINAL
 from tests.support.made_up_rows import built_row
 
 SCALES = (1, 2, 4, 8)
@@ -18,8 +20,8 @@ def _built(rng: np.random.Generator, horizon: int) -> list[Row]:
     rows = []
     for k in SCALES:
         curve = (10.0, *np.cumsum(rng.normal(2, 5, horizon)) + 10)
-        cost = float(horizon * k ** rng.uniform(1, 2) * 100)
-        own = replace(built_row(k, curve[-1] - 10), curve=curve, epochs=horizon, training_flops=cost)
+        cost = float(np.log2(k) * rng.uniform(1, 2))
+        own = replace(built_row(k, curve[-1] - 10), curve=curve, epochs=horizon, compute=cost)
         rows.append(replace(own, accuracy=curve[-1]))
     return rows
 
@@ -27,12 +29,18 @@ def _built(rng: np.random.Generator, horizon: int) -> list[Row]:
 def test_the_sweep_keeps_the_width_with_the_highest_objective_and_pays_for_all() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
-        built, price = _built(rng, 12), float(rng.choice([0.5, 1, 2, 4]))
-        found = sweep(built, price)
-        values = [row.gain - price * row.rent for row in built]
-        assert found.objective(price) == max(values)
-        assert found.final_params == built[values.index(max(values))].final_params
-        assert found.training_flops == sum(row.training_flops for row in built)
+        built, prices = _built(rng, 12), _prices(rng)
+        found, (p, c) = sweep(built, prices), prices
+        values = [row.gain - p * row.doublings for row in built]
+        cost = sum(2**row.compute for row in built)
+        assert found.objective(prices) == pytest.approx(max(values) - c * np.log2(cost))
+        assert found.doublings == built[values.index(max(values))].doublings
+        assert found.flops == pytest.approx(cost)
+
+
+def _prices(rng: np.random.Generator) -> Prices:
+    p = float(rng.choice([0.5, 1, 2, 4]))
+    return Prices(p, p * float(rng.choice([0.0, 0.25])))
 
 
 class Simulation:
@@ -40,7 +48,7 @@ class Simulation:
 
     def __init__(self, built: list[Row], price: float, flops: float) -> None:
         self.built, self.price = built, price
-        self.epoch_flops = {k: row.training_flops / row.epochs for k, row in enumerate(built)}
+        self.epoch_flops = {k: 2**row.compute / row.epochs for k, row in enumerate(built)}
         self.trained = dict.fromkeys(self.epoch_flops, 0)
         self.purse = 0.0
         running = self._affordable(flops / 3)
@@ -67,23 +75,24 @@ class Simulation:
 
     def _objective(self, k: int) -> float:
         row = self.built[k]
-        return row.curve[self.trained[k]] - row.curve[0] - self.price * row.rent
+        return row.curve[self.trained[k]] - row.curve[0] - self.price * row.doublings
 
 
 def test_equal_compute_matches_a_simulation() -> None:
     rng = np.random.default_rng(1)
     winners, trained = set(), set()
     for _ in range(400):
-        built, price = _built(rng, 12), float(rng.choice([0.5, 1, 2, 4]))
-        flops = float(rng.uniform(0.2, 40) * built[0].training_flops)
-        slow, found = Simulation(built, price, flops), equal_compute(built, price, flops)
+        built, (p, c) = _built(rng, 12), _prices(rng)
+        flops = float(rng.uniform(0.2, 40))
+        slow, found = Simulation(built, p, flops), equal_compute(built, Prices(p, c), flops)
         own = built[slow.winner]
-        assert found.final_params == own.final_params
+        assert found.doublings == own.doublings
         assert found.epochs == slow.trained[slow.winner]
-        assert found.objective(price) == pytest.approx(slow._objective(slow.winner))
         assert found.accuracy == own.curve[found.epochs]
         spent = sum(slow.trained[k] * slow.epoch_flops[k] for k in range(4))
-        assert found.training_flops == pytest.approx(spent)
+        assert found.flops == pytest.approx(max(spent, 1.0))  # what the bare host does not need saves nothing
+        paid = c * max(np.log2(spent), 0.0)
+        assert found.objective(Prices(p, c)) == pytest.approx(slow._objective(slow.winner) - paid)
         assert spent <= max(flops * (1 + 1e-9), slow.epoch_flops[0])
         assert np.isnan(found.test_accuracy) == (found.epochs < 12)
         winners.add(slow.winner)
@@ -94,15 +103,15 @@ def test_equal_compute_matches_a_simulation() -> None:
 
 def test_a_small_budget_trains_only_the_bare_host() -> None:
     built = [built_row(k, 10.0) for k in SCALES]
-    found = equal_compute(built, 1.0, 0.3 * built[0].training_flops)
-    assert (found.final_params, found.epochs) == (built[0].final_params, 3)
-    assert equal_compute(built, 1.0, 1.0).epochs == 1
+    found = equal_compute(built, NOMINAL, 0.3)
+    assert (found.doublings, found.epochs, found.compute) == (0.0, 3, 0.0)
+    assert equal_compute(built, NOMINAL, 1e-6).epochs == 1
 
 
 def test_a_large_budget_trains_the_winner_to_the_horizon() -> None:
     built = [built_row(k, 3.0 * np.log2(k)) for k in SCALES]
-    found = equal_compute(built, 1.0, 100 * sum(row.training_flops for row in built))
-    whole = sweep(built, 1.0)
-    assert (found.final_params, found.objective(1.0)) == (whole.final_params, whole.objective(1.0))
+    found = equal_compute(built, NOMINAL, 100 * sum(row.flops for row in built))
+    whole = sweep(built, NOMINAL)
+    assert (found.doublings, found.objective(NOMINAL)) == (whole.doublings, whole.objective(NOMINAL))
     assert found.epochs == 10
-    assert found.training_flops <= whole.training_flops
+    assert found.flops <= whole.flops

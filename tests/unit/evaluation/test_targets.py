@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from actors.slots.objective import Prices
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import BEST, BLIND, CHOOSER, NEVER, POLICY
-from deploy.evaluation.results import Results, with_sweeps
-from deploy.evaluation.suite import PRICES
+from deploy.evaluation.players import BEST, BLIND, FEEDFORWARD, NEVER, NO_PRUNE, POLICY
+from deploy.evaluation.results import results_by_condition
+from deploy.evaluation.suite import ALL_PRICES, FREE, PRICED, PRICES
 from deploy.evaluation.targets import EvaluationTarget, targets
 from tests.support.made_up_rows import Rows, grown_row, made_up_rows
 
 BARE, CORRELATION = "bare at the end where the sweep is", "correlation of growth and price where growing pays"
+OVER_BEST, OVER_SWEEP, OVER_EQUAL = (f"points over {o}" for o in (BEST, "full sweep", "equal-compute sweep"))
 
 
-def _found(rows: Rows) -> dict[str, EvaluationTarget]:
-    return {t.name: t for t in targets(Results(with_sweeps(rows), resamples=200))}
+def _found(rows: Rows) -> dict[tuple[str, str], EvaluationTarget]:
+    return {(t.name, t.condition): t for t in targets(results_by_condition(rows, resamples=200))}
 
 
-def _changed(line: str, change: Callable[[Row, float], Row]) -> Rows:
+def _changed(line: str, change: Callable[[Row, Prices], Row]) -> Rows:
     """The rows in which the policy meets all targets, with one line changed."""
     rows = made_up_rows()
     rows[line] = {
@@ -33,46 +35,54 @@ def _changed(line: str, change: Callable[[Row, float], Row]) -> Rows:
     return rows
 
 
-def _better(gain: float) -> Callable[[Row, float], Row]:
+def _better(gain: float) -> Callable[[Row, Prices], Row]:
     return lambda row, _: replace(row, gain=row.gain + gain)
 
 
 def test_a_policy_that_grows_where_it_pays_meets_all() -> None:
     found = _found(made_up_rows())
-    assert len(found) == 8
-    assert all(t.met for t in found.values()), found
-    assert found[BARE].value == 1.0
-    assert found[CORRELATION].value == pytest.approx(-1)
+    assert len(found) == 2 * 8 + 1
+    assert all(t.met is not False for t in found.values()), found
+    assert [key for key, t in found.items() if t.met is None] == [(f"points over {NO_PRUNE}", FREE)]
+    assert {found[BARE, at].value for at in (FREE, PRICED)} == {1.0}
+    assert found[CORRELATION, FREE].value == pytest.approx(-1)
 
 
 @pytest.mark.parametrize(
     ("line", "gain", "name", "met"),
     [
-        (POLICY, -0.5, "points over full sweep", True),
-        (POLICY, -1.5, "points over full sweep", False),
-        (CHOOSER, 20, "points over chooser", False),
-        (BLIND, 20, "points over blind", False),
+        (POLICY, -0.1, OVER_SWEEP, {FREE: True, PRICED: True}),
+        (POLICY, -1.0, OVER_SWEEP, {FREE: False, PRICED: True}),
+        (POLICY, -3.0, OVER_SWEEP, {FREE: False, PRICED: False}),
+        (BLIND, 20, "points over blind", {FREE: False, PRICED: False}),
+        (FEEDFORWARD, 20, "points over feedforward", {FREE: False, PRICED: False}),
+        (NO_PRUNE, 20, "points over without prune", {FREE: None, PRICED: False}),
     ],
 )
-def test_points_over_other_players(line: str, gain: float, name: str, met: bool) -> None:
-    assert _found(_changed(line, _better(gain)))[name].met is met
+def test_points_over_other_players(line: str, gain: float, name: str, met: dict[str, bool | None]) -> None:
+    found = _found(_changed(line, _better(gain)))
+    assert {at: found[name, at].met for at in met} == met
 
 
-def test_two_points_over_the_best_single_schedule() -> None:
-    name = "points over best single schedule"
-    ahead = _found(made_up_rows())[name]
+@pytest.mark.parametrize(("at", "least"), [(FREE, 0.0), (PRICED, 1.0)])
+def test_points_over_the_best_single_rule(at: str, least: float) -> None:
+    ahead = _found(made_up_rows())[OVER_BEST, at]
     assert ahead.value is not None
-    for gain, met in ((ahead.value - 2.1, True), (ahead.value - 1.9, False)):
-        found = _found(_changed(BEST, _better(gain)))[name]
-        assert found.value == pytest.approx(ahead.value - gain)
+    for points, met in ((least - 0.1, False), (least + 0.1, True)):
+        # Equally many points in every episode, so that the interval is narrow.
+        rows = _changed(BEST, _better(0.0))
+        rows[BEST] = {w: [{f: [_better(-points)(row, w) for row in own] for f, own in rows[POLICY][w][0].items()}]
+                      for w in ALL_PRICES}  # fmt: skip
+        found = _found(rows)[OVER_BEST, at]
+        assert found.value == pytest.approx(points, abs=0.01)
         assert found.met is met
 
 
 def test_an_interval_that_includes_zero_misses_the_first_target() -> None:
     rows = made_up_rows(("a", "b", "c"))
-    for policy in rows[POLICY][0.5]:
+    for policy in rows[POLICY][ALL_PRICES[0]]:
         policy["a"] = [replace(row, gain=row.gain + 200) for row in policy["a"]]
-    found = _found(rows)["points over best single schedule"]
+    found = _found(rows)[OVER_BEST, FREE]
     assert found.value is not None
     assert found.interval is not None
     assert found.value > 2
@@ -80,39 +90,42 @@ def test_an_interval_that_includes_zero_misses_the_first_target() -> None:
     assert not found.met
 
 
-def test_a_policy_that_is_charged_the_flops_of_a_full_sweep_is_compared_with_one() -> None:
-    dear = _found(_changed(POLICY, lambda row, _: replace(row, training_flops=1e12, gain=row.gain - 1)))
-    assert not dear["points over equal-compute sweep"].met
+def test_a_policy_that_spends_what_a_full_sweep_does_is_compared_with_one() -> None:
+    dear = _found(_changed(POLICY, lambda row, _: replace(row, compute=20.0, gain=row.gain - 1)))
+    assert not dear[OVER_EQUAL, FREE].met
+    assert not dear[OVER_SWEEP, PRICED].met
 
 
-def test_a_third_of_the_flops_of_the_sweep() -> None:
-    found = _found(_changed(POLICY, lambda row, _: replace(row, training_flops=0.4 * 85e6)))[
-        "share of the sweep's FLOPs"
-    ]
-    assert (found.value, found.met, found.measured) == (pytest.approx(0.4), False, "0.40 [0.40, 0.40]")
+def test_a_fifth_of_the_flops_of_the_sweep() -> None:
+    name = "share of the sweep's FLOPs"
+    found = _found(_changed(POLICY, lambda row, _: replace(row, compute=float(np.log2(0.4 * 85)))))
+    assert (found[name, FREE].value, found[name, FREE].met) == (pytest.approx(0.4), False)
+    assert found[name, FREE].measured == "0.40 [0.40, 0.40]"
+    assert (name, PRICED) not in found
 
 
 def test_bare_where_the_sweep_keeps_the_bare_host() -> None:
     """In half of the episodes; two of twelve of these grow at every price, or at one."""
-    always = _found(_changed(POLICY, lambda row, _: grown_row(0, 0.1) if row.seed == 5 else row))[BARE]
-    assert (always.value, always.met) == (pytest.approx(2 / 3), False)
-    once = _found(_changed(POLICY, lambda row, w: grown_row(0, 0.1) if row.seed == 5 and w == 1 else row))[BARE]
-    assert (once.value, once.met) == (pytest.approx(11 / 12), True)
+    always = _found(_changed(POLICY, lambda row, _: grown_row(0, 0.1) if row.seed == 5 else row))
+    once = _found(_changed(POLICY, lambda row, w: grown_row(0, 0.1) if row.seed == 5 and w.doubling == 1 else row))
+    for at in (FREE, PRICED):
+        assert (always[BARE, at].value, always[BARE, at].met) == (pytest.approx(2 / 3), False)
+        assert (once[BARE, at].value, once[BARE, at].met) == (pytest.approx(11 / 12), True)
     wider = _changed(NEVER, _better(-99))  # the sweep keeps none
-    assert _found(wider)[BARE].measured == "no such episodes"
+    assert _found(wider)[BARE, FREE].measured == "no such episodes"
 
 
 def test_growth_falls_with_the_price() -> None:
     """The correlation is that of scipy in every episode, 0 where growth is constant."""
     rng = np.random.default_rng(3)
-    sizes = {(seed, w): float(rng.integers(1, 4)) for seed in range(6) for w in PRICES}
-    rows = _changed(POLICY, lambda row, w: grown_row(row.gain, sizes[row.seed, w], seed=row.seed))
+    sizes = {(seed, p): float(rng.integers(1, 4)) for seed in range(6) for p in PRICES}
+    rows = _changed(POLICY, lambda row, w: grown_row(row.gain, sizes[row.seed, w.doubling], seed=row.seed))
     wanted = []
     for seed in (0, 2, 4):  # where growing pays
-        own = [sizes[seed, w] for w in PRICES]
+        own = [sizes[seed, p] for p in PRICES]
         wanted.append(stats.spearmanr(own, PRICES).statistic if len(set(own)) > 1 else 0.0)
-    assert _found(rows)[CORRELATION].value == pytest.approx(np.mean(wanted))
-    constant = _found(_changed(POLICY, lambda row, _: grown_row(row.gain, 1.0, seed=row.seed)))[CORRELATION]
+    assert _found(rows)[CORRELATION, PRICED].value == pytest.approx(np.mean(wanted))
+    constant = _found(_changed(POLICY, lambda row, _: grown_row(row.gain, 1.0, seed=row.seed)))[CORRELATION, FREE]
     assert (constant.value, constant.met) == (0.0, False)
 
 

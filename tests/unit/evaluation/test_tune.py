@@ -9,24 +9,25 @@ import pytest
 from actors.errors import UserError
 from actors.rules.names import parse_rule
 from deploy.evaluation import tune
-from deploy.evaluation.players import BEST, FIXED, GAP, always_played
-from deploy.evaluation.suite import PRICES
+from deploy.evaluation.players import BEST, FIXED, GAP, TRIAL, always_played
+from deploy.evaluation.suite import ALL_PRICES, CONDITIONS, FREE, PRICED
 from tests.support.made_up_rows import grown_row
 
 
 def test_the_rules_of_the_package_are_complete() -> None:
     rules = tune.read_rules(tune.RULES_FILE)
-    assert set(rules) == {BEST, FIXED, GAP}
+    assert set(rules) == {BEST, TRIAL, FIXED, GAP}
     lines = always_played(rules)
     assert len({line.name for line in lines}) == len(lines)
-    assert all(set(line.players) == set(PRICES) for line in lines)
+    assert all(set(line.players) == set(ALL_PRICES) for line in lines)
     for line, candidates in tune.CANDIDATES.items():
-        assert len({parse_rule(rule) for rule in candidates}) == len(candidates) >= 12
+        assert len({parse_rule(rule) for rule in candidates}) == len(candidates) >= 6
         assert set(rules[line].values()) <= set(candidates)
 
 
 def test_a_file_of_rules_is_read_as_written(tmp_path: Path) -> None:
-    rules = {FIXED: dict.fromkeys(PRICES, "fixed-column:same@3"), GAP: dict.fromkeys(PRICES, "gap")}
+    rules = {FIXED: dict.fromkeys(ALL_PRICES, "fixed-column:same@3"), GAP: dict.fromkeys(ALL_PRICES, "gap")}
+    rules[GAP][CONDITIONS[PRICED][0]] = "never"
     tune.write_rules(rules, tmp_path / "own" / "rules.yaml")
     assert tune.read_rules(tmp_path / "own" / "rules.yaml") == rules
 
@@ -34,10 +35,11 @@ def test_a_file_of_rules_is_read_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("gap rule: {0.5: gap, 1: gap, 2: gap}", "each of the prices 0.5, 1, 2, 4"),
+        ("gap rule: {c = 0: {0.5: gap, 1: gap, 2: gap}}", "each of the prices 0.5, 1, 2, 4 under c = 0 and c = p/4"),
+        ("gap rule: {0.5: gap, 1: gap, 2: gap, 4: gap}", "each of the prices"),
         ("gap rule: gap", "each of the prices"),
         ("[1, 2]", "each of the prices"),
-        ("gap rule: {0.5: gap, 1: gap, 2: gap, 4: gasp}", "'gasp' is not a rule"),
+        ("gap rule: {c = 0: &x {0.5: gap, 1: gap, 2: gap, 4: gasp}, c = p/4: *x}", "'gasp' is not a rule"),
         ("gap rule: {", "while parsing a flow"),
     ],
 )
@@ -56,12 +58,9 @@ def test_a_missing_file_of_rules_is_reported(tmp_path: Path) -> None:
 def test_the_best_rule_of_each_price_is_chosen() -> None:
     """Families count equally: the first has many more episodes."""
     rows = {
-        rule: {w: {"a": [grown_row(gain, size)] * 9, "b": [grown_row(3 * gain, size)]} for w in PRICES}
-        for rule, gain, size in (("large", 6.0, 4.0), ("small", 2.0, 1.5), ("none", 0.0, 0.0))
+        rule: {w: {"a": [grown_row(g, d, compute=c)] * 9, "b": [grown_row(3 * g, d, compute=c)]} for w in ALL_PRICES}
+        for rule, g, d, c in (("large", 6.0, 4.0, 8.0), ("small", 2.0, 1.5, 0.5), ("none", 0.0, 0.0, 0.0))
     }
-    assert tune.choose(rows, PRICES) == {
-        0.5: "large",
-        1.0: "large",
-        2.0: "large",
-        4.0: "none",
-    }
+    found = tune.choose(rows)
+    assert [found[w] for w in CONDITIONS[FREE]] == ["large", "large", "large", "none"]
+    assert [found[w] for w in CONDITIONS[PRICED]] == ["large", "large", "small", "none"]

@@ -42,6 +42,9 @@ def play(model, script, slots, shape, epochs, **options):
         "names": [n for n, p in own.model.named_parameters()],
         "statistics": [b.double().sum().item() for n, b in own.model.named_buffers() if "running" in n],
         "contribution": [s.contribution for s in own.grower._growth.slots],
+        "compute": [d.compute_doublings for d in own.grower.log],
+        "flops": [shape.flops for shape in own.grower._growth.slot_shapes],
+        "parameters": [shape.costs for shape in own.grower._growth.slot_shapes],
     }
 
 

@@ -49,7 +49,7 @@ def local() -> LocalPolicy:
 def start(folder: Path | bool, policy: Any = None, **options: Any) -> Run:
     """Start a run whose first epoch has not been trained."""
     prices = {"points_per_doubling": PRICES.doubling, "points_per_compute_doubling": PRICES.compute_doubling}
-    settings: dict[str, Any] = {"horizon_epochs": HORIZON, "seed": 11, "columns": COLUMN, **prices}
+    settings: dict[str, Any] = {"horizon_epochs": HORIZON, "seed": 4, "columns": COLUMN, **prices}
     return Run(mlp(), policy or local(), SLOTS, **settings | {"report": folder} | options)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from actors.config import EnvConfig
 from actors.policy.saved import TRAINED, find_checkpoint, read_weights
+from actors.slots.objective import Prices
 from deploy.evaluation.play import Row, play
 from deploy.evaluation.suite import protocol
 from learner.run.checkpoint import load_policy
@@ -38,12 +39,12 @@ def test_loading_it_leaves_the_users_random_numbers_alone() -> None:
 
 def played(config: EnvConfig, width: int) -> list[Row]:
     policy = load_policy("trained", config.total_slots)
-    own = replace(protocol(config, rent_weight=2.0), host_width=width)
+    own = replace(protocol(config, Prices(2.0, 0.0)), host_width=width)
     return play(lambda spaces: policy, own, 5, range(6), read_test=False)
 
 
 def test_it_grows_narrow_hosts_more_often_than_wide_ones() -> None:
-    narrow, wide = (np.mean([row.final_params > row.host_params for row in played(CONFIG, w)]) for w in (2, 32))
+    narrow, wide = (np.mean([row.doublings > 0 for row in played(CONFIG, w)]) for w in (2, 32))
     assert narrow > wide
 
 

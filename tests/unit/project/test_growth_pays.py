@@ -27,9 +27,9 @@ def test_a_quick_run_reports_and_changes_nothing(tmp_path: Path) -> None:
     assert widths == [(name, width) for name in ("spirals", "digits", "xor") for width in (3, 8, 24)]
     for row in result["rows"]:
         for way in ("seed", "column"):
-            # What the rent takes is what the parameters cost, whatever the accuracy did.
+            # The rest is what the parameters cost, whatever the accuracy did.
             objective = float(row[f"{way} J"].split()[0])
-            assert abs(row[f"{way} gain"] - objective - PRICE * row[f"{way} rent"]) < 0.07  # J has one decimal
+            assert abs(row[f"{way} gain"] - objective - PRICE * row[f"{way} doublings"]) < 0.07  # J has one decimal
     assert MEASURED.read_bytes() == before
 
 
