@@ -21,7 +21,7 @@ TRAINED = Path(__file__).with_name(TRAINED_NAME) / "policy.safetensors"
 FORMAT = 2
 """Version of checkpoint files: of their metadata and of the names of their tensors."""
 
-_NAME = re.compile(r"(?:generation_(\d{5,})_)?update_(\d{8,})\.safetensors")
+_NAME = re.compile(r"generation_(\d{5,})_update_(\d{8,})\.safetensors")
 
 
 class CheckpointKey(NamedTuple):
@@ -31,7 +31,7 @@ class CheckpointKey(NamedTuple):
     earlier generation's later updates.
     """
 
-    generation: int  # 0 for files of older Tamiyo versions, whose names have no generation
+    generation: int
     update: int
 
     @property
@@ -42,13 +42,13 @@ class CheckpointKey(NamedTuple):
     def parse(cls, name: str) -> CheckpointKey | None:
         """Parse a file name; return None if it is not the name of a checkpoint."""
         found = _NAME.fullmatch(name)
-        return cls(int(found[1] or 0), int(found[2])) if found else None
+        return cls(int(found[1]), int(found[2])) if found else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in `folder`, oldest first."""
-    found = {path: CheckpointKey.parse(path.name) for path in folder.glob("*.safetensors")}
-    return sorted((path for path, key in found.items() if key), key=lambda path: found[path] or CheckpointKey(0, 0))
+    found = [(CheckpointKey.parse(path.name), path) for path in folder.glob("*.safetensors")]
+    return [path for _, path in sorted((key, path) for key, path in found if key)]
 
 
 def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
@@ -63,8 +63,8 @@ def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str
 
 
 def check_content(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Raise `ValueError` if the content does not match its hash. Older files, which have no hash, are accepted."""
-    if metadata.get("sha256", "") not in ("", content_hash(tensors, metadata)):
+    """Raise `ValueError` if the content does not match its hash."""
+    if metadata.get("sha256") != content_hash(tensors, metadata):
         raise ValueError("its content does not match its sha256")
 
 
