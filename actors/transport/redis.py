@@ -21,7 +21,6 @@ from typing import Any
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.base import (
-    BUSY_RETRY_S,
     DeadLetter,
     Delivery,
     DropReason,
@@ -34,7 +33,7 @@ from actors.transport.base import (
 )
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, is_ref, to_dict
+from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, is_ref, to_dict
 from actors.transport.redis_exchange import Argument
 from actors.transport.redis_reports import RedisReports
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
@@ -352,7 +351,7 @@ class Transport:
         return size <= int(limit or 0)
 
     def _reply(self, status: PutStatus) -> PutReply:
-        return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._head, self._memory)
+        return PutReply(status, self._head, self._memory)
 
     def _wait(self, stream: str, last: str | bytes, timeout_s: float) -> None:
         """Wait for an entry after `last`, for at most `timeout_s` and `BLOCK_S`."""
@@ -376,7 +375,7 @@ class Transport:
         ids, headers = flat[::2], [decode_ref(ref) for ref in flat[1::2]]
         payloads = self._payloads([header for header, _ in headers])
         return [
-            Delivery(entry_id.decode(), header, payload or b"", entry_time_ms(entry_id), head)
+            Delivery(entry_id.decode(), header, payload or b"", head)
             for entry_id, (header, head), payload in zip(ids, headers, payloads, strict=True)
         ]
 

@@ -32,13 +32,11 @@ def in_threads(*calls: Callable[[], object]) -> None:
 def test_episodes_arrive_in_order_and_intact(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     episodes = [make_episode(n, episode_id=f"{name}/{name}/7/3") for n, name in enumerate(NAMES)]
-    before_ms = time.time() * 1000
     for episode in episodes:
         assert transport.put(EpisodeHeader.from_episode(episode), encode_episode(episode)).status is OK
     deliveries = transport.take(3, 0) + transport.take(3, 0)
     assert [d.header for d in deliveries] == [EpisodeHeader.from_episode(e) for e in episodes]
     assert all(episodes_equal(decode_episode(d.payload), e) for d, e in zip(deliveries, episodes, strict=True))
-    assert all(abs(d.enqueued_ms - before_ms) < 10_000 for d in deliveries)
     assert counts(transport, "accepted", "queued", "pending") == (5, 0, 5)
     assert {actor for actor, _ in transport.ledger().actors} == set(NAMES)
 
