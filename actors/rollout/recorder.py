@@ -175,11 +175,11 @@ class Recorder:
         """Double the capacity, or make the arrays for steps of this form."""
         old, num_rows = self._arrays, len(self.steps)
         if not old:
-            like: tuple[NDArray[Any], ...] = (
+            examples: tuple[NDArray[Any], ...] = (
                 np.zeros(1, np.int64), current.obs, current.blueprint_indices, decision.actions, decision.log_probs,
                 decision.masks, np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32),
             )  # fmt: skip
-            old = {n: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, like, strict=True)}
+            old = {n: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, examples, strict=True)}
         more = max(CAPACITY, old["rewards"].shape[1])
         self._arrays = {
             name: np.concatenate([a, np.empty((num_rows, more, *a.shape[2:]), a.dtype)], axis=1)
