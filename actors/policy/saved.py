@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,18 +63,6 @@ def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str
     return digest.hexdigest()
 
 
-def check_content(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Raise `ValueError` if the content does not match its hash."""
-    if metadata.get("sha256") != content_hash(tensors, metadata):
-        raise ValueError("its content does not match its sha256")
-
-
-def check_format(path: Path, metadata: Mapping[str, str]) -> None:
-    """Raise `UserError` if another version of Tamiyo wrote the file; `KeyError` or `ValueError` if it has no format."""
-    if int(metadata["format"]) != FORMAT:
-        raise UserError(f"{path} has checkpoint format {metadata['format']}, but this version reads format {FORMAT}")
-
-
 def find_checkpoint(path: Path) -> Path:
     """Return `path` itself if it is a file, or the newest checkpoint of a run folder or folder of checkpoints; for the
     name `trained`, the policy in the package.
@@ -92,24 +81,38 @@ def find_checkpoint(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def refusing_unreadable(path: Path) -> Iterator[None]:
+    """Raise `UserError` for what goes wrong while a checkpoint is read."""
+    try:
+        yield
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
+        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error
+
+
+def read_saved(path: Path) -> tuple[WeightSet, dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the weights, all tensors and the metadata of a checkpoint file. Call it in `refusing_unreadable`."""
+    with safe_open(path, "np") as file:
+        metadata = file.metadata() or {}
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    if metadata.get("sha256") != content_hash(tensors, metadata):
+        raise ValueError("its content does not match its sha256")
+    if int(metadata["format"]) != FORMAT:
+        raise UserError(f"{path} has checkpoint format {metadata['format']}, but this version reads format {FORMAT}")
+    progress = json.loads(metadata["progress"])
+    weights = WeightSet(
+        int(progress["version"]),
+        int(progress["generation"]),
+        metadata["spaces_hash"],
+        metadata["architecture"],
+        int(metadata["state_stride"]),
+        {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")},
+    )
+    return weights, tensors, metadata
+
+
 def read_weights(path: Path) -> WeightSet:
     """Read the policy of a checkpoint; `path` is as for `find_checkpoint`. Raises `UserError`."""
     path = find_checkpoint(path)
-    try:
-        with safe_open(path, "np") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        check_content(tensors, metadata)
-        check_format(path, metadata)
-        weights = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
-        progress = json.loads(metadata["progress"])
-        return WeightSet(
-            int(progress["version"]),
-            int(progress["generation"]),
-            metadata["spaces_hash"],
-            metadata["architecture"],
-            int(metadata["state_stride"]),
-            weights,
-        )
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
-        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error
+    with refusing_unreadable(path):
+        return read_saved(path)[0]
