@@ -9,10 +9,8 @@ import torch
 from actors.config import PolicyConfig
 from actors.metrics import registry as metrics
 from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
-from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
+from tests.support.learning.batches import toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 CELLS, SIZE, HIDDEN = 3, 4, 6
@@ -60,7 +58,7 @@ def test_the_update_reports_memory_statistics_only_for_a_core_with_memory() -> N
     for core, names in (("lstm+memory", STATISTICS), ("lstm", ())):
         network = toy_network(core=core)
         episodes = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in (4, 7, 3)])
-        update = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1))
+        update = toy_ppo(1e-3, network)
         reported = update(make_batch(episodes, SPACES), 0, 0)
         assert {name for name in reported if name.startswith("memory/")} == {f"memory/{name}" for name in names}
         for name in names:
