@@ -142,8 +142,10 @@ def other_servers() -> dict[str, Path]:
 OTHERS = other_servers()
 
 
-SERVERS = ("valkey", "valkey-scripts", *OTHERS)
-"""The server backends of the transport: Valkey with functions and with scripts, and other servers."""
+BACKENDS = ("valkey", "valkey-scripts", *OTHERS)
+SERVERS = [pytest.param(name, marks=pytest.mark.long) if name in BACKENDS[1:-1] else name for name in BACKENDS]
+"""The server backends of the transport: Valkey with functions and with scripts, and other servers. Those between the
+first and the oldest, which has scripts only, run with the long tests."""
 
 
 @pytest.fixture(scope="session")

@@ -125,19 +125,18 @@ def test_a_fault_of_an_environment_is_explained_and_its_simulators_end(actors: A
     actors.pump(bool)
     assert gone(theirs)
 
+    (actors.folder / "wait").touch()  # until its alarm, which Python has in the main thread alone
+    actors.said.clear()
+    actors.pump(lambda reports: actors.said)
+    assert actors.said[0].startswith("actor-0 failed (TimeoutError: the simulator does not answer; ")
+    actors.pump(bool)
+
     theirs = actors.simulators()
     assert len(pulses()) == 1  # not that of the process before it
     actors.pool.stop()
     assert actors.files("closed") == actors.files("open")
     wait_until_gone(theirs)
     assert pulses() == []
-
-
-def test_environments_run_in_the_main_thread(actors: Actors) -> None:
-    actors.pump(bool)
-    (actors.folder / "wait").touch()
-    actors.pump(lambda reports: actors.said)
-    assert actors.said[0].startswith("actor-0 failed (TimeoutError: the simulator does not answer; ")
 
 
 @pytest.mark.long

@@ -273,17 +273,6 @@ def test_the_segment_check_detects_a_state_that_is_lost_between_segments() -> No
         check_segments(parts, whole[seed], 8)
 
 
-@pytest.mark.parametrize("masks", ["info", "method", "per_head"])
-@pytest.mark.parametrize("sizes", [(4,), (2, 5)])
-def test_masks_of_every_convention_are_applied_and_shipped(masks: str, sizes: tuple[int, ...]) -> None:
-    by_seed = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks=masks, sizes=sizes), 40)}
-    same = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks="info", sizes=sizes), 40)}
-    assert not all(by_seed[seed].masks.all() for seed in SEEDS)
-    for seed in SEEDS:
-        assert np.array_equal(by_seed[seed].masks, same[seed].masks)
-        assert np.array_equal(by_seed[seed].actions, same[seed].actions)
-
-
 def test_each_step_records_the_version_of_its_weights() -> None:
     episodes = play(scripted(2, numbered()), 30, versions=(4, 7, 9))
     long = [e for e in episodes if len(e) >= 4]

@@ -40,7 +40,7 @@ from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
-from tests.support.learning.device_hosts import HOSTS, LONG_HOSTS
+from tests.support.learning.device_hosts import LONG_HOSTS
 from tests.support.learning.device_learning import LEARNING, same
 from tests.support.learning.device_serving import SERVING
 from tests.support.learning.metrics import comparable
@@ -197,7 +197,7 @@ def masks_left_behind(device: torch.device) -> None:
         act(device)
 
 
-QUICK = (act, stream, evaluate_sequences, update, imitation, fleet, serve, *LEARNING, *HOSTS, *SERVING)
+QUICK = (act, stream, evaluate_sequences, update, imitation, fleet, serve, *LEARNING, *SERVING)
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
     own.__name__: own for own in (*QUICK, *LONG_HOSTS, masks_left_behind)
 }

@@ -29,10 +29,6 @@ def network(spaces: Spaces = SPACES) -> FactoredRecurrentActorCritic:
     return made
 
 
-def blueprints(count: int) -> np.ndarray:
-    return np.zeros((count, 0), dtype=np.int64)
-
-
 def test_every_head_of_an_independent_spec_is_always_relevant() -> None:
     spec = independent_spec(SIZES)
     assert (spec.sizes, spec.offsets, spec.rest_size) == (SIZES, (0, 4, 6), 5)
@@ -89,32 +85,3 @@ def test_joint_probabilities_are_the_product_of_masked_softmaxes(sizes: tuple[in
         expected *= own[actions[:, head]]
     assert np.allclose(out.log_probs.double().sum(-1).exp().numpy(), expected, rtol=1e-4, atol=1e-9)
     assert expected.sum() == pytest.approx(1.0)
-
-
-def test_acting_makes_legal_choices_and_evaluation_gives_the_same_log_probs() -> None:
-    made, count, steps = network(), 6, 4
-    spec, rng = SPACES.action, np.random.default_rng(2)
-    state = start = made.initial_state(count)
-    rows = []
-    for _ in range(steps):
-        obs = rng.standard_normal((count, 5)).astype(np.float32)
-        flat = rng.random((count, spec.flat_size)) < 0.5
-        flat[:, list(spec.offsets)] = True
-        masks = ActionMasks.of_flat(spec, flat)
-        decision, state = made.act(obs, blueprints(count), masks, state, rng.random((count, 3)))
-        assert np.take_along_axis(flat, decision.actions + np.array(spec.offsets), 1).all()
-        assert (decision.masks == flat).all()
-        rows.append((obs, decision))
-    sequence = SequenceBatch(
-        torch.from_numpy(np.stack([o for o, _ in rows], 1)),
-        torch.zeros(count, steps, 0, dtype=torch.long),
-        torch.from_numpy(np.stack([d.actions for _, d in rows], 1)),
-        torch.from_numpy(np.stack([d.masks for _, d in rows], 1)),
-        torch.ones(count, steps, dtype=torch.bool),
-        start,
-    )
-    with torch.no_grad():
-        out = evaluate(made, sequence)
-    acted = torch.from_numpy(np.stack([d.log_probs for _, d in rows], 1)).flatten(0, 1)
-    assert torch.allclose(out.log_probs, acted, atol=1e-5)
-    assert float(acted.min()) < -1.0

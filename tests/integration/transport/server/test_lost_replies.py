@@ -131,8 +131,8 @@ def test_settled_episodes_leave_no_keys_behind(any_store: Store) -> None:
 
 
 @pytest.fixture
-def client(any_store: Store) -> Iterator[redis.Redis]:
-    client = redis.Redis.from_url(any_store.url, protocol=2)
+def client(store: Store) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(store.url, protocol=2)
     client.mset({"a": "1", "b": "2"})
     yield client
     client.close()
@@ -153,8 +153,8 @@ def test_replies_that_were_not_read_reach_nobody(client: redis.Redis) -> None:
         assert exchange(client.connection_pool, [("GET", "b")], redis.ResponseError) == [b"2"]
 
 
-def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, any_store: Store) -> None:
-    any_store.client.client_kill_filter(_id=str(client.client_id()))
+def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, store: Store) -> None:
+    store.client.client_kill_filter(_id=str(client.client_id()))
     assert exchange(client.connection_pool, [("GET", "a"), ("GET", "b")], redis.ResponseError) == [b"1", b"2"]
 
 

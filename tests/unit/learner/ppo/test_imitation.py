@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
 from actors.policy.baselines import rule_output
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState, StateSizes
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.types.actions import ActionMasks
@@ -27,15 +28,7 @@ class Teacher:
     def initial_state(self, batch: int) -> PolicyState:
         return PolicyState.zeros(StateSizes(h=(1, 3)), batch)
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        state: PolicyState,
-        noise: NDArray[np.float64],
-        deterministic: bool = False,
-    ) -> tuple[ActOutput, PolicyState]:
+    def act(self, obs: Any, blueprint_indices: Any, masks: ActionMasks, state: PolicyState, *rest: Any) -> Any:
         actions = np.zeros((len(obs), len(SPEC.heads)), dtype=np.int64)
         for head in HEADS:
             legal = SPEC.split(masks.in_force(SPEC, actions))[head]
