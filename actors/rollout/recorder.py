@@ -187,6 +187,24 @@ class Recorder:
         }
 
 
+@dataclass
+class Segments:
+    """The complete segments of one episode."""
+
+    number: int = 0
+    steps: int = 0
+    total_reward: float = 0.0
+    carried: CarriedSteps | None = None  # by the next one, from the last
+
+    def add(self, segment: Episode, burn_in: int) -> None:
+        """Write the segment's number, and the length and return of the episode up to here, into its telemetry, and keep
+        its last `burn_in` steps for the next one."""
+        self.steps += len(segment)
+        self.total_reward += segment.undiscounted_return
+        segment.telemetry.update(segment=self.number, episode_steps=self.steps, episode_return=self.total_reward)
+        self.number, self.carried = self.number + 1, segment.carry(burn_in)
+
+
 _FIELDS = (
     "policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values",
     "rewards",
