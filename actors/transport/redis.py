@@ -325,7 +325,8 @@ class Transport:
         for _ in range(1 + RETRIES):
             statuses = self._offer(episodes[len(replies) :], verb)
             lost = statuses[-1:] == ["MISSING"]
-            replies += [self._reply(PutStatus(status)) for status in statuses[: -1 if lost else None]]
+            known = self._head, self._memory
+            replies += [PutReply(PutStatus(status), *known) for status in statuses[: -1 if lost else None]]
             if not lost:
                 return replies
         raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
@@ -349,9 +350,6 @@ class Transport:
             return True
         limit = self.server.read("HGET", self.server.key("generations"), "max_episode_bytes")
         return size <= int(limit or 0)
-
-    def _reply(self, status: PutStatus) -> PutReply:
-        return PutReply(status, self._head, self._memory)
 
     def _wait(self, stream: str, last: str | bytes, timeout_s: float) -> None:
         """Wait for an entry after `last`, for at most `timeout_s` and `BLOCK_S`."""
