@@ -15,10 +15,10 @@ from actors.serving.client.blocking import PolicyClient
 from actors.sessions.noise import step_noise
 from actors.sessions.session import Answer
 from tests.support.learning.toy import SPACES
-from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights
 from tests.support.serving.training_sessions import RawSession
 from tests.support.stores import Store
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 SESSIONS, LENGTH = 12, 6

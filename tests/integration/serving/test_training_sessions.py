@@ -26,9 +26,9 @@ from actors.sessions.session import PolicyError, SessionLost
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
 from tests.support.learning.toy import SPACES
-from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights
 from tests.support.serving.training_sessions import Endpoint, RawSession, endpoint, refused
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -23,7 +23,7 @@ from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from tests.support.learning.toy import SPACES, random_masks, toy_network
-from tests.support.serving.calls import wait_for
+from tests.support.waiting import wait_for
 
 CALL_S = 30.0
 

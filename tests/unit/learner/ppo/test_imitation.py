@@ -67,9 +67,7 @@ def test_nats_are_those_that_the_policy_recorded_itself(core: str) -> None:
     assert imitate(network, episodes, passes=0).before == pytest.approx(-np.mean(recorded), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "core", [pytest.param(c, marks=[] if c == "lstm+memory" else [pytest.mark.long]) for c in CORES]
-)
+@pytest.mark.parametrize("core", [pytest.param(c, marks=[] if c == "lstm" else [pytest.mark.long]) for c in CORES])
 def test_a_policy_does_what_it_was_shown(core: str) -> None:
     network = toy_network(core=core, probability_floor=0.001)
     result = imitate(network, played(Teacher(), 120), passes=20, lr=1e-2)
