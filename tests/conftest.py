@@ -148,6 +148,10 @@ SERVERS = [pytest.param(name, marks=pytest.mark.long) if name in BACKENDS[1:-1] 
 first and the oldest, which has scripts only, run with the long tests."""
 
 
+FIRST_SERVER = ["valkey", *(pytest.param(name, marks=pytest.mark.long) for name in BACKENDS[1:])]
+"""Parameters of `any_store` for tests that take a second on each server."""
+
+
 @pytest.fixture(scope="session")
 def server_urls(embedded_redis: EmbeddedRedis) -> Iterator[dict[str, str]]:
     """URLs of all servers by the name of the transport's backend."""

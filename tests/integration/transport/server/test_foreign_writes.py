@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from actors.transport.base import Malformed, StoreReset
 from actors.transport.ledger import MAX_FIELDS, LedgerError
 from actors.transport.redis import Transport
+from tests.conftest import FIRST_SERVER
 from tests.fuzz.damage import damaged
 from tests.support.examples import examples
 from tests.support.learning.toy_learner import ToyProducer, make_learner
@@ -119,6 +120,7 @@ def fill(store: Store, count: int, field: str, key: str = "ledger", value: str =
         store.client.hset(store.key(key), mapping=rows)
 
 
+@pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
 def test_a_full_ledger_refuses_new_names_and_serves_known_ones(learner: Transport, any_store: Store) -> None:
     for actor in ("a", "b"):
         learner.new_incarnation(actor)
@@ -189,6 +191,7 @@ def test_the_largest_id_in_a_stream_is_survived(learner: Transport, write: Write
     assert counts(learner, "accepted", "trained", "dead_lettered", "missing") == (5, 3, 2, 0)
 
 
+@pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
 def test_a_learner_trains_on_after_every_such_write(learner: Transport, write: Write, tmp_path: Path) -> None:
     trainer, producer = make_learner(tmp_path, learner, updates=6), ToyProducer(learner)
     writes: dict[int, tuple[Any, ...]] = {

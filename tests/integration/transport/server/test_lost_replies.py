@@ -14,6 +14,7 @@ from actors.transport.base import DropReason, Generation
 from actors.transport.redis import Transport
 from actors.transport.redis_exchange import WRITE_BYTES, exchange, join_commands
 from actors.types.episode import InvalidEpisode
+from tests.conftest import FIRST_SERVER
 from tests.support.builders import make_weights
 from tests.support.queueing import DUPLICATE, OK, counts, put, take_ids
 from tests.support.stores import Store
@@ -83,6 +84,7 @@ def test_a_verb_whose_reply_was_lost_is_not_executed_twice(
         assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
 
 
+@pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
 def test_payloads_that_are_not_accepted_expire(transport: Transport, any_store: Store) -> None:
     put(transport, 0, 0)
     put(transport, 1, generation=9)  # refused
