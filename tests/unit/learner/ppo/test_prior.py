@@ -64,6 +64,7 @@ def test_only_what_was_chosen_freely_is_charged() -> None:
     assert float(metrics["prior_kl"]) == pytest.approx(float(prior.nats(batch).sum() / free.sum()))
 
 
+@pytest.mark.long
 def test_a_policy_without_rewards_returns_to_its_prior() -> None:
     """The same updates without a price leave it where it strayed to."""
 
