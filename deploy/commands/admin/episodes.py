@@ -13,7 +13,7 @@ from actors.errors import UserError
 from actors.policy.publish import config_of, spaces_of
 from actors.policy.state import StateSizes
 from actors.rollout.episode_files import SUFFIX, find_episodes, read_episode, write_bytes
-from actors.transport.base import EpisodeHeader, PutReply, PutStatus
+from actors.transport.base import BUSY_RETRY_S, EpisodeHeader, PutReply, PutStatus
 from actors.transport.redis import Transport, connect
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.weights import WeightSet
@@ -139,9 +139,9 @@ class EpisodeImport:
     def _put(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
         while True:
             reply = self._transport.import_episode(original_id, header, payload)
-            if reply.status is not PutStatus.BUSY or time.monotonic() + reply.retry_s > self._deadline_s:
+            if reply.status is not PutStatus.BUSY or time.monotonic() + BUSY_RETRY_S > self._deadline_s:
                 return reply
-            time.sleep(reply.retry_s)
+            time.sleep(BUSY_RETRY_S)
 
 
 def _newest(transport: Transport) -> WeightSet:
