@@ -7,8 +7,6 @@ thing is `tests/compose/run.sh`.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -41,23 +39,6 @@ SETTINGS = {
     ),
     "TAMIYO_ACTORS_MOST": "2",
 }
-
-
-def has_compose() -> bool:
-    docker = shutil.which("docker")
-    return bool(docker) and subprocess.run([str(docker), "compose", "version"], capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed here, so that it cannot read the file")
-@pytest.mark.parametrize(
-    ("profile", "added"), [("cpu", {"learner"}), ("gpu", {"learner-gpu"}), ("gpu-actors", {"actors-gpu"})]
-)
-def test_docker_compose_accepts_the_file(profile: str, added: set[str]) -> None:
-    command = ["docker", "compose", "--project-directory", str(ROOT), "--profile", profile, "config"]
-    ended = subprocess.run([*command, "--services"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    always = {name for name, service in FILE["services"].items() if "profiles" not in service}
-    assert set(ended.stdout.split()) == always | added
 
 
 def test_every_service_has_limits_a_health_check_and_no_public_port() -> None:

@@ -87,10 +87,12 @@ def test_the_server_answers_and_ends_with_its_context() -> None:
         pid, folder = server.pid, server.socket_path.parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         password = server.url.removeprefix("unix://:").partition("@")[0]
-        assert password not in Path(f"/proc/{pid}/cmdline").read_text()
+        server_process = psutil.Process(pid)
+        for process in (server_process, *server_process.children(recursive=True)):
+            assert password not in " ".join([*process.cmdline(), *process.environ().values()])
         assert [path.name for path in folder.iterdir() if path.is_file()] == ["server.log"]
         assert os.getsid(pid) == pid != os.getsid(0)  # out of reach of the terminal's Ctrl-C
-        assert not psutil.Process(pid).net_connections("tcp")
+        assert not server_process.net_connections("tcp")
     assert not is_alive(pid)
     assert not folder.exists()
     with pytest.raises(RuntimeError):

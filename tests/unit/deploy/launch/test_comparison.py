@@ -111,32 +111,27 @@ def test_episodes_of_a_comparison_follow_their_seeds() -> None:
     assert len({r["return"] for r in results[0]}) == 5
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (UserError("an episode could not be played"), "an episode could not be played"),
-        (RuntimeError("lost\nits connection"), "RuntimeError: lost its connection"),
-    ],
-)
-def test_a_failed_comparison_is_one_line_and_the_report_is_written(error: Exception, why: str, tmp_path: Path) -> None:
-    config = acting("tests/Constant-v0", "length=5")
-    references, said, _ = compare(tmp_path, config, Pool(config, error))
-    assert references["why_none"].startswith(why)
-    assert said.startswith(f"No comparison: {why}")
-    assert "\n" not in said
-    assert (tmp_path / "report.html").stat().st_size > 1000
-
-
-def test_a_comparison_may_be_switched_off_interrupted_impossible_or_too_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_that_cannot_be_made_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the report is written."""
     config = acting("tests/Constant-v0", "length=5")
     pool = Pool(config)
-    off = compare(tmp_path, config, pool, episodes=0)
-    assert off[1:] == ("No comparison: run.reference_episodes is 0.", ["training is complete"])
-    assert compare(tmp_path, config, None)[1] == "No comparison: programs outside of the run play its environment."
-    assert compare(tmp_path, config, pool, stop=True)[1] == "No comparison: it was interrupted."
+    broken, impossible = (
+        Pool(config, e) for e in (RuntimeError("lost\nits connection"), UserError("an episode could not be played"))
+    )
+    cases: list[tuple[str, Pool | None, dict[str, Any]]] = [
+        ("run.reference_episodes is 0", pool, {"episodes": 0}),
+        ("programs outside of the run play its environment", None, {}),
+        ("it was interrupted", pool, {"stop": True}),
+        ("an episode could not be played", impossible, {}),
+        ("RuntimeError: lost its connection", broken, {}),
+    ]
+    for why, given, options in cases:
+        references, said, _ = compare(tmp_path, config, given, **options)
+        assert references["why_none"].startswith(why)
+        assert said.startswith(f"No comparison: {why}")
+        assert "\n" not in said
     assert not pool.played
+    assert (tmp_path / "report.html").stat().st_size > 1000
     monkeypatch.setattr(comparison, "LEAST_S", 0.0)
     monkeypatch.setattr(comparison, "SHARE", 0.0)
     assert "too few episodes were complete" in compare(tmp_path, config, pool)[1]
