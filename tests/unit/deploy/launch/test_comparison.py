@@ -19,7 +19,6 @@ from actors.rollout import sampler as sampling
 from actors.rollout.sampler import StreamSampler, make_sampler
 from actors.rollout.wave import Provenance
 from actors.types.episode import EndReason
-from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
 from deploy.launch import comparison
@@ -38,19 +37,15 @@ def acting(env_id: str, *kwargs: str, width: int = 2, **settings: Any) -> Acting
 class Pool:
     """Both policies are the random one."""
 
-    size = 1
-
     def __init__(self, acting: ActingConfig, error: Exception | None = None) -> None:
         self.sampler, self.error = make_sampler(acting, 0, 3, None), error
         self.played: list[str] = []
 
     def play(
-        self, player: str, seeds: Sequence[int], deterministic: bool = False, stop: Callable[[], bool] = lambda: False
+        self, player: str, seeds: Sequence[int], deterministic: bool, stop: Callable[[], bool]
     ) -> list[dict[str, Any]]:
         if self.error is not None:
             raise self.error
-        if stop():
-            raise TimeoutError
         self.played.append(player)
         return self.sampler.play(RandomPolicy(self.sampler.spaces), SOURCE, seeds, deterministic)
 
@@ -63,8 +58,7 @@ def compare(
     (folder / "config.yaml").write_text(to_yaml(replace(run, gym=config.gym)))
     (folder / "metrics.jsonl").write_text(json.dumps({"update": 1, "reward_mean": 1.0}) + "\n")
     (folder / "episodes.jsonl").touch()
-    made = Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop)
-    made.run(cast("WorkerPool | None", pool))
+    Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop, pool and pool.play, 1).run()
     headline, _ = write_report(folder)
     return json.loads((folder / "references.json").read_text()), headline, notes
 
@@ -142,10 +136,10 @@ def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: 
     pool = Pool(config)
     play = pool.play
 
-    def once(player: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def once(player: str, *args: Any) -> list[dict[str, Any]]:
         if len(pool.played) == 3:
             raise TimeoutError
-        return play(player, *args, **kwargs)
+        return play(player, *args)
 
     pool.play = once  # type: ignore[method-assign]
     references, said, _ = compare(tmp_path, config, pool)
@@ -154,18 +148,14 @@ def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: 
 
 
 def test_hosts_keep_their_comparison_if_the_example_episode_fails(tmp_path: Path) -> None:
-    class Hosts(Pool):
-        def __init__(self) -> None:
-            pass
-
-        def play(self, player: str, seeds: Sequence[int], greedy: bool = False, **_: Any) -> list[dict[str, Any]]:
-            if greedy:
-                raise RuntimeError("no memory")
-            gained = 3.0 * (player == "learned")
-            return [{"seed": s, "task": "wine", "return": s % 7 + gained, "growth_ratio": [s]} for s in seeds]
+    def play(player: str, seeds: Sequence[int], greedy: bool, stop: Callable[[], bool]) -> list[dict[str, Any]]:
+        if greedy:
+            raise RuntimeError("no memory")
+        gained = 3.0 * (player == "learned")
+        return [{"seed": s, "task": "wine", "return": s % 7 + gained, "growth_ratio": [s]} for s in seeds]
 
     config, notes = ActingConfig(actors=ActorsConfig(envs_per_actor=2)), list[str]()
-    Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False).run(cast("WorkerPool", Hosts()))
+    Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False, play, 1).run()
     references = json.loads((tmp_path / "references.json").read_text())
     assert references["tasks"] == ["wine"] * 8
     assert np.subtract(references["learned"], references["random"]).tolist() == [3.0] * 8
