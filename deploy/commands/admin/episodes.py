@@ -90,11 +90,7 @@ class EpisodeImport:
             self._incarnation = self._transport.new_incarnation(PRODUCER).number
         name = f"{self._run}/{PRODUCER}/{self._incarnation}/{self._sequence}"
         renamed = replace(episode, episode_id=name)
-        try:
-            header = EpisodeHeader.from_episode(renamed)
-        except InvalidEpisode as error:
-            return str(error)
-        match self._put(episode.episode_id, header, encode_episode(renamed)).status:
+        match self._put(episode.episode_id, EpisodeHeader.from_episode(renamed), encode_episode(renamed)).status:
             case PutStatus.OK:
                 self._sequence += 1
                 return ""

@@ -22,7 +22,7 @@ from deploy.launch import processes
 from deploy.launch.cluster import run_on_cluster
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.prepare import open_run
-from deploy.launch.process_settings import acting, learner_settings
+from deploy.launch.process_settings import learner_settings
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
@@ -104,37 +104,6 @@ def test_processes_without_a_share_see_no_gpu(redis: str, tmp_path: Path) -> Non
     finally:
         learner.close()
         endpoint.stop()
-
-
-@pytest.mark.long
-def test_actors_that_wait_for_a_gpu_say_so(redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times 0.6 of two GPUs is less than two, but none can have parts of both."""
-    own = acting(config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6))
-    said: list[str] = []
-    pool = WorkerPool(own, "run", 0, redis, "run", said.append)
-    try:
-        wait_for(lambda: pool.pump(0.1) or pool.alive == 2)
-        assert said == []
-        monkeypatch.setattr("actors.workers.worker_pool.UNPLACED_S", 0.0)
-        pool.pump(0.1)
-        pool.pump(0.1)
-    finally:
-        pool.stop()
-    expected = "actors.gpus_per_actor is 0.6: 2 of 3 actors fit on the GPUs that Ray has (2)"
-    assert said == [f"{expected}; the others start when the cluster grows"]
-
-
-def test_auto_starts_as_many_actors_as_fit(redis: str, tmp_path: Path) -> None:
-    """Beside a learner that reserves a GPU; of the free 0.6, a third actor would wait for ever."""
-    own = acting(config(tmp_path, actors__count="auto", actors__gpus_per_actor=0.4))
-    pool = WorkerPool(own, "run", 0, redis, "run", learner_gpus=1.0)
-    try:
-        for _ in range(3):
-            pool._autoscale_at_s = 0.0
-            pool.autoscale(lambda: {"CPU": 8.0, "GPU": 1.6})
-        assert pool.size == 2
-    finally:
-        pool.stop()
 
 
 def test_a_run_that_does_not_fit_on_its_machine_is_refused(

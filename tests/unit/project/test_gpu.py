@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -83,22 +82,9 @@ def test_steps_fit_their_limit_and_missing_or_old_packages_are_found() -> None:
     assert missing(wanted, {"some-thing": "1.10.0rc1", "other": "2.9.5"}) == ["other", "third"]
 
 
-def test_the_requirements_are_complete_and_agree_with_the_package() -> None:
-    """`pip install --no-deps` must suffice; PyTorch brings its own needs."""
+def test_the_requirements_agree_with_the_package() -> None:
+    """That they are complete is seen by running the steps with nothing else."""
     named = {normalized(name): version for name, version in required().items()}
-    for name in named:
-        try:
-            needs = requires(name) or []
-        except ModuleNotFoundError:  # only benchmarks need it
-            continue
-        for need in needs:
-            if "extra ==" in need or re.search(
-                r"(python_version|python_full_version) *<=? *['\"]3\.(\d|1[01])\b", need
-            ):
-                continue
-            if re.search(r"(sys_platform|os_name|platform_system|implementation)", need):
-                continue
-            assert normalized(re.split(r"[^\w.-]", need)[0]) in named.keys() | OF_TORCH, f"{name} needs {need}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
         name, _, version = line.partition(";")[0].partition(">=")
