@@ -17,7 +17,8 @@ from deploy.config.flags import parse
 from deploy.config.parser import CommandParser
 from deploy.config.yaml import summary
 
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+"""Errors of a folder that the user has chosen, or of its disk."""
 USAGE = """\
 usage: tamiyo COMMAND [OPTIONS]
 

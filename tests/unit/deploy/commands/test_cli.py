@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -102,6 +104,21 @@ def test_invalid_arguments_give_a_one_line_error_and_status_two(
     assert words in err
     assert err.count("\n") == 1
     assert out == "" or args[1] == "--in-process"  # the settings
+
+
+def test_a_full_disk_and_a_folder_that_is_a_file_are_one_line_of_any_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(args: list[str]) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setitem(cli.COMMANDS, "report", full)
+    for command in (["report"], ["secrets", str(tmp_path / "file")]):
+        assert cli.main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("tamiyo: error: cannot write")
+        assert line.endswith("free some space, or use another folder")
 
 
 def test_flags_override_the_file_and_the_file_overrides_the_preset(tmp_path: Path) -> None:
