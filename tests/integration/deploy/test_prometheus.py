@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -102,12 +103,30 @@ def use(serve: Command) -> None:
             client.open(spaces).step(*step_inputs(0, 0, spaces.with_slots(2)))
 
 
+def shown_by_ray(run: Command, token: str) -> list[str]:
+    """Classes of the living actors on Ray's dashboard, whose address the run has printed, and not the token given."""
+    assert token not in run.out
+    (address,) = re.findall(r"dashboard is at (http://\S+)", run.out)
+    with urlopen(
+        Request(f"{address}/logical/actors", headers={"Authorization": f"Bearer {token}"}), timeout=20
+    ) as page:
+        actors = json.load(page)["data"]["actors"].values()
+    return sorted(actor["actorClass"] for actor in actors if actor["state"] == "ALIVE")
+
+
 def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: list[int]) -> None:
     of_ray, of_server, own = free_ports[:3]
     changes = {"learner__updates": 5000, "policy__core": "lstm+memory", "run__metrics_port": of_ray}
+    token = secrets.token_hex(32)
     with (
         EmbeddedRedis() as store,
-        tamiyo(tmp_path, "train", *small(tmp_path, RUN, run__redis=store.url, **changes)) as run,
+        tamiyo(
+            tmp_path,
+            "train",
+            *small(tmp_path, RUN, run__redis=store.url, **changes),
+            "--run.dashboard",
+            RAY_AUTH_TOKEN=token,
+        ) as run,
         prometheus(tmp_path, own, of_ray, of_server) as server,
     ):
         run.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2, START_S)
@@ -124,5 +143,6 @@ def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: lis
             while not server.ask(f"sum({ledger % '='}) == sum({ledger % '!='}) > 0"):
                 assert time.monotonic() < deadline, server.ask("ray_tamiyo_ledger")
                 time.sleep(1.0)
+            assert shown_by_ray(run, token) == ["LearnerService", "RayRolloutWorker"]
             (alive,) = server.ask('{__name__="ray_tamiyo_actors_alive"}')
             assert (float(alive["value"][1]), alive["metric"]["role"]) == (1, "supervisor")
