@@ -57,12 +57,12 @@ def test_the_spaces_are_those_of_the_environment(tmp_path: Path, raw: dict[str, 
 def test_any_content_is_refused_in_one_line_at_once(tmp_path: Path, text: str) -> None:
     file = tmp_path / "spaces.json"
     file.write_bytes(text.encode(errors="surrogateescape"))
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(UserError) as caught:
         read_spaces(file)
     assert "\n" not in str(caught.value)
     assert str(file) in str(caught.value)
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_sizes_that_no_policy_can_have_are_refused_in_both_forms(tmp_path: Path) -> None:
