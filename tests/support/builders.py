@@ -75,7 +75,7 @@ def make_episode(
         states=state(-(-(burn_in + steps) // state_stride)),
         state_stride=state_stride,
         burn_in=BurnIn(floats(burn_in, features), rng.integers(-1, 6, size=(burn_in, slots)), -1) if burn_in else None,
-        telemetry={"final_accuracy": float(rng.random()), "rent": float(rng.random())},
+        telemetry={"final_accuracy": float(rng.random()), "doublings": float(rng.random())},
     )
     return dataclasses.replace(episode, **changes)
 
