@@ -1,4 +1,4 @@
-"""Figures of an evaluation, each a pure function of its results; None if there is nothing to draw."""
+"""Figures of an evaluation, each a pure function of its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from actors.env.rendering.palette import GRID, INK, MUTED, STYLE
+from actors.env.rendering.palette import MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.slots.objective import Prices
 from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY, SCALES, TRIAL
@@ -35,7 +35,7 @@ class EvaluationFigure(NamedTuple):
     name: str
     title: str
     caption: str
-    draw: Callable[[Mapping[str, Results]], Figure | None]
+    draw: Callable[[Mapping[str, Results]], Figure]
 
 
 def against_sweep(results: Mapping[str, Results]) -> Figure:
@@ -102,35 +102,6 @@ def _front(ax: Axes, results: Results, cost: Value) -> None:
     ax.margins(0.08, 0.12)
 
 
-def by_family(results: Mapping[str, Results]) -> Figure | None:
-    """What the policy is ahead of the best single rule, families in the order of the first panel."""
-    shown = {
-        name: {line.family: line.policy_over_best for line in own.family_lines if line.policy_over_best is not None}
-        for name, own in results.items()
-    }
-    first = next(iter(shown.values()))
-    if not first:
-        return None
-    order = sorted(first, key=lambda family: first[family].mean, reverse=True)
-    figure = Figure(figsize=(WIDTH_IN, 1.1 + 0.25 * len(order)), layout="constrained")
-    panels = figure.subplots(1, len(results), sharey=True)
-    for ax, (name, own) in zip(panels, results.items(), strict=True):
-        rows = [(shown[name][family], COLOURS[POLICY]) for family in order]
-        rows.append((own.interval(own.against(POLICY, BEST)), INK))
-        for y, (found, tint) in enumerate(rows):
-            ax.plot([found.low, found.high], [y, y], color=tint, lw=3, alpha=0.35, solid_capstyle="round")
-            ax.plot(found.mean, y, "o", color=tint, ms=6, mec="white", mew=1)
-        ax.axvline(0, color=MUTED, lw=0.8)
-        ax.set_yticks(range(len(rows)), [*order, "all"], color=INK)
-        ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.set_title(name, fontsize=10)
-        ax.set_xlabel("J over the best single rule, points")
-        ax.grid(axis="x", color=GRID)
-        ax.grid(axis="y", visible=False)
-        ax.spines["left"].set_visible(False)
-    return figure
-
-
 def _beside(ax: Axes, text: str, point: tuple[float, float], offset: tuple[int, int], tint: str) -> None:
     ax.annotate(text, point, xytext=offset, textcoords="offset points", color=tint, fontsize=8)
 
@@ -150,21 +121,11 @@ FIGURES = (
         "parameters), and hosts that were built wider.",
         front,
     ),
-    EvaluationFigure(
-        "families",
-        "By family",
-        "J of the policy minus J of the best single rule on the same episodes, the mean over the prices. Bars are 95% "
-        "intervals over policies and episodes.",
-        by_family,
-    ),
 )
 
 
-def write_figures(results: Mapping[str, Results], folder: Path) -> list[EvaluationFigure]:
-    """Write the figures as PNG, and return those that there are."""
+def write_figures(results: Mapping[str, Results], folder: Path) -> None:
+    """Write the figures as PNG."""
     with matplotlib.rc_context(STYLE):
-        drawn = [(spec, spec.draw(results)) for spec in FIGURES]
-        for spec, figure in drawn:
-            if figure is not None:
-                figure.savefig(folder / f"{spec.name}.png", facecolor="white")
-    return [spec for spec, figure in drawn if figure is not None]
+        for spec in FIGURES:
+            spec.draw(results).savefig(folder / f"{spec.name}.png", facecolor="white")
