@@ -232,7 +232,7 @@ def _rollout(args: list[str]) -> int:
     parser = CommandParser("rollout", "Play one episode of a trained policy or of a rule and print its timeline.")
     checkpoint_help = "checkpoint file or run folder (default: trained, the policy in the package)"
     parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=checkpoint_help)
-    policy_help = "a rule by name, such as gap or periodic:every=5, instead of a checkpoint"
+    policy_help = "a rule by name, such as trial:quad@1-2, or trained, instead of a checkpoint"
     parser.add_argument("--policy", metavar="RULE", help=policy_help)
     parser.add_argument(
         "--task", help="task family, or mypkg:factory (default: one of the run's tasks, drawn by the seed)"
@@ -249,10 +249,11 @@ def _rollout(args: list[str]) -> int:
     checkpoint, rule = given.pop("checkpoint"), given.pop("policy")
     if checkpoint is not None and rule is not None:
         raise UserError("give either a checkpoint or --policy, not both")
+    from actors.policy.saved import TRAINED_NAME
     from actors.rules.names import parse_rule
     from deploy.commands.rollout import RolloutOptions, show_rollout
 
-    if rule is not None:
+    if rule is not None and rule != TRAINED_NAME:
         parse_rule(rule)
     if checkpoint is not None or rule is not None:
         given["policy"] = checkpoint or rule

@@ -46,7 +46,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     - WAIT does nothing.
     - GERMINATE puts a new seed of this blueprint into a DORMANT slot, within the parameter budget. In the stream, a
       seed is a small module between two layers; in a column slot, a network of the host's architecture at 1/2, 1, 2
-      or 4 times its width, which reads the host's input and whose logits are added to the host's.
+      or 4 times its width, which reads the host's input and whose logits are mixed with the host's.
     - ADVANCE moves a seed from GERMINATED to TRAINING (it learns, the host ignores it) or from TRAINING to BLENDING
       (it joins the host, while alpha rises from 0 to its target).
     - SET_ALPHA_TARGET moves a seed in BLENDING or HOLDING (alpha at its target) to another alpha.

@@ -20,7 +20,7 @@ from actors.rng import Purpose, stream
 from tests.support.env import cnn
 from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas, recorded_statistics
-from tests.support.env.walks import WAIT, act
+from tests.support.env.walks import act
 
 torch.set_num_threads(1)
 CHANNELS = [SEQUENCE, IMAGE]
@@ -208,15 +208,3 @@ def test_a_snapshot_restores_running_statistics() -> None:
     assert net.evaluate(x[0], y[0], {}) != seen
     net.restore(snapshot)
     assert net.evaluate(x[0], y[0], {}) == seen
-
-
-@pytest.mark.parametrize("task", ["sequences", "images"])
-def test_an_episode_runs_through_all_stages(task: str) -> None:
-    env = ReferenceEnv(cnn_config(task, horizon_epochs=8))
-    env.reset(seed=2)
-    for action in (act(1, 1, 3, 2, 2, 0), act(5, 1), act(5, 1), WAIT, act(4, 1), WAIT, WAIT):
-        _, _, terminated, _, info = env.step(action)
-        assert "illegal_action" not in info, info
-        assert not terminated
-    assert env.step(WAIT)[2]
-    assert env.episode.timeline.stages[1][-1] == "FOSSILIZED"

@@ -1,4 +1,4 @@
-"""An episode depends on its seeds and actions only, not on other environments; test rows affect nothing."""
+"""An episode depends on its seeds and actions only; test rows affect nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actors.config import ConfigError, EnvConfig
+from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
 from actors.env.tasks import DataFiles, Split, Task, registry
 from actors.types.actions import Op
-from tests.support.env.reference_env import ReferenceFleet
-from tests.support.env.walks import TINY, act, random_legal, tiny_env
+from tests.support.env.walks import act, random_legal, tiny_env
 
 
 def test_an_unknown_task_is_rejected_when_the_environment_is_made() -> None:
@@ -85,49 +84,3 @@ def test_test_rows_affect_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     env = tiny_env()
     assert same(clean, trace(env, 2))
     assert env.test_accuracy() != accuracy  # which does read them
-
-
-SETTINGS: dict[str, Any] = TINY | {"tasks": ("spirals", "wine"), "horizon_epochs": 8}
-
-
-def fleet_trace(seeds: list[int], poison: int = -1) -> list[list[NDArray[Any]]]:
-    """Return observations and rewards `[E]` of a fleet in which each environment follows its own fixed plan."""
-    fleet = ReferenceFleet(EnvConfig(**SETTINGS), len(seeds), 0)
-    seen = fleet.reset(seeds)
-    out: list[list[NDArray[Any]]] = [[seen.obs[e]] for e in range(len(seeds))]
-    running = [True] * len(seeds)
-    for epoch in range(8):
-        actions = np.stack([PLANS[seed][epoch] for seed in seeds])
-        if epoch == 3 and poison >= 0:
-            fleet.envs[poison].network.group.params["in.w"].data.fill_(float("nan"))
-        seen = fleet.step(actions)
-        for e in range(len(seeds)):
-            if running[e]:
-                out[e] += [seen.obs[e].copy(), seen.rewards[e].copy()]
-                running[e] = not seen.terminated[e]
-            else:
-                assert seen.rewards[e] == 0
-                np.testing.assert_array_equal(seen.obs[e], out[e][-2])
-    return out
-
-
-GROW = [act(Op.GERMINATE, 1, 3), act(Op.ADVANCE, 1), act(Op.ADVANCE, 1)]
-PLANS = {
-    11: [act(Op.WAIT)] * 8,
-    12: [*GROW, *[act(Op.WAIT)] * 5],
-    13: [*GROW, act(Op.WAIT), act(Op.PRUNE, 1), act(Op.GERMINATE, 0, 6), act(Op.ADVANCE), act(Op.WAIT)],
-}
-
-
-def test_an_environment_plays_the_same_episode_alone_and_in_a_fleet() -> None:
-    together = fleet_trace([11, 12, 13])
-    for e, seed in enumerate((11, 12, 13)):
-        assert same(together[e], fleet_trace([seed])[0])
-    assert not same(together[0], together[1])
-
-
-def test_an_environment_that_ends_early_does_not_affect_the_others() -> None:
-    together, broken = fleet_trace([11, 12, 13]), fleet_trace([11, 12, 13], poison=1)
-    assert len(broken[1]) < len(together[1])
-    assert same(together[0], broken[0])
-    assert same(together[2], broken[2])
