@@ -27,6 +27,8 @@ COLOURS = {
     BLIND: "#56b4e9",
 }
 """The players that are drawn beside hosts that were built wider, and their colours."""
+SIZES = {POLICY: 10.0, SWEEP: 8.0, BEST: 10.0}
+"""Of markers. The best single rule is often the best trial, which is drawn on top of it."""
 
 
 class EvaluationFigure(NamedTuple):
@@ -49,15 +51,16 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
             tint, found = COLOURS.get(line.name, MUTED), line.over_never
             if found is not None:
                 ax.plot([line.flops] * 2, [found.low, found.high], color=tint, lw=1.8, alpha=0.35)
-            y, size = 0.0 if found is None else found.mean, 10 if line.name in (POLICY, SWEEP) else 6.5
+            y, size = 0.0 if found is None else found.mean, SIZES.get(line.name, 6.5)
             label = line.name if line.name in COLOURS else None
             ax.plot(line.flops, y, "o", color=tint, ms=size, mec="white", zorder=3, label=label)
             if label is None:
                 k = SCALES[WIDTHS_OF_SWEEP.index(line.name)]
-                _beside(ax, "never" if k == 1 else f"built ×{k}", (line.flops, y), (6, -11), MUTED)
+                text, offset = ("never", (-7, 4)) if k == 1 else (f"built ×{k}", (-7, -3))
+                _beside(ax, text, (line.flops, y), offset, MUTED, "right")
         ax.axhline(0, color=MUTED, lw=0.8, zorder=1)
         ax.set_xscale("log")
-        ax.margins(0.12, 0.1)
+        ax.margins(0.16, 0.1)
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"×{v:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_title(condition, fontsize=10)
@@ -94,16 +97,18 @@ def _front(ax: Axes, results: Results, cost: Value) -> None:
     for line in (SWEEP, BEST, TRIAL, CHOOSER, BLIND, POLICY):
         if line not in results.rows:
             continue
-        points, (width, size) = [at(line, w) for w in results.prices], (2.2, 7) if line == POLICY else (1.2, 5)
-        ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=width, ms=size, mec="white", label=line)
+        points, size = [at(line, w) for w in results.prices], SIZES.get(line, 6.5) - 2
+        ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=0.3 * size, ms=size, mec="white", label=line)
         if line == POLICY or (line == SWEEP and cost is doublings):  # a sweep costs the same at every price
             for w, point in zip(results.prices, points, strict=True):
                 _beside(ax, f"{w.doubling:g}", point, (-4, 7), COLOURS[line])
     ax.margins(0.08, 0.12)
 
 
-def _beside(ax: Axes, text: str, point: tuple[float, float], offset: tuple[int, int], tint: str) -> None:
-    ax.annotate(text, point, xytext=offset, textcoords="offset points", color=tint, fontsize=8)
+def _beside(
+    ax: Axes, text: str, point: tuple[float, float], offset: tuple[int, int], tint: str, ha: str = "left"
+) -> None:
+    ax.annotate(text, point, xytext=offset, textcoords="offset points", color=tint, fontsize=8, ha=ha)
 
 
 FIGURES = (
