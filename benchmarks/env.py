@@ -21,7 +21,7 @@ from actors.config import EnvConfig
 from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from benchmarks.environment.growth import MIXES, episodes, grown, parameters, settings, waits
-from benchmarks.environment.hosts import HOSTS, BenchHost, few_images, sequences, small_images
+from benchmarks.environment.hosts import HOSTS, BenchHost, few_images
 from benchmarks.form import Side, Target, add_device, in_turns, parser, publish, seconds
 from tests.support.env.reference_env import ReferenceFleet
 
@@ -29,10 +29,6 @@ SIZES, QUICK_SIZES, CUDA_SIZES = (1, 4, 16, 64, 256), (1, 4), (256, 1024)
 CUDA_GOAL = 50.0  # times the loop on the same GPU
 KINDS = 6  # blueprints; the loop with all kinds has a host for each
 PEER_GOAL = 2.0  # times the loop, for the work of a decision of the fastest public implementation
-RESEARCH_HOSTS = {"small images": ("cnn2d", small_images), "sequences": ("cnn1d", sequences)}
-"""Convolutional hosts of the size of the training families."""
-RESEARCH_WIDTHS, RESEARCH_ENVS = (1, 16), 16
-RESEARCH_GOAL = 1000 / 6  # decisions/s: 6 ms each
 NONE, ALIKE, ALL_KINDS, COLUMNS = MIXES
 Row = dict[str, Any]
 
@@ -89,19 +85,13 @@ def _targets(host: BenchHost, config: EnvConfig, envs: int, mix: str, ratio: flo
 
 
 def small_cnns(budget_s: float, targets: list[Target]) -> Iterator[Row]:
-    """Yield rows of small convolutional hosts: with the work of a decision of the fastest public implementation (4
-    environments, 3 steps, 50 validation rows), and hosts of drawn widths without seeds; add a target for each."""
+    """Yield rows of small convolutional hosts with the work of a decision of the fastest public implementation (4
+    environments, 3 steps, 50 validation rows); add a target for each."""
     config = settings("benchmarks.environment.hosts:few_images", inner_steps=3)
     peer = dict.fromkeys((NONE, ALIKE), PEER_GOAL)
     host = replace(HOSTS["cnn2d"], name="cnn2d, 3 steps", factory=few_images, goals=peer, goal_envs=4)
     for mix in peer:
         yield from speeds(host, config, (4,), mix, budget_s, targets)
-    for name, (kind, factory) in RESEARCH_HOSTS.items():
-        host = replace(HOSTS[kind], name=name, factory=factory, goals={})
-        found = list(speeds(host, settings(host.task, width=RESEARCH_WIDTHS), (RESEARCH_ENVS,), NONE, budget_s, []))
-        named = f"{name}, {RESEARCH_WIDTHS[0]} to {RESEARCH_WIDTHS[1]} channels, E = {RESEARCH_ENVS}, decisions/s"
-        targets.append(Target(named, found[-1]["decisions/s"], RESEARCH_GOAL))
-        yield from found
 
 
 def _bench(host: BenchHost, args: argparse.Namespace, targets: list[Target]) -> Iterator[Row]:

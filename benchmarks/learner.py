@@ -19,7 +19,7 @@ import torch
 from actors.config import PolicyConfig
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionSpec, Head
-from actors.types.episode import EndReason, Episode, RecurrentState
+from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
 from benchmarks.form import Side, Target, add_device, in_turns, parser, publish, seconds
 from benchmarks.learning.peers import Prepare, Shape, have_rllib, have_sb3, rllib_learner, sb3_learner
@@ -27,6 +27,7 @@ from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
+from tests.support.builders import make_episode
 
 STRIDE = 8
 
@@ -41,53 +42,19 @@ def our_network(shape: Shape, device: str) -> FactoredRecurrentActorCritic:
 
 def our_episodes(shape: Shape, network: FactoredRecurrentActorCritic) -> list[Episode]:
     """What the actors would have shipped: the streams, cut where episodes end."""
-    rng = np.random.default_rng(0)
     length = shape.episode_steps or shape.steps
+    lengths = [min(length, shape.steps - first) for first in range(0, shape.steps, length)]
     episodes = []
-    for env in range(shape.envs):
-        for first in range(0, shape.steps, length):
-            steps = min(length, shape.steps - first)
-            ended = shape.episode_steps is not None and steps == length
-            episodes.append(_episode(rng, f"{env}/{first}", steps, ended, shape, network.spaces.hash))
+    for n, steps in enumerate(lengths * shape.envs):
+        episode = make_episode(
+            n, steps=steps, features=shape.obs_size, slots=0, head_sizes=(shape.actions,), hidden=shape.hidden,
+            state_stride=STRIDE, sequence=n, spaces_hash=network.spaces.hash,
+            log_probs=np.full((steps, 1), -np.log(shape.actions), dtype=np.float32),
+        )  # fmt: skip
+        ended = steps == shape.episode_steps
+        reason = EndReason.ENVIRONMENT if ended else EndReason.CUT
+        episodes.append(replace(episode, terminated=ended, truncated=not ended, end_reason=reason))
     return episodes
-
-
-def _episode(rng: np.random.Generator, name: str, steps: int, ended: bool, shape: Shape, spaces_hash: str) -> Episode:
-    def state(count: int) -> RecurrentState:
-        h, c = (0.1 * rng.standard_normal((1, count, shape.hidden)).astype(np.float32) for _ in "hc")
-        none = np.zeros((0, count, 0), dtype=np.float32)
-        return RecurrentState(h, c, none, none)
-
-    masks = np.ones((steps, shape.actions), dtype=np.bool_)
-    obs = rng.standard_normal((steps + 1, shape.obs_size)).astype(np.float32)
-    values = np.zeros(steps, dtype=np.float32)
-    return Episode(
-        episode_id=f"run/{name}",
-        env_id="noise",
-        task_id="noise",
-        seed=0,
-        spaces_hash=spaces_hash,
-        generation=1,
-        policy_version=np.zeros(steps, dtype=np.int64),
-        obs=obs[:-1],
-        blueprint_indices=np.zeros((steps, 0), dtype=np.int64),
-        actions=rng.integers(0, shape.actions, (steps, 1)),
-        log_probs=np.full((steps, 1), -np.log(shape.actions), dtype=np.float32),
-        masks=masks,
-        values=values,
-        baseline_values=values,
-        rewards=rng.standard_normal(steps).astype(np.float32),
-        end_reason=EndReason.ENVIRONMENT if ended else EndReason.CUT,
-        terminated=ended,
-        truncated=not ended,
-        final_obs=obs[-1],
-        final_blueprint_indices=np.zeros(0, dtype=np.int64),
-        final_masks=masks[0],
-        bootstrap_value=0.0,
-        initial_state=state(1),
-        states=state(-(-steps // STRIDE)),
-        state_stride=STRIDE,
-    )
 
 
 def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:

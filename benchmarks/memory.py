@@ -77,7 +77,7 @@ def row(rung: Rung, outcomes: list[EpochOutcome]) -> dict[str, object]:
         "steps": int(np.median(reached)) if reached else "",
         "control": float(np.mean([o.score for o in controls])) if controls else "",
         "minutes": float(np.mean([o.seconds for o in outcomes])) / 60,
-        "settings": rung.deviations(),
+        "settings": rung.flags(),
     }
 
 

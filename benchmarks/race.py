@@ -1,134 +1,212 @@
-"""Time to solve CartPole without velocities, against sb3-contrib.
+"""Environment steps and core-seconds until tasks are solved, by the whole command and by sb3-contrib's RecurrentPPO.
 
-In seconds of one core until 40 greedy episodes average 475:
+    python -m benchmarks.race [--quick] [--json FILE] [--tasks NAME ...] [--seeds N] [--sides NAME ...] [--steps N]
 
-    python -m benchmarks.race [--quick] [--json FILE] [--seeds N] [--sides NAME ...]
-
-Each side has its own settings: ours those of the memory ladder, sb3-contrib's those that its zoo publishes for this
-task. A run stops at 100,000 steps, which counts as not solved. Looking at the score is not timed; the clock is that of
-this process, which does all the work.
+Ours is `tamiyo train --env` with preset `general`, except for `Task.flags`; sb3-contrib has the settings that its zoo
+publishes for the task, or for the nearest one. A task is solved when the last 100 whole episodes of the training
+average its goal. Core-seconds are those of all processes from the start of the command, imports included.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import logging
+import importlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
-import torch
-from torch import nn
+import psutil
 
-from benchmarks.form import Target, parser, publish
-from benchmarks.learning.in_process import Run, play
+from benchmarks.form import parser, publish
 from benchmarks.learning.memory_rungs import RUNGS
-from benchmarks.learning.memory_tasks import masked_cart_pole
 from benchmarks.learning.peers import sb3_updates
-from benchmarks.memory import SELECTION
 
-GOAL, BUDGET, LOOK_EVERY = 475.0, 100_000, 5_000  # mean return, steps, steps between two looks
-Runner = Iterator[tuple[int, Callable[[], float]]]
-"""Yields, each `LOOK_EVERY` steps or so, the steps so far and what measures the greedy mean return then."""
-
-warnings.filterwarnings("ignore")
+LOOK_S = 0.5
+SIDES = ("tamiyo", "sb3-contrib")
+MARK = "TAMIYO_BENCHMARK"  # variable by which the processes of a run are found
 
 
-def _ours(seed: int) -> Runner:
-    rung = next(r for r in RUNGS if r.name == "masked-cartpole")
-    logging.disable(logging.WARNING)
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(rung.acting(), rung.learner(), Path(folder), seed)
-        while run.acted < BUDGET:
-            run.train(run.acted + LOOK_EVERY)
-            yield run.acted, lambda: float(np.mean(play(run.sampler, run.policy, seed, SELECTION, True)))
+@dataclass(frozen=True)
+class Task:
+    env: str
+    goal: float
+    steps: int  # budget
+    flags: str = ""  # of `tamiyo train`
+    wrappers: tuple[str, ...] = ()  # MODULE:CLASS, for both sides
+    sb3: dict[str, Any] = field(default_factory=dict)
+    sb3_envs: int = 8
+    sb3_normalize: bool = False
 
 
-def _sb3(seed: int) -> Runner:
+_CARTPOLE = {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
+_CARTPOLE |= {"learning_rate": lambda left: 1e-3 * left, "clip_range": lambda left: 0.2 * left}
+_SMALL = {"ortho_init": False, "lstm_hidden_size": 64, "enable_critic_lstm": True, "net_arch": {"pi": [64], "vf": [64]}}
+_GENERIC = {"n_steps": 128, "batch_size": 256, "gae_lambda": 0.95, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.01}
+_MINIGRID = _GENERIC | {"learning_rate": lambda left: 1e-3 * left}
+_MASKED = next(rung for rung in RUNGS if rung.name == "masked-cartpole")
+TASKS = {
+    "MaskedCartPole": Task(
+        _MASKED.env_id, 475, 300_000, _MASKED.flags(), sb3=_CARTPOLE | {"policy_kwargs": _SMALL}, sb3_normalize=True
+    ),
+    "Acrobot": Task(
+        "Acrobot-v1",
+        -100,
+        1_000_000,
+        sb3={"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0},
+        sb3_envs=16,
+        sb3_normalize=True,
+    ),
+    "LunarLander": Task(
+        "LunarLander-v3",
+        200,
+        2_000_000,
+        sb3={"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01},
+        sb3_envs=16,
+    ),
+    "VelocityOnlyCartpoleEasy": Task("popgym:popgym-VelocityOnlyCartpoleEasy-v0", 0.95, 1_000_000, sb3=_CARTPOLE),
+    "HigherLowerEasy": Task("popgym:popgym-HigherLowerEasy-v0", 0.45, 1_000_000, sb3=_GENERIC),
+    "CountRecallEasy": Task(
+        "popgym:popgym-CountRecallEasy-v0",
+        0.0,
+        2_000_000,
+        "--learner.gamma 0.01 --learner.lr 1e-3 --learner.target_kl 0.05",
+        sb3=_GENERIC,
+    ),
+    "MemoryS7": Task(
+        "minigrid:MiniGrid-MemoryS7-v0",
+        0.85,
+        2_000_000,
+        "--learner.lr 1e-3 --learner.batch_steps 2048 --learner.batch_episodes 2 --learner.target_kl 0.05",
+        ("minigrid.wrappers:OneHotPartialObsWrapper", "minigrid.wrappers:ImgObsWrapper"),
+        sb3=_MINIGRID,
+    ),
+}
+
+
+def _ours(task: Task, seed: int, steps: int) -> dict[str, Any]:
+    mark, seconds = uuid.uuid4().hex, dict[int, float]()
+    with tempfile.TemporaryDirectory() as root:
+        run = Path(root) / "run"
+        command = ["tamiyo", "train", "--env", task.env, "--run.root", root, "--run.name", "run"]
+        command += ["--gym.wrappers", *task.wrappers] if task.wrappers else []
+        command += ["--run.seed", str(seed), "--run.reference_episodes", "0", "--learner.updates", "1000000"]
+        command += shlex.split(task.flags)
+        environment = os.environ | {MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        with (Path(root) / "log").open("w") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        rows, episodes, last = _Tail(run / "metrics.jsonl"), _Tail(run / "episodes.jsonl"), deque[float](maxlen=100)
+        acted, best = 0, -np.inf
+        while process.poll() is None and acted < steps and best < task.goal:
+            time.sleep(LOOK_S)
+            seconds |= _core_seconds(mark)
+            for row in rows.new():
+                acted = int(row["env_steps"])
+            for episode in episodes.new():
+                if episode["end_reason"] != "cut":
+                    last.append(episode["return"])
+                    best = max(best, float(np.mean(last))) if len(last) == 100 else best
+        if process.poll() is not None:
+            raise RuntimeError(f"{shlex.join(command)} ended by itself: {(Path(root) / 'log').read_text()[-500:]}")
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    return {"steps": acted, "core_s": sum(seconds.values()), "best": best}
+
+
+class _Tail:
+    """The rows that a growing file has gained since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.at = path, 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self.at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.at += len(line)
+                yield json.loads(line)
+
+
+def _core_seconds(mark: str) -> dict[int, float]:
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == mark:
+                found[process.pid] = sum(process.cpu_times()[:2])
+    return found
+
+
+def run_sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
+    import gymnasium
+    import torch
     from sb3_contrib import RecurrentPPO
-    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-    def make() -> gymnasium.Env[Any, Any]:
-        return gymnasium.wrappers.TimeLimit(masked_cart_pole(), 500)
-
-    envs = VecNormalize(DummyVecEnv([make] * 8), gamma=0.98)
-    model = RecurrentPPO(
-        "MlpLstmPolicy",
-        envs,
-        learning_rate=lambda left: 1e-3 * left,
-        clip_range=lambda left: 0.2 * left,
-        n_steps=32,
-        batch_size=256,
-        n_epochs=20,
-        gamma=0.98,
-        gae_lambda=0.8,
-        ent_coef=0.0,
-        seed=seed,
-        device="cpu",
-        policy_kwargs={
-            "ortho_init": False,
-            "activation_fn": nn.ReLU,
-            "lstm_hidden_size": 64,
-            "enable_critic_lstm": True,
-            "net_arch": {"pi": [64], "vf": [64]},
-        },
-    )
-
-    def score() -> float:
-        tested = VecNormalize(DummyVecEnv([make] * 8), training=False, norm_reward=False)
-        tested.obs_rms = envs.obs_rms
-        tested.seed(SELECTION.start)
-        return float(evaluate_policy(model, tested, len(SELECTION), warn=False)[0])
-
-    for update, steps in enumerate(sb3_updates(model, BUDGET), 1):
-        if update % (LOOK_EVERY // 256) == 0:
-            yield steps, score
-
-
-SIDES: dict[str, Callable[[int], Runner]] = {"tamiyo": _ours, "sb3-contrib": _sb3}
-
-
-def race(side: str, seed: int, budget: int) -> dict[str, Any]:
-    """`seconds` of this process while it trained, and the last score."""
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    seconds, start, steps, score = 0.0, time.process_time(), 0, float("nan")
-    running = SIDES[side](seed)
-    with contextlib.closing(running):  # type: ignore[type-var]
-        for steps, look in running:
-            seconds += time.process_time() - start
-            score = look()
-            if score >= GOAL or steps >= budget:
-                break
-            start = time.process_time()
-    return {"side": side, "seed": seed, "solved": score >= GOAL, "score": score, "steps": steps, "seconds": seconds}
+
+    def make() -> Any:
+        env: Any = gymnasium.make(task.env)
+        for wrapper in task.wrappers:
+            module, name = wrapper.split(":")
+            env = getattr(importlib.import_module(module), name)(env)
+        space = env.observation_space
+        flat = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1
+        return Monitor(env if flat else gymnasium.wrappers.FlattenObservation(env))
+
+    envs: Any = DummyVecEnv([make] * task.sb3_envs)
+    if task.sb3_normalize:
+        envs = VecNormalize(envs, gamma=task.sb3["gamma"])
+    model = RecurrentPPO("MlpLstmPolicy", envs, seed=seed, device="cpu", **task.sb3)
+    best = -np.inf
+    for _ in sb3_updates(model, steps):
+        last = model.ep_info_buffer  # of the last 100 episodes
+        if len(last) == 100:
+            best = max(best, float(np.mean([episode["r"] for episode in last])))
+        if best >= task.goal:
+            break
+    return {"steps": model.num_timesteps, "core_s": time.process_time(), "best": best}
+
+
+def _in_own_process(name: str, seed: int, steps: int) -> dict[str, Any]:
+    """Run sb3-contrib in a process of its own, whose time counts."""
+    code = f"import json; from benchmarks.race import *; print(json.dumps(run_sb3(TASKS[{name!r}], {seed}, {steps})))"
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    reply: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return reply
 
 
 def main() -> None:
-    known: argparse.ArgumentParser = parser("race", __doc__.splitlines()[0])
+    known = parser("race", __doc__.splitlines()[0])
+    known.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="which of them")
     known.add_argument("--seeds", type=int, default=3, help="runs of each side")
-    known.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), help="who takes part")
+    known.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="who takes part")
+    known.add_argument("--steps", type=int, default=10**9, help="at most, in the place of a larger budget of a task")
     options = known.parse_args()
-    budget, seeds = (5_000, 1) if options.quick else (BUDGET, options.seeds)
+    tasks, seeds = (["Acrobot"], 1) if options.quick else (options.tasks, options.seeds)
     rows = []
-    for seed in range(seeds):
-        for side in options.sides:
-            rows.append(race(side, seed, budget))
-            print(*(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in rows[-1].items()), flush=True)
-    took = {side: float(np.mean([r["seconds"] for r in rows if r["side"] == side])) for side in options.sides}
-    targets = [
-        Target(f"seconds of {side} over ours", seconds / took["tamiyo"], 1.0)
-        for side, seconds in took.items()
-        if side != "tamiyo" and "tamiyo" in took
-    ]
-    publish(rows, targets, options.json)
+    for name in tasks:
+        for seed in range(seeds):
+            for side in options.sides:
+                task, steps = TASKS[name], 10_000 if options.quick else min(options.steps, TASKS[name].steps)
+                result = _ours(task, seed, steps) if side == "tamiyo" else _in_own_process(name, seed, steps)
+                result |= {"solved": result["best"] >= task.goal, "steps/s": result["steps"] / result["core_s"]}
+                rows.append({"task": name, "goal": task.goal, "side": side, "seed": seed} | result)
+                print(rows[-1], flush=True)
+    publish(rows, [], options.json)
 
 
 if __name__ == "__main__":

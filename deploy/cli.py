@@ -17,7 +17,8 @@ from deploy.config.flags import parse
 from deploy.config.parser import CommandParser
 from deploy.config.yaml import summary
 
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+"""Errors of a folder that the user has chosen, or of its disk."""
 USAGE = """\
 usage: tamiyo COMMAND [OPTIONS]
 
@@ -67,31 +68,31 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it remarks on standard error that a process forks
     try:
         return _dispatch(args)
-    except UserError as error:
-        message = " ".join(str(error).split())
-        print(f"tamiyo: error: {message}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ConnectionError as error:
-        from actors.transport.base import Unreachable
+    except (UserError, OSError) as error:
+        advice = " ".join(_advice(error).split())
+        if not advice:
+            raise
+        print(f"tamiyo: error: {advice}", file=sys.stderr)
+        return 2
 
-        if not isinstance(error, Unreachable):
-            raise
-        message = " ".join(str(error).split())  # the Redis server went away during the run
-        print(f"tamiyo: error: {message}; restart the server, then continue with --resume", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
+
+def _advice(error: UserError | OSError) -> str:
+    """Say what was wrong and what to do; nothing if the user can do nothing."""
+    if isinstance(error, UserError):
+        return str(error)
+    from actors.transport.base import Unreachable
+
+    if isinstance(error, Unreachable):  # the Redis server went away during the run
+        return f"{error}; restart the server, then continue with --resume"
+    if error.errno in UNWRITABLE:
         what = f"write {error.filename}" if error.filename else "write to the disk"
-        print(
-            f"tamiyo: error: cannot {what} ({error.strerror}): free some space, or use another folder", file=sys.stderr
-        )
-        return 2
+        return f"cannot {what} ({error.strerror}): free some space, or use another folder"
+    return ""
 
 
 def _dispatch(args: list[str]) -> int:

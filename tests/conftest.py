@@ -142,8 +142,14 @@ def other_servers() -> dict[str, Path]:
 OTHERS = other_servers()
 
 
-SERVERS = ("valkey", "valkey-scripts", *OTHERS)
-"""The server backends of the transport: Valkey with functions and with scripts, and other servers."""
+BACKENDS = ("valkey", "valkey-scripts", *OTHERS)
+SERVERS = [pytest.param(name, marks=pytest.mark.long) if name in BACKENDS[1:-1] else name for name in BACKENDS]
+"""The server backends of the transport: Valkey with functions and with scripts, and other servers. Those between the
+first and the oldest, which has scripts only, run with the long tests."""
+
+
+FIRST_SERVER = ["valkey", *(pytest.param(name, marks=pytest.mark.long) for name in BACKENDS[1:])]
+"""Parameters of `any_store` for tests that take a second on each server."""
 
 
 @pytest.fixture(scope="session")

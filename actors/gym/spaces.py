@@ -73,16 +73,16 @@ class GymSpaces:
         parts = [np.ravel(part) for part in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
         flat = np.concatenate([*parts, ()]).astype(np.bool_)
         spec, dimensions = self.spaces.action, self.spaces.action.num_continuous
-        own = spec.sizes
+        sizes = spec.sizes
         if not self._has_choices:
-            own = own[1:]  # the first head has the only choice of a space without any
+            sizes = sizes[1:]  # the first head has the only choice of a space without any
             if flat.size in (0, dimensions):
                 flat = np.append(True, flat)
         if dimensions and flat.size == spec.flat_size - dimensions:
             flat = np.append(flat, np.ones(dimensions, dtype=np.bool_))  # masks are of choices alone
         if flat.size != spec.flat_size:
             raise UserError(
-                f"{self.env_id} gave an action mask of {flat.size} entries for heads of {list(own)}: give one entry "
+                f"{self.env_id} gave an action mask of {flat.size} entries for heads of {list(sizes)}: give one entry "
                 "per choice, the heads of a MultiDiscrete space concatenated"
             )
         return flat
@@ -132,10 +132,10 @@ def _dimensions(name: str, box: spaces.Box, squash: bool) -> list[Head]:
 def _take(leaf: Space[Any], columns: Iterator[NDArray[Any]]) -> NDArray[Any]:
     """Return the batch `[E, ...]` of a part's actions from its columns `[E]`, which are the next ones."""
     shape: tuple[int, ...] = leaf.shape or ()
-    own = np.stack([next(columns) for _ in range(int(np.prod(shape)))], axis=-1)
+    values = np.stack([next(columns) for _ in range(int(np.prod(shape)))], axis=-1)
     if not isinstance(leaf, spaces.Box):
-        own = own + np.ravel(leaf.start)  # type: ignore[attr-defined]
-    return own.reshape(-1, *shape).astype(leaf.dtype or np.dtype(np.int64))
+        values = values + np.ravel(leaf.start)  # type: ignore[attr-defined]
+    return values.reshape(-1, *shape).astype(leaf.dtype or np.dtype(np.int64))
 
 
 def _nest(action: Space[Any], arrays: Iterator[NDArray[Any]]) -> Any:

@@ -34,16 +34,16 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._id, self._heartbeat = env_id, heartbeat
         self._method = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
         self._rest: list[str] = []  # keys of the observation without its mask
-        own = env.observation_space
-        if isinstance(own, spaces.Dict) and MASK in own.spaces and len(own.spaces) > 1:
-            self._rest = [key for key in own.spaces if key != MASK]
+        given = env.observation_space
+        if isinstance(given, spaces.Dict) and MASK in given.spaces and len(given.spaces) > 1:
+            self._rest = [key for key in given.spaces if key != MASK]
             self.observation_space = (
-                own[self._rest[0]] if len(self._rest) == 1 else spaces.Dict({key: own[key] for key in self._rest})
+                given[self._rest[0]] if len(self._rest) == 1 else spaces.Dict({key: given[key] for key in self._rest})
             )
         self._lost = not self._rest and has_mask(env.unwrapped.observation_space)  # by a wrapper, such as flattening
         self._spaces = GymSpaces(env_id, self.observation_space, env.action_space)
         if self._rest:
-            self._check_mask_space(own[MASK])  # type: ignore[index]
+            self._check_mask_space(given[MASK])  # type: ignore[index]
         heartbeat()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

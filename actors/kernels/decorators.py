@@ -31,23 +31,17 @@ class Kernel:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.package = function.__module__.split(".")[2]  # of actors.kernels.PACKAGE
-        self.compiled: dict[str, Any] = {}
-        """By precision: what Numba returns."""
-        self._by_dtype: dict[Any, Any] = {}  # the same
+        self._compiled: dict[np.dtype[Any], Any] = {}  # by precision: what Numba returns
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, in the precision of its first array."""
-        dtype = next(arg.dtype for arg in args if isinstance(arg, np.ndarray))
-        compiled = self._by_dtype.get(dtype)  # the name of a dtype takes microseconds
-        if compiled is None:
-            compiled = self._by_dtype[dtype] = self.of(dtype.name)
-        return compiled(*args)
+        return self.of(next(arg.dtype for arg in args if isinstance(arg, np.ndarray)))(*args)
 
-    def of(self, precision: str) -> Any:
+    def of(self, precision: np.dtype[Any]) -> Any:
         """Return the function in one precision."""
-        if precision not in self.compiled:
-            self.compiled[precision] = self._compile(precision)
-        return self.compiled[precision]
+        if precision not in self._compiled:
+            self._compiled[precision] = self._compile(precision.name)
+        return self._compiled[precision]
 
     def _compile(self, precision: str) -> Any:
         before = numba.config.CACHE_DIR  # type: ignore[attr-defined]

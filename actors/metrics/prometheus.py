@@ -11,9 +11,7 @@ from prometheus_client.registry import Collector
 
 from actors.errors import UserError
 from actors.metrics.http import MetricsServer
-from actors.metrics.registry import exported
-
-Labels = tuple[tuple[str, str], ...]
+from actors.metrics.registry import exported, lookup
 
 
 class ProcessMetrics(Collector):
@@ -22,8 +20,7 @@ class ProcessMetrics(Collector):
     def __init__(self, run: str) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._values: dict[str, dict[Labels, float]] = {}
-        self._help: dict[str, tuple[str, str]] = {}  # kind, help text
+        self._values: dict[tuple[str, str], float] = {}  # by role and reported name
 
     def reporter(self, role: str) -> Callable[[Mapping[str, float]], None]:
         """Return a function that records the metrics of one role.
@@ -33,26 +30,25 @@ class ProcessMetrics(Collector):
 
         def report(values: Mapping[str, float]) -> None:
             for name, value in values.items():
-                series = exported(name)
-                labels = {"role": role, "run": self._run} | series.labels
+                lookup(name)
                 with self._lock:
-                    self._help[series.name] = (series.metric.kind, series.help)
-                    self._values.setdefault(series.name, {})[tuple(labels.items())] = value
+                    self._values[role, name] = value
 
         return report
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """See `prometheus_client.registry.Collector.collect`."""
         with self._lock:
-            values = {name: dict(rows) for name, rows in self._values.items()}
-        for name, rows in values.items():
-            kind, help_text = self._help[name]
-            family_type = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-            labels = [label for label, _ in next(iter(rows))]
-            family = family_type(name, help_text, labels=labels)
-            for row, value in rows.items():
-                family.add_metric([member for _, member in row], value)
-            yield family
+            values = dict(self._values)
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for (role, name), value in values.items():
+            series = exported(name)
+            labels = {"role": role, "run": self._run} | series.labels
+            if series.name not in families:
+                family_type = CounterMetricFamily if series.metric.kind == "counter" else GaugeMetricFamily
+                families[series.name] = family_type(series.name, series.help, labels=list(labels))
+            families[series.name].add_metric(list(labels.values()), value)
+        yield from families.values()
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Serve the metrics at http://host:port/metrics and return a function that stops the server.

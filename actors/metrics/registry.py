@@ -32,12 +32,7 @@ _TABLE = (
     Metric("env_steps", "counter", "steps", "Environment steps trained on"),
     Metric("episodes_trained", "counter", "episodes", "Episodes trained on"),
     # Episodes
-    Metric(
-        "return_mean",
-        "gauge",
-        "points",
-        "Mean undiscounted return (J, if defined) of the episodes that ended in the batch; missing if none did",
-    ),
+    Metric("return_mean", "gauge", "points", "Mean undiscounted return (J on seed hosts) of the episodes that ended"),
     Metric("reward_mean", "gauge", "points", "Mean reward per step of the batch, as used for training"),
     Metric("return_std", "gauge", "points", "Standard deviation of the batch's returns"),
     Metric("return_low", "gauge", "points", "Lower bound of the 95% confidence interval (Student's t) of return_mean"),
@@ -57,73 +52,28 @@ _TABLE = (
     Metric("value_scale", "gauge", "points", "Running deviation of the returns: the unit of the critic's output"),
     Metric("entropy", "gauge", "1", "Normalized entropy over all heads, where they are relevant and not forced"),
     Metric("entropy_coef", "gauge", "1", "Current entropy coefficient"),
-    Metric(
-        "explained_variance",
-        "gauge",
-        "1",
-        "Share of the returns' variance that the proximal values explain; 0 if all returns are equal",
-    ),
-    Metric(
-        "kl",
-        "gauge",
-        "nats",
-        "KL divergence of the updated policy from the proximal policy (k3 estimate), after the last step",
-    ),
+    Metric("explained_variance", "gauge", "1", "Share of the returns' variance that the proximal values explain"),
+    Metric("kl", "gauge", "nats", "KL divergence of the updated policy from the proximal policy (k3 estimate)"),
     Metric("kl_limit", "gauge", "nats", "Upper limit of kl, where the KL stop ends an update: 1.5 times its target"),
     Metric("kl_stop", "gauge", "1", "1 if the KL stop ended the update early, otherwise 0"),
     Metric("lag_kl", "gauge", "nats", "KL divergence of the proximal policy from the behaviour policy (k3 estimate)"),
-    Metric(
-        "same_seed_episodes",
-        "gauge",
-        "episodes",
-        "Other episodes of the batch with the same task and seed, mean over the episodes",
-    ),
+    Metric("same_seed_episodes", "gauge", "episodes", "Mean number of other episodes with the same task and seed"),
     Metric("prior_kl", "gauge", "nats", "KL divergence per step of the acting policy from the run's initial policy"),
     Metric("prior_coef", "gauge", "points", "Return subtracted per nat of prior_kl"),
     Metric("ratio_mean", "gauge", "1", "Mean joint probability ratio to the behaviour policy"),
     Metric("ratio_max", "gauge", "1", "Largest joint probability ratio to the behaviour policy"),
-    Metric(
-        "ratio_error",
-        "gauge",
-        "1",
-        "Largest |ratio - 1| of lag-0 steps before the first optimizer step: disagreement of actor and learner",
-    ),
+    Metric("ratio_error", "gauge", "1", "Largest |ratio - 1| of lag-0 steps: disagreement of actor and learner"),
     Metric("ratio_error_limit", "gauge", "1", "Upper limit of ratio_error: 0.001, or 0.02 with bf16 or TF32"),
     Metric("update_epochs_done", "gauge", "update epochs", "Passes over the batch until the KL stop, with fractions"),
     Metric("skipped_steps", "gauge", "steps", "Optimizer steps of this update skipped for non-finite gradients"),
     Metric("grad_norm_trunk", "gauge", "1", "Gradient norm of encoder and LSTM before clipping"),
     Metric("grad_norm_heads", "gauge", "1", "Gradient norm of the actor heads before clipping"),
     Metric("grad_norm_critic", "gauge", "1", "Gradient norm of the critic before clipping"),
-    Metric(
-        "hidden_norm",
-        "gauge",
-        "1",
-        "Mean norm of the core's output: the LSTM's last hidden state, plus the memory's read vector if there is one",
-    ),
-    Metric(
-        "clipped_rewards",
-        "gauge",
-        "steps",
-        "Rewards of the batch that were clipped to 100 standard deviations of the return",
-    ),
-    Metric(
-        "clipped_values",
-        "gauge",
-        "1",
-        "Bootstrap values and values of steps that were clipped to 100 standard deviations around the mean return",
-    ),
-    Metric(
-        "clipped_log_probs",
-        "gauge",
-        "steps",
-        "Steps of the batch that are over e^20 times as probable as when they were chosen; their log-probs were raised",
-    ),
-    Metric(
-        "clipped_observations",
-        "gauge",
-        "1",
-        "Observation entries of the batch that were clipped to 100 standard deviations in the running statistics",
-    ),
+    Metric("hidden_norm", "gauge", "1", "Mean norm of the core's output, with the read vector of a memory"),
+    Metric("clipped_rewards", "gauge", "steps", "Rewards that were clipped to 100 standard deviations of the return"),
+    Metric("clipped_values", "gauge", "1", "Values that were clipped to 100 standard deviations around the mean"),
+    Metric("clipped_log_probs", "gauge", "steps", "Steps that are over e^20 times as probable as when chosen: clipped"),
+    Metric("clipped_observations", "gauge", "1", "Entries that were clipped to 100 standard deviations"),
     Metric("padding_waste", "gauge", "ratio", "Padded steps over valid steps"),
     Metric("forced_fraction", "gauge", "ratio", "Share of steps with a single legal joint action"),
     # Asynchrony and the queue
@@ -142,9 +92,7 @@ _TABLE = (
     # Actors
     Metric("actor_episodes", "counter", "episodes", "Episodes produced by this actor"),
     Metric("actor_steps_per_s", "gauge", "1/s", "Environment steps per second of this actor"),
-    Metric(
-        "actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped because its buffer was full"
-    ),
+    Metric("actor_dropped_backpressure", "counter", "episodes", "Episodes this actor dropped: its buffer was full"),
     Metric("actor_rejected", "counter", "episodes", "Episodes this actor rejected because they held NaN or infinity"),
     Metric("actor_wait_s", "gauge", "s", "Seconds this actor waited for the queue in its last wave"),
     Metric("actor_damaged_weights", "counter", "fetches", "Weights rejected by this actor because they were damaged"),
@@ -165,42 +113,20 @@ _TABLE = (
 METRICS: dict[str, Metric] = {m.name: m for m in _TABLE}
 
 FAMILIES: dict[str, Metric] = {
-    "entropy": Metric(
-        "head_entropy", "gauge", "1", "Normalized entropy of the head over its relevant, unforced steps", "head"
-    ),
+    "entropy": Metric("head_entropy", "gauge", "1", "Normalized entropy of the head, if relevant and unforced", "head"),
     "loss_policy": Metric(
-        "head_loss_policy", "gauge", "1", "Clipped surrogate loss of the head; the heads add up to loss_policy", "head"
+        "head_loss_policy", "gauge", "1", "Clipped surrogate loss; all heads add up to loss_policy", "head"
     ),
-    "kl": Metric(
-        "head_kl", "gauge", "nats", "KL divergence of the head from the behaviour policy (k3 estimate)", "head"
-    ),
-    "clip_fraction": Metric(
-        "head_clip_fraction", "gauge", "ratio", "Clipped share of the head's relevant, unforced steps", "head"
-    ),
+    "kl": Metric("head_kl", "gauge", "nats", "KL divergence of the head from the behaviour policy (k3)", "head"),
+    "clip_fraction": Metric("head_clip_fraction", "gauge", "ratio", "Clipped share of the relevant steps", "head"),
     "op": Metric("op_share", "gauge", "ratio", "Share of steps that chose this op, or range of choices", "op"),
-    "choice": Metric(
-        "choice_share",
-        "gauge",
-        "ratio",
-        "Share of this choice, or range of choices, among the steps at which one of the first heads was relevant",
-        "head/choice",
-    ),
-    "stage": Metric(
-        "stage_share",
-        "gauge",
-        "ratio",
-        "Share of this stage in all epochs of all slots of the batch's episodes",
-        "stage",
-    ),
-    "ledger": Metric(
-        "ledger", "gauge", "episodes", "Episodes by current state; the other terms add up to `accepted`", "term"
-    ),
+    "choice": Metric("choice_share", "gauge", "ratio", "Share of this choice of a relevant head", "head/choice"),
+    "stage": Metric("stage_share", "gauge", "ratio", "Share of this stage in all epochs of all slots", "stage"),
+    "ledger": Metric("ledger", "gauge", "episodes", "Episodes by state; the others add up to `accepted`", "term"),
     "actor_ledger": Metric(
-        "actor_ledger", "gauge", "episodes", "Episodes of all actors by outcome; they add up to `produced`", "term"
+        "actor_ledger", "gauge", "episodes", "Episodes of all actors: the parts of `produced`", "term"
     ),
-    "wait_share": Metric(
-        "wait_share", "gauge", "ratio", "Share of time that learner or actors spend waiting for this part", "part"
-    ),
+    "wait_share": Metric("wait_share", "gauge", "ratio", "Share of time that is spent waiting for this part", "part"),
     "bottleneck": Metric("bottleneck", "gauge", "1", "1 for the part that limits the run's speed, else 0", "part"),
 }
 """Families by the prefix of the reported name: `entropy/op`, `kl/slot`, `op/WAIT`, `choice/slot/0`,
@@ -260,12 +186,7 @@ _SERVE_TABLE = (
     Metric("serve_sessions_imported", "counter", "sessions", "Sessions opened with an exported state"),
     Metric("serve_sessions_expired", "counter", "sessions", "Sessions closed after a time without steps"),
     Metric("serve_sessions_evicted", "counter", "sessions", "Idle sessions closed to make room for new ones"),
-    Metric(
-        "serve_sessions_moved",
-        "counter",
-        "sessions",
-        "Times that a session moved to the newest version, because its own was released or too old to learn from",
-    ),
+    Metric("serve_sessions_moved", "counter", "sessions", "Sessions that had to move to the newest version"),
     Metric("serve_policy_version", "gauge", "version", "Newest policy version served"),
     Metric("serve_versions_held", "gauge", "versions", "Policy versions in memory, including the newest"),
     Metric("serve_swaps", "counter", "swaps", "Number of times that newer weights were loaded"),
@@ -273,12 +194,7 @@ _SERVE_TABLE = (
     Metric("serve_train_accepted", "counter", "episodes", "Of these, those that the queue has accepted"),
     Metric("serve_train_steps", "counter", "steps", "Steps of training sessions in shipped episodes, by account"),
     Metric("serve_train_cut_sessions", "counter", "sessions", "Training sessions that disappeared and were cut"),
-    Metric(
-        "serve_train_dropped_sessions",
-        "counter",
-        "sessions",
-        "Training sessions that disappeared, or whose token lost the scope `train`, and were dropped",
-    ),
+    Metric("serve_train_dropped_sessions", "counter", "sessions", "Training sessions that ended and were dropped"),
     Metric("serve_train_refused", "counter", "requests", "Rewards and observations that were not finite or too large"),
     Metric("serve_train_unsent", "gauge", "episodes", "Episodes of training sessions that wait for the queue"),
 )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from actors.config import MAX_FLOOR_MASS, PolicyConfig
+from actors.config import PolicyConfig
 from actors.errors import UserError
 from actors.policy.distribution import floor_mass
 from actors.policy.network import FactoredRecurrentActorCritic
@@ -20,10 +20,8 @@ from actors.types.weights import WeightSet
 
 NOT_ARCHITECTURE = ("initial_log_std",)
 """Fields of `PolicyConfig` that do not affect the function computed: weights are compatible across their values."""
-LEGACY_FIELDS = {"floor_mass": MAX_FLOOR_MASS}
-"""Fields that are missing in older files, with the values that those policies were trained with."""
 REMOVED_FIELDS = ("compile",)
-"""Fields of older files that no longer exist and did not affect the function computed."""
+"""Fields that the policy in the package was stored with and that did not affect the function computed."""
 
 
 def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
@@ -35,10 +33,6 @@ def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
 def architecture_hash(spaces: Spaces, config: PolicyConfig) -> str:
     """Return a hash that is equal for compatible weights; with encoder `slots` it ignores the number of slots."""
     fields = {name: value for name, value in policy_fields(spaces, config).items() if name not in NOT_ARCHITECTURE}
-    if fields["floor_mass"] == MAX_FLOOR_MASS:  # keeps the hashes of older files, which lack the field
-        del fields["floor_mass"]
-    if fields["log_std"] == "constant":
-        del fields["log_std"]
     identity = spaces.family if config.encoder == "slots" else spaces.hash
     text = json.dumps({"policy": fields, "spaces": identity}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -50,7 +44,6 @@ def to_weights(
     """Copy all parameters and statistics of `network` to a `WeightSet` on the CPU."""
     spaces = network.spaces
     architecture = {
-        "hash": architecture_hash(spaces, network.config),
         "policy": policy_fields(spaces, network.config),
         "spaces": json.loads(spaces.to_json()),
     }
@@ -81,7 +74,7 @@ def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
     try:
         stored = json.loads(weights.architecture)
         policy = {name: value for name, value in stored["policy"].items() if name not in REMOVED_FIELDS}
-        return Spaces.from_json(json.dumps(stored["spaces"])), PolicyConfig(**{**LEGACY_FIELDS, **policy})
+        return Spaces.from_json(json.dumps(stored["spaces"])), PolicyConfig(**policy)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise UserError(f"these weights have no valid description of their network ({error!r:.200})") from error
 

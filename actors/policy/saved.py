@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ TRAINED = Path(__file__).with_name(TRAINED_NAME) / "policy.safetensors"
 FORMAT = 2
 """Version of checkpoint files: of their metadata and of the names of their tensors."""
 
-_NAME = re.compile(r"(?:generation_(\d{5,})_)?update_(\d{8,})\.safetensors")
+_NAME = re.compile(r"generation_(\d{5,})_update_(\d{8,})\.safetensors")
 
 
 class CheckpointKey(NamedTuple):
@@ -31,7 +32,7 @@ class CheckpointKey(NamedTuple):
     earlier generation's later updates.
     """
 
-    generation: int  # 0 for files of older Tamiyo versions, whose names have no generation
+    generation: int
     update: int
 
     @property
@@ -42,13 +43,13 @@ class CheckpointKey(NamedTuple):
     def parse(cls, name: str) -> CheckpointKey | None:
         """Parse a file name; return None if it is not the name of a checkpoint."""
         found = _NAME.fullmatch(name)
-        return cls(int(found[1] or 0), int(found[2])) if found else None
+        return cls(int(found[1]), int(found[2])) if found else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in `folder`, oldest first."""
-    found = {path: CheckpointKey.parse(path.name) for path in folder.glob("*.safetensors")}
-    return sorted((path for path, key in found.items() if key), key=lambda path: found[path] or CheckpointKey(0, 0))
+    found = [(CheckpointKey.parse(path.name), path) for path in folder.glob("*.safetensors")]
+    return [path for _, path in sorted((key, path) for key, path in found if key)]
 
 
 def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
@@ -60,18 +61,6 @@ def content_hash(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str
         digest.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
         digest.update(tensor.tobytes())
     return digest.hexdigest()
-
-
-def check_content(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Raise `ValueError` if the content does not match its hash. Older files, which have no hash, are accepted."""
-    if metadata.get("sha256", "") not in ("", content_hash(tensors, metadata)):
-        raise ValueError("its content does not match its sha256")
-
-
-def check_format(path: Path, metadata: Mapping[str, str]) -> None:
-    """Raise `UserError` if another version of Tamiyo wrote the file; `KeyError` or `ValueError` if it has no format."""
-    if int(metadata["format"]) != FORMAT:
-        raise UserError(f"{path} has checkpoint format {metadata['format']}, but this version reads format {FORMAT}")
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -92,24 +81,38 @@ def find_checkpoint(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def refusing_unreadable(path: Path) -> Iterator[None]:
+    """Raise `UserError` for what goes wrong while a checkpoint is read."""
+    try:
+        yield
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
+        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error
+
+
+def read_saved(path: Path) -> tuple[WeightSet, dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the weights, all tensors and the metadata of a checkpoint file. Call it in `refusing_unreadable`."""
+    with safe_open(path, "np") as file:
+        metadata = file.metadata() or {}
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    if metadata.get("sha256") != content_hash(tensors, metadata):
+        raise ValueError("its content does not match its sha256")
+    if int(metadata["format"]) != FORMAT:
+        raise UserError(f"{path} has checkpoint format {metadata['format']}, but this version reads format {FORMAT}")
+    progress = json.loads(metadata["progress"])
+    weights = WeightSet(
+        int(progress["version"]),
+        int(progress["generation"]),
+        metadata["spaces_hash"],
+        metadata["architecture"],
+        int(metadata["state_stride"]),
+        {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")},
+    )
+    return weights, tensors, metadata
+
+
 def read_weights(path: Path) -> WeightSet:
     """Read the policy of a checkpoint; `path` is as for `find_checkpoint`. Raises `UserError`."""
     path = find_checkpoint(path)
-    try:
-        with safe_open(path, "np") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        check_content(tensors, metadata)
-        check_format(path, metadata)
-        weights = {key.removeprefix("network."): t for key, t in tensors.items() if key.startswith("network.")}
-        progress = json.loads(metadata["progress"])
-        return WeightSet(
-            int(progress["version"]),
-            int(progress["generation"]),
-            metadata["spaces_hash"],
-            metadata["architecture"],
-            int(metadata["state_stride"]),
-            weights,
-        )
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
-        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error
+    with refusing_unreadable(path):
+        return read_saved(path)[0]

@@ -175,16 +175,34 @@ class Recorder:
         """Double the capacity, or make the arrays for steps of this form."""
         old, num_rows = self._arrays, len(self.steps)
         if not old:
-            like: tuple[NDArray[Any], ...] = (
+            examples: tuple[NDArray[Any], ...] = (
                 np.zeros(1, np.int64), current.obs, current.blueprint_indices, decision.actions, decision.log_probs,
                 decision.masks, np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32),
             )  # fmt: skip
-            old = {n: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, like, strict=True)}
+            old = {n: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, examples, strict=True)}
         more = max(CAPACITY, old["rewards"].shape[1])
         self._arrays = {
             name: np.concatenate([a, np.empty((num_rows, more, *a.shape[2:]), a.dtype)], axis=1)
             for name, a in old.items()
         }
+
+
+@dataclass
+class Segments:
+    """The complete segments of one episode."""
+
+    number: int = 0
+    steps: int = 0
+    total_reward: float = 0.0
+    carried: CarriedSteps | None = None  # by the next one, from the last
+
+    def add(self, segment: Episode, burn_in: int) -> None:
+        """Write the segment's number, and the length and return of the episode up to here, into its telemetry, and keep
+        its last `burn_in` steps for the next one."""
+        self.steps += len(segment)
+        self.total_reward += segment.undiscounted_return
+        segment.telemetry.update(segment=self.number, episode_steps=self.steps, episode_return=self.total_reward)
+        self.number, self.carried = self.number + 1, segment.carry(burn_in)
 
 
 _FIELDS = (

@@ -22,7 +22,6 @@ from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
 
 STREAM_STEPS = 64  # steps of every environment between two checks for new weights
-WARM_UP_STEPS = 4  # TorchScript optimizes a graph at its third call
 MAX_PLAYED_STEPS = 10_000  # an episode played for comparison is cut here and evaluated up to this step
 
 
@@ -80,15 +79,12 @@ class WaveSampler:
         return timelines
 
     def warm_up(self, policy: Policy) -> None:
-        """Act a little and drop the results. This loads compiled code, which later samplers of this process use."""
+        """Act once and drop the results. This loads compiled code, which later samplers of this process use."""
         seeds = list(range(self.fleet.num_envs))
         noise = PolicyNoise(0, seeds, len(self.spaces.action.heads))
-        current, state = self.fleet.reset(seeds), policy.initial_state(self.fleet.num_envs)
-        for _ in range(WARM_UP_STEPS):
-            decision, state = policy.act(
-                current.obs, current.blueprint_indices, current.masks, state, noise.step(), False
-            )
-            current = self.fleet.step(decision.actions)
+        first, state = self.fleet.reset(seeds), policy.initial_state(self.fleet.num_envs)
+        decision, _ = policy.act(first.obs, first.blueprint_indices, first.masks, state, noise.step(), False)
+        self.fleet.step(decision.actions)
 
     def close(self) -> None:
         """Do nothing: seed-training environments hold nothing that outlives them."""

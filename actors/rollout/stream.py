@@ -9,38 +9,26 @@ the steps before it that the learner replays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from actors.errors import UserError
 from actors.gym.fleet import Flags, GymFleet
-from actors.rollout.recorder import Recorder
+from actors.rollout.recorder import Recorder, Segments
 from actors.rollout.wave import Policy, PolicyNoise, Provenance, bootstrap_values
-from actors.types.episode import CarriedSteps, Episode
+from actors.types.episode import Episode
 
 MAX_REJECTED = 100  # episodes in a row
 
 
-@dataclass
-class _Row:
+class _Row(NamedTuple):
     """The current episode of one environment."""
 
     seed: int
     noise: PolicyNoise
-    segment: int = 0
-    steps: int = 0  # of completed segments
-    total_reward: float = 0.0  # of completed segments
-    carried: CarriedSteps | None = None  # from the last completed segment
-
-    def close_segment(self, segment: Episode, burn_in: int) -> None:
-        """Add the segment's number, and the length and return of the episode up to here, to its telemetry, and keep its
-        last `burn_in` steps for the next one."""
-        self.steps += len(segment)
-        self.total_reward += segment.undiscounted_return
-        segment.telemetry.update(segment=self.segment, episode_steps=self.steps, episode_return=self.total_reward)
-        self.segment, self.carried = self.segment + 1, segment.carry(burn_in)
+    segments: Segments
 
 
 class EpisodeStream:
@@ -81,9 +69,8 @@ class EpisodeStream:
         decision, after = policy.act(current.obs, current.blueprint_indices, current.masks, state, noise, deterministic)
         for e, row in rows.items():
             if not recorder.began(e):
-                recorder.begin(
-                    e, row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride, row.carried
-                )
+                carried = row.segments.carried
+                recorder.begin(e, row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride, carried)
         acted = np.array(list(rows), dtype=np.int64)
         recorder.record(acted, current, decision, state, source.version)
         self._last = fleet.step(decision.actions)
@@ -108,7 +95,7 @@ class EpisodeStream:
         for e in complete:
             episode = recorder.episode(e, outcome, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
             recorder.free(e)
-            rows[e].close_segment(episode, source.burn_in)
+            rows[e].segments.add(episode, source.burn_in)
             episodes.append(episode)
         if episodes:
             self._rejected_in_a_row = 0
@@ -118,7 +105,7 @@ class EpisodeStream:
 
     def _reject(self, e: int) -> None:
         self._recorder.free(e)
-        self._rows[e].carried = None
+        self._rows[e].segments.carried = None
         self.rejected += 1
         self._rejected_in_a_row += 1
         if self._rejected_in_a_row >= MAX_REJECTED:
@@ -130,4 +117,5 @@ class EpisodeStream:
     def _begin(self, began: Flags) -> None:
         for e in map(int, np.flatnonzero(began)):
             seed = int(self.fleet.seeds[e])
-            self._rows[e] = _Row(seed, PolicyNoise(self.run_seed, [seed], len(self.fleet.spaces.action.heads)))
+            noise = PolicyNoise(self.run_seed, [seed], len(self.fleet.spaces.action.heads))
+            self._rows[e] = _Row(seed, noise, Segments())

@@ -27,14 +27,12 @@ class ServeOptions:
     listen: str = "127.0.0.1:50051"
     """Address to listen on: host:port or unix:/path. Port 0 chooses a free port."""
     max_sessions: int = 10_000
-    """Maximum number of open sessions. Their recurrent state is allocated at start."""
+    """Maximum number of open sessions, whose recurrent state is allocated at start. Raise it for more clients."""
     session_ttl_s: float = 3600.0
-    """Seconds without a step after which a session expires."""
+    """Seconds without a step after which a session expires. Raise it for clients that pause longer."""
     max_versions: int = 8
     """Maximum number of weight versions in memory: the newest and those that sessions are pinned to. Sessions of the
-    oldest move to the newest when there would be more."""
-    poll_s: float = 1.0
-    """Seconds between checks for new weights."""
+    oldest move to the newest when there would be more. Lower it where large weights leave no memory for eight."""
     device: str = "cpu"
     """Device of the policy: cpu, cuda, or auto (cuda if available)."""
     tls_cert: Path | None = None
@@ -52,17 +50,17 @@ class ServeOptions:
     metrics_port: int | None = None
     """Port for Prometheus metrics, on the host of `listen` (127.0.0.1 for unix:). No token is required."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
-    """Maximum size of a request in bytes."""
+    """Maximum size of a request in bytes. Raise it for observations that do not fit, which a refused start names."""
     max_concurrent_calls: int = 4096
-    """Maximum number of concurrent calls; further calls are refused. Health checks are not counted."""
+    """Maximum number of concurrent calls; further calls are refused. Health checks are not counted. Lower it where
+    this many waiting requests do not fit the memory."""
     drain_s: float = 20.0
-    """Seconds that calls in progress have to complete after SIGTERM."""
+    """Seconds that calls in progress have to complete after SIGTERM: less than what stops the process allows."""
 
     def __post_init__(self) -> None:
         for name in ("max_sessions", "max_versions", "max_concurrent_calls"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("session_ttl_s", "poll_s"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
+        require(self.session_ttl_s > 0, f"session_ttl_s is {self.session_ttl_s}: it must be positive")
         require(self.drain_s >= 0, f"drain_s is {self.drain_s}: it must not be negative")
         require(
             1024 <= self.max_message_bytes <= 1 << 28,

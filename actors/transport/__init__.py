@@ -1,1 +1,1 @@
-"""Transport of episodes and weights between processes: Protocols, implemented in memory and on Redis."""
+"""Transport of episodes and weights between processes, through a Redis store."""

@@ -115,7 +115,6 @@ class NewIncarnation:
 @dataclass(frozen=True)
 class PutReply:
     status: PutStatus
-    retry_s: float  # seconds to wait before putting again; 0 unless BUSY
     head_version: int  # newest published weights, -1 = none
     store: int = field(default=0, compare=False)  # id of the store's memory, 0 before its first generation
 
@@ -127,7 +126,6 @@ class Delivery:
     entry_id: str
     header: EpisodeHeader
     payload: bytes  # as put; empty if the store lost it, in which case decoding fails
-    enqueued_ms: int  # Unix time by the store's clock
     head_version: int  # newest published weights at the time of the put, -1 = none
 
 

@@ -21,7 +21,6 @@ from typing import Any
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.base import (
-    BUSY_RETRY_S,
     DeadLetter,
     Delivery,
     DropReason,
@@ -34,7 +33,7 @@ from actors.transport.base import (
 )
 from actors.transport.health import Health
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
-from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, entry_time_ms, is_ref, to_dict
+from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, is_ref, to_dict
 from actors.transport.redis_exchange import Argument
 from actors.transport.redis_reports import RedisReports
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
@@ -326,7 +325,8 @@ class Transport:
         for _ in range(1 + RETRIES):
             statuses = self._offer(episodes[len(replies) :], verb)
             lost = statuses[-1:] == ["MISSING"]
-            replies += [self._reply(PutStatus(status)) for status in statuses[: -1 if lost else None]]
+            known = self._head, self._memory
+            replies += [PutReply(PutStatus(status), *known) for status in statuses[: -1 if lost else None]]
             if not lost:
                 return replies
         raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
@@ -351,9 +351,6 @@ class Transport:
         limit = self.server.read("HGET", self.server.key("generations"), "max_episode_bytes")
         return size <= int(limit or 0)
 
-    def _reply(self, status: PutStatus) -> PutReply:
-        return PutReply(status, BUSY_RETRY_S if status is PutStatus.BUSY else 0.0, self._head, self._memory)
-
     def _wait(self, stream: str, last: str | bytes, timeout_s: float) -> None:
         """Wait for an entry after `last`, for at most `timeout_s` and `BLOCK_S`."""
         block_ms = max(1, int(1000 * min(timeout_s, BLOCK_S)))
@@ -376,7 +373,7 @@ class Transport:
         ids, headers = flat[::2], [decode_ref(ref) for ref in flat[1::2]]
         payloads = self._payloads([header for header, _ in headers])
         return [
-            Delivery(entry_id.decode(), header, payload or b"", entry_time_ms(entry_id), head)
+            Delivery(entry_id.decode(), header, payload or b"", head)
             for entry_id, (header, head), payload in zip(ids, headers, payloads, strict=True)
         ]
 

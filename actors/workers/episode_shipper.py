@@ -80,12 +80,12 @@ class EpisodeShipper:
     def _run_thread(self) -> None:
         try:
             while True:
-                last = self._stopping.is_set()
                 if self._busy:
                     self._retry(lambda: self._transport.wait_for_room(BUSY_RETRY_S))
                 else:
                     self._wake.wait(REPORT_S)
                 self._wake.clear()
+                last = self._stopping.is_set()
                 self._ship()
                 if last and not self._unsent:
                     return

@@ -91,8 +91,8 @@ class SampleReport:
 
 
 def warm_up(settings: WorkerSettings) -> None:
-    """Act a little in environments of its own with an untrained policy. Later workers of this process start at once,
-    because kernels and TorchScript are loaded. Needs no store."""
+    """Act once in environments of its own with an untrained policy. Later workers of this process start at once,
+    because kernels are loaded. Needs no store."""
     sampler = make_sampler(settings.acting, settings.index, settings.seed, None)
     try:
         sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))

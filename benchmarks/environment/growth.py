@@ -41,14 +41,14 @@ GROWTH = {
 }
 
 
-def settings(task: str, inner_steps: int = 16, width: int | tuple[int, int] = WIDTH) -> EnvConfig:
+def settings(task: str, inner_steps: int = 16) -> EnvConfig:
     """Return a configuration with episodes longer than any benchmark plays, and no limit on growth."""
     return EnvConfig(
         tasks=(task,),
         slots=SLOTS,
         column_slots=COLUMN_SLOTS,
         device="cpu",
-        host_width=width,
+        host_width=WIDTH,
         horizon_epochs=200,
         budget_ratio=200.0,
         inner_steps=inner_steps,

@@ -38,11 +38,6 @@ def sequences(rng: np.random.Generator) -> Task:
     return _task(rng, "sequence", (1, 40), 10)
 
 
-def small_images(rng: np.random.Generator) -> Task:
-    """Images of the shape of scikit-learn's digits."""
-    return _task(rng, "image", (1, 8, 8), 10)
-
-
 def images(rng: np.random.Generator) -> Task:
     """Images of the shape of CIFAR-10's. The host has 1.25 million multiply-adds per image."""
     return _task(rng, "image", (3, 32, 32), 10)

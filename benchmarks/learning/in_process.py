@@ -1,7 +1,8 @@
-"""A whole run in one process: the real sampler, outbox, codec, transport and learner, in turns, no Ray."""
+"""A whole run in one process: a real actor and learner in turns, no Ray."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from actors.policy.publish import from_weights
 from actors.policy.state import PolicyState
 from actors.rollout.sampler import STREAM_STEPS, Sampler, make_sampler
 from actors.rollout.wave import Policy, Provenance
+from actors.transport.redis import connect
 from actors.types.actions import ActionMasks
-from actors.workers.outbox import Outbox
+from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from learner.config import LearnerConfig
 from learner.train import Learner
-from tests.support.stores import new_transport
+from tests.support.stores import own_server
 
 Judge = Callable[[Policy, int], bool]
 """Called with a policy and the steps acted so far; True ends the run."""
@@ -62,64 +64,52 @@ class Run:
         torch.set_num_threads(1)
         if forgetful:
             config = replace(config, state_stride=1, chunk_length=1, burn_in=0)
-        self.transport = new_transport(QueueConfig(max_episodes=1_000_000))
+        acting = replace(acting, queue=QueueConfig(max_episodes=1_000_000))
+        url, namespace = own_server().url, uuid.uuid4().hex
         self.sampler = make_sampler(acting, 0, seed, None)  # plays: that drops the episodes of a sampler that acts
-        self._actor = make_sampler(acting, 0, seed, None)
+        self.transport = connect(url, acting.queue, namespace)
         self.learner = Learner(
             config, acting.policy, self.sampler.spaces, self.transport, folder, seed, None, self._note
         )
+        self._worker = RolloutWorker(WorkerSettings(acting, 0, "run", seed, url, namespace), max_busy_wait_s=0.0)
+        if forgetful:
+            sample = self._worker.sampler.sample
+            self._worker.sampler.sample = lambda policy, source: sample(Forgetful(policy), source)  # type: ignore[method-assign]
         self.seed, self.forgetful = seed, forgetful
-        self.width = acting.actors.envs_per_actor
-        incarnation = self.transport.new_incarnation("actor-0").number
-        self.outbox = Outbox(self.transport, "run", "actor-0", incarnation, 1_000_000)
-        self.acting: ActingPolicy | None = None
-        self.version, self.stride, self.generation, self.acted, self.digest = -1, 1, 0, 0, ""
+        self.acted, self._steps = 0, STREAM_STEPS * acting.actors.envs_per_actor
         self.history: list[dict[str, float]] = []  # metrics of each update, and `acted`
 
     @property
     def policy(self) -> Policy:
         """The newest weights, as they act."""
-        assert self.acting is not None
-        return Forgetful(self.acting) if self.forgetful else self.acting
+        weights = self.transport.fetch()
+        assert weights is not None
+        policy = ActingPolicy(from_weights(weights))
+        return Forgetful(policy) if self.forgetful else policy
 
     def train(self, budget: int, judge: Judge | None = None, judge_every: int = 10) -> None:
         """At most `budget` steps of acting; `judge` is called at every `judge_every`-th version."""
+        judged = 0
 
         def produce() -> bool:
-            due = self._fetch() and self.version > 0 and self.version % judge_every == 0
-            if due and judge is not None and judge(self.policy, self.acted):
-                return True
+            nonlocal judged
+            version = self.transport.head()
+            if judge is not None and version > judged and version % judge_every == 0:
+                judged = version
+                if judge(self.policy, self.acted):
+                    return True
             while self.transport.ledger().queued == 0:
                 if self.acted >= budget:
                     return True
-                self._act()
+                self._worker.sample()
+                self.acted += self._steps
             return False
 
         self.learner.run(produce)
-        self._fetch()
 
     def returns(self, seeds: range, deterministic: bool = False) -> list[float]:
         """Of one whole episode of each seed, by the newest weights."""
         return play(self.sampler, self.policy, self.seed, seeds, deterministic)
-
-    def _act(self) -> None:
-        source = Provenance(self.version, self.generation, self.stride, self.seed)
-        for episode in self._actor.sample(self.policy, source):
-            self.outbox.add(episode)
-        self.outbox.ship(0.0)
-        self.acted += STREAM_STEPS * self.width
-
-    def _fetch(self) -> bool:
-        weights = self.transport.fetch(self.digest)
-        if weights is None:
-            return False
-        if self.acting is None:
-            self.acting = ActingPolicy(from_weights(weights))
-        else:
-            self.acting.load(weights)
-        self.version, self.generation, self.stride = weights.version, weights.generation, weights.state_stride
-        self.digest = weights.digest
-        return True
 
     def _note(self, metrics: dict[str, float]) -> None:
         self.history.append(metrics | {"acted": float(self.acted)})

@@ -46,10 +46,11 @@ class Rung:
         own = {"device": "cpu", "checkpoint_every": 10**6, "updates": 10**6, **self.settings}
         return replace(PRESETS["general"].learner, **own)
 
-    def deviations(self) -> str:
-        """From preset `general`, for people."""
-        own = {"envs": self.envs, "max_segment_steps": self.max_segment_steps, **self.settings}
-        return " ".join(f"{name}={value}" for name, value in own.items())
+    def flags(self) -> str:
+        """Flags of `tamiyo train` that state how its settings differ from preset `general`."""
+        own = {"actors.count": 1, "actors.envs_per_actor": self.envs, "gym.max_segment_steps": self.max_segment_steps}
+        own |= {f"learner.{name}": "null" if value is None else value for name, value in self.settings.items()}
+        return " ".join(f"--{name} {value}" for name, value in own.items())
 
 
 # Small batches and many passes: the budgets are small. The KL stop of the preset would end most passes early.

@@ -29,7 +29,7 @@ def _recurrent(actions: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(acting, learner, Path(folder), seed=0)
         run.train(512)
-        trained = f"{run.version} updates"
+        trained = f"{run.transport.head()} updates"
     return f"{trained}, {illegal_share()}" if ProbeEnv(actions).choices else trained
 
 

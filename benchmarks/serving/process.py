@@ -1,5 +1,4 @@
-"""Run a server in its own process: the policy server, with kernels or without, or an echo server with the
-same messages and no policy."""
+"""Run a server in its own process: the policy server, or an echo server with the same messages and no policy."""
 
 from __future__ import annotations
 
@@ -8,9 +7,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import grpc
 import torch
@@ -37,7 +35,7 @@ class ServerProcess(NamedTuple):
 
 @contextmanager
 def running_server(kind: str, metrics_port: int = 0, device: str = "cpu") -> Iterator[ServerProcess]:
-    """Run a server of this kind, `policy`, `eager` or `echo`, during a `with` block.
+    """Run a server of this kind, `policy` or `echo`, during a `with` block.
 
     Raises `RuntimeError` if it ends.
     """
@@ -108,5 +106,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
     kind, metrics_port, device = sys.argv[1:]
-    with patch.object(FactoredRecurrentActorCritic, "has_kernels", False) if kind == "eager" else nullcontext():
-        asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), device))
+    asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), device))

@@ -124,17 +124,13 @@ def _base(flags: argparse.Namespace, resume: Path | None, given: Mapping[str, ob
     if resume is not None:
         if flags.preset is not None:
             raise UserError("--preset and --resume are mutually exclusive: a resumed run keeps its settings")
-        base = _resumed(resume)
+        run_dir = resumed_folder(resume)
+        if not (run_dir / "config.yaml").is_file():
+            raise UserError(f"cannot resume: {run_dir} is not a run folder (it has no config.yaml)")
+        base = from_yaml(run_dir / "config.yaml")
     if flags.config is not None:
         base = from_yaml(flags.config, base, env)
     return base or PRESETS[default_preset({}, env)]
-
-
-def _resumed(resume: Path) -> Config:
-    run_dir = resumed_folder(resume)
-    if not (run_dir / "config.yaml").is_file():
-        raise UserError(f"cannot resume: {run_dir} is not a run folder (it has no config.yaml)")
-    return from_yaml(run_dir / "config.yaml")
 
 
 def resumed_folder(resume: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, get_type_hints
 
 from actors.errors import UserError
@@ -72,12 +72,9 @@ class FieldParser(CommandParser):
                 )
         return parsed, values
 
-    def flags(self) -> Iterator[str]:
-        """Yield every flag."""
-        yield from (flag for flag in self._option_string_actions if flag.startswith("--"))
-
     def _hint(self, name: str) -> str:
-        known, leaf = list(self.flags()), name.removeprefix("--").rpartition(".")[2]
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        leaf = name.removeprefix("--").rpartition(".")[2]
         close = [flag for flag in known if flag.removeprefix("--").rpartition(".")[2] == leaf]
         close = close or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         return f"; did you mean {close[0]}?" if close else f"; `{self.prog} --help` lists all flags"

@@ -29,13 +29,13 @@ class RunConfig:
     """A training run."""
 
     name: str = ""
-    """Name of the run: letters, digits, '.', '_' and '-'. Empty uses the current time."""
+    """Name of the run: letters, digits, '.', '_' and '-'. Empty uses the current time. To find it again."""
     root: str = "runs"
     """Folder that holds all run folders. For another disk."""
     seed: int = 0
     """Random seed of the run. For repetitions."""
     init_from: str = ""
-    """Checkpoint or run folder with the initial weights of a new run. Empty initializes them randomly."""
+    """Checkpoint or run folder with the initial weights of a new run. Empty draws them. To continue from a policy."""
     redis: str = ""
     """URL of a Redis or Valkey server. For several machines; empty starts an embedded one. TAMIYO_REDIS_PASSWORD sets
     the password."""
@@ -56,12 +56,12 @@ class RunConfig:
     append_only: bool = False
     """Make the embedded server write an append-only file. No episode is lost when it restarts; for long runs."""
     metrics_port: int = 0
-    """Port of the Prometheus metrics. Of Ray or of a separate learner or actors; 0 lets Ray choose a port, and disables
-    the metrics port of a separate learner or actors."""
+    """Port of the Prometheus metrics. Of Ray or of a separate learner or actors, for a server that scrapes it; 0 lets
+    Ray choose one, and disables that of a separate learner or actors."""
     metrics_host: str = "127.0.0.1"
     """Address that a separate learner or actors bind the metrics port to. It has no authentication; for containers."""
     wandb: str | None = None
-    """Weights & Biases project to log metrics to (extra `wandb`)."""
+    """Weights & Biases project to log metrics to (extra `wandb`). To compare runs there."""
     dashboard: bool = False
     """Start the Ray dashboard on loopback. To look into Ray's processes."""
 

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,11 @@ def text(locked: Locked, cuda: bool) -> str:
 
 def main(options: list[str]) -> None:
     """Write the lock files. `options` are passed to pip, such as `--extra-index-url URL`."""
-    wanted = subprocess.run(
-        [sys.executable, FOLDER / "requirements.py", ROOT / "pyproject.toml"], check=True, stdout=subprocess.PIPE
-    ).stdout.decode()
+    needs: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    wanted = [line.replace("ray[default,rllib]", "ray[default]") for line in needs]  # RLlib is large, and no service's
     constraints = [*options, "-c", str(ROOT / "constraints.txt")]
     locked: Locked = defaultdict(lambda: ("", set()))
-    add(locked, report("x86_64", *constraints, *BESIDES, *wanted.splitlines()))
+    add(locked, report("x86_64", *constraints, *BESIDES, *wanted))
     version = locked["torch"][0]
     cuda = f"torch=={version}, !={version}+cpu"
     try:

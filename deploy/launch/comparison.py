@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from actors.config import ActingConfig
 from actors.errors import UserError, described
@@ -22,18 +22,9 @@ from learner.run.checkpoint import write_durably
 
 LEAST_S = 60.0
 SHARE = 0.1  # of the training's time that a comparison may take, if that is more than `LEAST_S`
-Timelines = dict[str, list[dict[str, Any]]]  # by player
-
-
-class Players(Protocol):
-    """The actors of a run, which play for the comparison."""
-
-    @property
-    def size(self) -> int: ...
-
-    def play(
-        self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False, stop: Callable[[], bool] = ...
-    ) -> list[dict[str, Any]]: ...
+Stop = Callable[[], bool]
+Play = Callable[[PolicyName, Sequence[int], bool, Stop], list[dict[str, Any]]]
+"""Plays an episode of each seed, greedily if the third argument is true; may raise `TimeoutError` if it is to stop."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +37,18 @@ class Comparison:
     episodes: int
     elapsed_s: float  # of the training
     note: Callable[[str], None]
-    stop: Callable[[], bool]
+    stop: Stop
+    play: Play | None  # by the actors of the run; None if programs outside of the run play its environment
+    num_actors: int
 
-    def run(self, pool: Players | None) -> None:
-        """Compare, and write the results for the report, or why there are none. Without a pool, programs outside of
-        the run play its environment."""
-        if pool is None or not self.episodes:
+    def run(self) -> None:
+        """Compare, and write the results for the report, or why there are none."""
+        if self.play is None or not self.episodes:
             self.note("training is complete")
-            why = "run.reference_episodes is 0" if pool else "programs outside of the run play its environment"
+            why = "run.reference_episodes is 0" if self.play else "programs outside of the run play its environment"
         else:
             try:
-                why = self._compare(pool)
+                why = self._compare(self.play)
             except Exception as error:
                 why = _line(error)
         if why:
@@ -65,14 +57,14 @@ class Comparison:
             except OSError as error:
                 self.note(f"no comparison: {why}, and this could not be written: {_line(error)}")
 
-    def _compare(self, pool: Players) -> str:
+    def _compare(self, play: Play) -> str:
         """Return why there is no comparison; empty if there is one."""
         env_id, limit_s = self.acting.gym.id, max(LEAST_S, SHARE * self.elapsed_s)
         deadline = time.monotonic() + limit_s
         players: tuple[PolicyName, ...] = ("learned", "random") if env_id else ("learned", "random", "never_grow")
         self.note(f"training is complete; comparing {', '.join(players)} for {clock(limit_s)} at most ...")
         seeds = stream(self.seed, 0, Purpose.COMPARISON).integers(0, 2**31, self.episodes).tolist()
-        played = self._play(pool, players, seeds, lambda: self.stop() or time.monotonic() > deadline)
+        played = self._rounds(play, players, seeds, lambda: self.stop() or time.monotonic() > deadline)
         seeds = seeds[: len(played["random"])]
         if len(seeds) < 2:
             return "it was interrupted" if self.stop() else f"too few episodes were complete after {clock(limit_s)}"
@@ -86,31 +78,33 @@ class Comparison:
         self._write("references.json", references)
         if not env_id:
             try:
-                self._draw_episode(pool, played["learned"])
+                self._draw_episode(play, played["learned"])
             except Exception as error:
                 self.note(f"no example episode: {_line(error)}")
         return ""
 
-    def _play(
-        self, pool: Players, players: Sequence[PolicyName], seeds: list[int], over: Callable[[], bool]
-    ) -> Timelines:
+    def _rounds(
+        self, play: Play, players: Sequence[PolicyName], seeds: list[int], over: Stop
+    ) -> dict[str, list[dict[str, Any]]]:
         """Play the seeds in rounds of one episode per environment, as many as are complete before `over`."""
-        played: Timelines = {name: [] for name in players}
-        width = pool.size * self.acting.actors.envs_per_actor
+        played: dict[str, list[dict[str, Any]]] = {name: [] for name in players}
+        width = self.num_actors * self.acting.actors.envs_per_actor
         for start in range(0, len(seeds), width):
+            if over():
+                break
             try:
-                part = {name: pool.play(name, seeds[start : start + width], stop=over) for name in players}
+                part = {name: play(name, seeds[start : start + width], False, over) for name in players}
             except TimeoutError:
                 break
             for name, timelines in part.items():
                 played[name] += timelines
         return played
 
-    def _draw_episode(self, pool: Players, played: list[dict[str, Any]]) -> None:
+    def _draw_episode(self, play: Play, played: list[dict[str, Any]]) -> None:
         """Write the example episode of the report: the one in which the policy grew most, played greedily."""
         seed = int(max(played, key=lambda timeline: timeline["doublings"][-1])["seed"])
-        timeline = pool.play("learned", [seed], True, stop=self.stop)[0]
-        never = pool.play("never_grow", [seed], stop=self.stop)[0]
+        (timeline,) = play("learned", [seed], True, self.stop)
+        (never,) = play("never_grow", [seed], False, self.stop)
         self._write("timeline.json", timeline | {"never_grow_accuracy": never["accuracy"]})
 
     def _write(self, name: str, content: dict[str, Any]) -> None:

@@ -77,8 +77,7 @@ class EmbeddedRedis:
     @property
     def socket_path(self) -> Path:
         """Path of the unix socket."""
-        if self._folder is None:
-            raise RuntimeError("the embedded Redis is not running")
+        assert self._folder is not None, "the embedded Redis is not running"
         return self._folder / "redis.sock"
 
     @property
@@ -89,8 +88,7 @@ class EmbeddedRedis:
     @property
     def pid(self) -> int:
         """Process id of the server."""
-        if self._process is None:
-            raise RuntimeError("the embedded Redis is not running")
+        assert self._process is not None, "the embedded Redis is not running"
         return self._process.pid
 
     def start(self) -> None:

@@ -85,7 +85,6 @@ def serve_options(config: Config) -> ServeOptions:
         listen=external.listen,
         max_sessions=MAX_SESSIONS,
         session_ttl_s=external.session_timeout_s,
-        poll_s=0.2,
         max_versions=16,
         max_message_bytes=max(MAX_MESSAGE_BYTES, request_bytes),
         tls_cert=path(external.tls_cert),

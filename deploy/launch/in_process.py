@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
 from actors.errors import UserError
 from actors.transport.redis import connect
-from actors.workers.rollout_worker import PolicyName, RolloutWorker, WorkerSettings
+from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.config.schema import Config
 from deploy.launch.comparison import Comparison
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
@@ -55,7 +54,9 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
             elapsed_s=progress.elapsed_s,
             note=lambda line: console.print(line, soft_wrap=True, markup=False),
             stop=stop.is_set,
-        ).run(_Alone(worker))
+            play=lambda player, seeds, deterministic, stop: worker.play(player, seeds, deterministic),
+            num_actors=1,
+        ).run()
     headline, page = write_run_report(run_dir)
     console.print(f"{headline}\nreport: {page}", soft_wrap=True)
     return 0
@@ -86,23 +87,3 @@ def in_turns(worker: RolloutWorker, stop: Callable[[], bool]) -> bool:
             return False
         worker.sample()
     return True
-
-
-class _Alone:
-    """One worker as the players of a comparison."""
-
-    size = 1
-
-    def __init__(self, worker: RolloutWorker) -> None:
-        self._worker = worker
-
-    def play(
-        self,
-        player: PolicyName,
-        seeds: Sequence[int],
-        deterministic: bool = False,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> list[dict[str, Any]]:
-        if stop():
-            raise TimeoutError
-        return self._worker.play(player, seeds, deterministic)

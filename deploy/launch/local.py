@@ -56,11 +56,8 @@ def train(config: Config, resume: Path | None = None) -> int:
         stack.push(lambda kind, error, trace: supervisor.close(at_once=kind is KeyboardInterrupt))
 
         def restart_server() -> list[str]:
-            return (
-                ["the embedded Redis server died and was restarted"]
-                if server is not None and server.restart_if_dead()
-                else []
-            )
+            died = server is not None and server.restart_if_dead()
+            return ["the embedded Redis server died and was restarted"] if died else []
 
         status = follow(supervisor, stop, console, run_dir.name, restart_server)
         if stop.is_set() and status.phase not in FINISHED:

@@ -77,23 +77,19 @@ def prepare_here(config: Config, resume: Path | None, holding: ExitStack, consol
 
 def _check_checkpoints(config: Config, spaces: Spaces, run_dir: Path, resume: Path | None) -> None:
     """Check that the run may start or continue in its folder, and roll back to `resume` if that is a checkpoint."""
-    if resume is not None:
+    if resume is None and not config.run.service and not has_trained(run_dir):
+        forget_untrained(run_dir)
+    has_checkpoints, rolls_back = bool(list_checkpoints(run_dir / "checkpoints")), resume not in (None, run_dir)
+    if resume is None and has_checkpoints and not config.run.service:
+        raise UserError(
+            f"{run_dir} already holds a run: continue it with --resume {run_dir}, or give another --run.name"
+        )
+    if resume is not None or has_checkpoints:
         _check_environment(config, run_dir)
-        if resume != run_dir:
-            resumed_network(load_checkpoint(resume), config.policy, spaces)
-            start_from(resume)
-        elif list_checkpoints(run_dir / "checkpoints"):
-            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
-    else:
-        if not config.run.service and not has_trained(run_dir):
-            forget_untrained(run_dir)
-        if list_checkpoints(run_dir / "checkpoints"):
-            if not config.run.service:
-                raise UserError(
-                    f"{run_dir} already holds a run: continue it with --resume {run_dir}, or give another --run.name"
-                )
-            _check_environment(config, run_dir)
-            resumed_network(load_checkpoint(run_dir), config.policy, spaces)
+    if has_checkpoints or rolls_back:
+        resumed_network(load_checkpoint(resume or run_dir), config.policy, spaces)
+    if resume is not None and rolls_back:
+        start_from(resume)
 
 
 def _check_environment(config: Config, run_dir: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -56,7 +57,9 @@ def _learn(config: Config, resume: Path | None) -> int:
         config = pretrain(config, run_dir, console)
         stop = stack.enter_context(stop_on_signal())
         metrics = stack.enter_context(process_metrics(config))
-        stack.enter_context(_run_monitor(config, metrics))
+        if config.run.metrics_port:  # without Ray there is no supervisor that reports the status of the run
+            store = partial(connect, config.run.redis, config.queue, namespace(config))
+            stack.callback(RunMonitor(store, metrics.reporter("watch")).close)
         report = metrics.reporter("learner")
         service = LearnerService(learner_settings(config, run_dir), lambda: report)
         service.start()
@@ -150,16 +153,3 @@ def process_metrics(config: Config) -> Iterator[ProcessMetrics]:
         yield metrics
     finally:
         close()
-
-
-@contextmanager
-def _run_monitor(config: Config, metrics: ProcessMetrics) -> Iterator[None]:
-    """Report the status of the run if metrics are served; without Ray there is no supervisor that does it."""
-    if not config.run.metrics_port:
-        yield
-        return
-    monitor = RunMonitor(lambda: connect(config.run.redis, config.queue, namespace(config)), metrics.reporter("watch"))
-    try:
-        yield
-    finally:
-        monitor.close()

@@ -14,7 +14,7 @@ from types import FrameType
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM on exit; `ray.init` replaces them."""
+    """Restore the handlers of SIGINT and SIGTERM on exit; `ray.init`, for example, replaces them."""
     handlers = {number: signal.getsignal(number) for number in _signals()}
     try:
         yield
@@ -33,12 +33,10 @@ def stop_on_signal() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, handle) for number in _signals()}
-    try:
+    with own_signals():
+        for number in _signals():
+            signal.signal(number, handle)
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _signals() -> tuple[signal.Signals, ...]:

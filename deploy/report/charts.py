@@ -49,10 +49,9 @@ def op_shares(run: RunFolder) -> Figure | None:
     names = [n for n in OPS if n in shares] + [n for n in shares if n not in OPS]
     names = names[1:] + names[:1]
     if len(names) > MOST_LINES:
-        commonest = sorted(names, key=lambda n: -float(np.nanmean(shares[n])))
-        names, rest = sorted(commonest[: MOST_LINES - 1], key=names.index), commonest[MOST_LINES - 1 :]
-        shares |= {OTHERS: np.nansum([shares[n] for n in rest], axis=0)}
-        names.append(OTHERS)
+        commonest = sorted(names, key=lambda n: -float(np.nanmean(shares[n])))[: MOST_LINES - 1]
+        shares[OTHERS] = np.nansum([shares[n] for n in names if n not in commonest], axis=0)
+        names = [*filter(commonest.__contains__, names), OTHERS]
     x, stack = run.series("update"), np.nan_to_num(np.stack([shares[n] for n in names]))
     figure, ax = _figure(3.0)
     labels = [name.lower().replace("_", " ") for name in names]
@@ -73,10 +72,8 @@ def head_entropies(run: RunFolder) -> Figure | None:
     x = run.series("update")
     figure, ax = _figure(3.0)
     if len(heads) > MOST_LINES:
-        names = list(heads)[: MOST_LINES - 1]
-        heads = {n: heads[n] for n in names} | {
-            OTHERS: np.mean([v for n, v in heads.items() if n not in names], axis=0)
-        }
+        first, rest = list(heads.items())[: MOST_LINES - 1], list(heads.values())[MOST_LINES - 1 :]
+        heads = dict(first) | {OTHERS: np.mean(rest, axis=0)}
     for name, values in heads.items():
         ax.plot(x, values, color=color(name, HEADS), lw=2.0 if name == "op" else 1.5, label=name.replace("_", " "))
     _updates_axis(ax, x)

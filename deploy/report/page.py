@@ -94,8 +94,6 @@ def write_report(run_dir: Path) -> tuple[str, Path]:
     try:
         (run_dir / "report").mkdir(exist_ok=True)
         return _write(run, run_dir)
-    except OSError as error:
-        raise UserError(f"cannot write the report to {run_dir} ({error.strerror}): make it writable") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything
         raise UserError(f"a file of the run folder {run_dir} is damaged ({type(error).__name__}: {error})") from error
 

@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+PLAIN_EVERY_S = 10.0  # outside a terminal
+
 
 class ProgressDisplay:
     """A context manager that displays progress: `update` shows the newest line, `note` prints a permanent one."""
 
-    def __init__(self, title: str, console: Console, plain_every_s: float = 10.0) -> None:
-        self._title, self._console, self._plain_every_s = title, console, plain_every_s
+    def __init__(self, title: str, console: Console) -> None:
+        self._title, self._console = title, console
         self._printed_s, self._unprinted = -math.inf, ""
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -41,7 +43,7 @@ class ProgressDisplay:
             self._live.update(Text.assemble((f"{self._title}  ", "bold"), line), refresh=True)
             return
         self._unprinted = line
-        if time.monotonic() - self._printed_s >= self._plain_every_s:
+        if time.monotonic() - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s, self._unprinted = time.monotonic(), ""
             self.note(line)
 

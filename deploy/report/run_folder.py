@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -128,11 +128,7 @@ def _recorded(data: Row) -> RecordedEpisode:
 
 def _build(kind: type[Built], data: Row) -> Built:
     """Create a dataclass from `data`; unknown keys are ignored."""
-    return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data or _required(f)})
-
-
-def _required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
+    return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data})
 
 
 def _object(path: Path) -> Row | None:

@@ -81,8 +81,9 @@ def imitate(
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             norm, _ = clip_gradients(optimizer, GRADIENT_CLIP)
-            optimizer.found_inf = (~norm.isfinite()).to(skipped.dtype)
-            skipped += optimizer.found_inf
+            broken = (~norm.isfinite()).to(skipped.dtype)
+            skipped += broken
+            optimizer.found_inf = broken  # type: ignore[attr-defined]
             optimizer.step()
             steps += 1
     if steps and int(skipped) == steps:

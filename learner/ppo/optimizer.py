@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
-from torch.optim.adamw import adamw
+from torch.optim import AdamW
 
 from actors.policy.network import FactoredRecurrentActorCritic
 
@@ -36,60 +34,10 @@ def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float)
     ]
 
 
-class GatedAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW(fused=True)` with one call for all groups of one weight decay. `found_inf` (0 or 1, on the
-    device) skips a step, including moments and counters."""
-
-    found_inf: torch.Tensor | None = None
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        merged: dict[tuple[float, ...], list[torch.Tensor]] = {}
-        for group in self.param_groups:
-            settings = (group["lr"], *group["betas"], group["eps"], group["weight_decay"])
-            merged.setdefault(settings, []).extend(p for p in group["params"] if p.grad is not None)
-        for (lr, beta1, beta2, eps, decay), parameters in merged.items():
-            states = [self.state[p] or self._start(p) for p in parameters]
-            adamw(
-                parameters,
-                [p.grad for p in parameters if p.grad is not None],
-                [s["exp_avg"] for s in states],
-                [s["exp_avg_sq"] for s in states],
-                [],
-                [s["step"] for s in states],
-                fused=True,
-                found_inf=self.found_inf,
-                amsgrad=False,
-                beta1=beta1,
-                beta2=beta2,
-                lr=lr,
-                weight_decay=decay,
-                eps=eps,
-                maximize=False,
-            )
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in PyTorch, without its hooks."""
-        if not set_to_none:
-            super().zero_grad(set_to_none)
-            return
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.grad = None
-
-    def _start(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        state = {
-            "step": torch.zeros((), device=p.device),
-            "exp_avg": torch.zeros_like(p),
-            "exp_avg_sq": torch.zeros_like(p),
-        }
-        self.state[p] = state
-        return state
-
-
-def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float = WEIGHT_DECAY) -> GatedAdamW:
-    """Return AdamW for `network`, without weight decay on norms, biases and embeddings."""
-    return GatedAdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
+def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float = WEIGHT_DECAY) -> AdamW:
+    """Return AdamW for `network`, without weight decay on norms, biases and embeddings. While its attribute `found_inf`
+    is 1, on the device, a step changes nothing, neither moments nor counters: PyTorch's fused kernel reads it."""
+    return AdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

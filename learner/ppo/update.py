@@ -150,7 +150,6 @@ class PPOUpdate:
             norm, by_group = clip_gradients(self.optimizer, c.grad_clip)
             broken = (~norm.isfinite()).to(zero.dtype)
             self.optimizer.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
-            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
             self.optimizer.step()
             skipped = skipped + broken * flags[-1]
             groups = tuple(by_group)

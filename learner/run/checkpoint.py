@@ -31,7 +31,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -41,11 +40,11 @@ from actors.policy.publish import from_weights, spaces_of, to_weights
 from actors.policy.saved import (
     FORMAT,
     CheckpointKey,
-    check_content,
-    check_format,
     content_hash,
     find_checkpoint,
+    read_saved,
     read_weights,
+    refusing_unreadable,
 )
 from actors.policy.saved import list_checkpoints as list_checkpoints
 from actors.transport.ledger import LedgerMemory, episode_ids
@@ -272,30 +271,22 @@ def sync_folder(folder: Path) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Load a checkpoint file, or the newest checkpoint of a folder. Raises `UserError`."""
     path = find_checkpoint(path)
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        check_content({name: t.numpy() for name, t in tensors.items()}, metadata)
-        check_format(path, metadata)
-        progress = _progress(metadata["progress"])
-        network = {k.removeprefix("network."): t.numpy() for k, t in tensors.items() if k.startswith("network.")}
-        moments = {k.removeprefix("optimizer."): t for k, t in tensors.items() if k.startswith("optimizer.")}
-        weights = WeightSet(
-            progress.version,
-            progress.generation,
-            metadata["spaces_hash"],
-            metadata["architecture"],
-            int(metadata["state_stride"]),
-            network,
-        )
+    with refusing_unreadable(path):
+        weights, tensors, metadata = read_saved(path)
+        moments = {
+            key.removeprefix("optimizer."): torch.from_numpy(t)
+            for key, t in tensors.items()
+            if key.startswith("optimizer.")
+        }
         known = json.loads(metadata["memory"])
-        memory = LedgerMemory.from_dict(known) if known else None
-        consumed = episode_ids(json.loads(metadata["consumed"]))
-        ancestors = tuple(CheckpointKey(*map(int, pair)) for pair in json.loads(metadata["ancestors"]))
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
-        raise UserError(f"{path} is not a readable checkpoint ({error}): remove it or use an older one") from error
-    return Checkpoint(progress, consumed, weights, moments, memory, ancestors)
+        return Checkpoint(
+            _progress(metadata["progress"]),
+            episode_ids(json.loads(metadata["consumed"])),
+            weights,
+            moments,
+            LedgerMemory.from_dict(known) if known else None,
+            tuple(CheckpointKey(*map(int, pair)) for pair in json.loads(metadata["ancestors"])),
+        )
 
 
 def _progress(text: str) -> LearnerProgress:

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from learner.run.checkpoint import load_checkpoint
-from tests.support.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes, wait_until
+from tests.support.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes
 from tests.support.chaos.harness import SLACK, TARGETS_S
 from tests.support.launching import rows, small, tamiyo
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 TIMEOUT_S = 300.0  # the tests share a busy machine
@@ -55,7 +56,7 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
         driver.process.send_signal(signal.SIGKILL)
         driver.wait()
         at = len(rows(metrics))
-        wait_until(lambda: len(rows(metrics)) >= at + 3, 30)
+        wait_for(lambda: len(rows(metrics)) >= at + 3, 30)
 
     with tamiyo(tmp_path, "train", *arguments, **SECRET) as follower:  # the same command again
         follower.wait_for(lambda: "is already running: following it" in follower.out and "update" in follower.out)
@@ -71,7 +72,7 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
     def replaced() -> bool:
         return bool({tuple(r["episode_id"].split("/")[1:3]) for r in rows(folder / "episodes.jsonl")} - incarnations)
 
-    wait_until(replaced, SLACK * TARGETS_S["node"])
+    wait_for(replaced, SLACK * TARGETS_S["node"])
     print(f"node: running again after {time.monotonic() - killed:.1f} s (target {TARGETS_S['node']:.0f} s)")
 
     with tamiyo(tmp_path, "stop", name, "--address", address) as stop:
@@ -80,7 +81,7 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
     ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
     assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
     assert PASSWORD not in (folder / "config.yaml").read_text()
-    wait_until(lambda: cluster.ask("actors") == "0", 15)
+    wait_for(lambda: cluster.ask("actors") == "0", 15)
 
 
 def test_a_killed_supervisor_is_restarted(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
@@ -103,7 +104,7 @@ def test_a_killed_supervisor_is_restarted(tmp_path: Path, cluster: Nodes, redis_
         assert stop.wait(60) == 0, stop.out + stop.err
     ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
     assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
-    wait_until(lambda: cluster.ask("actors") == "0", 15)
+    wait_for(lambda: cluster.ask("actors") == "0", 15)
 
 
 def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
@@ -157,7 +158,7 @@ def test_the_number_of_actors_follows_the_cluster(tmp_path: Path, cluster: Nodes
     assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
     seeds = [row["seed"] for row in episodes]
     assert len(seeds) == len(set(seeds)), "a restarted actor repeated its episodes"
-    wait_until(lambda: cluster.ask("actors") == "0", 60)
+    wait_for(lambda: cluster.ask("actors") == "0", 60)
 
 
 def test_a_run_from_outside_can_ship_its_code(
@@ -182,4 +183,4 @@ def test_a_run_from_outside_can_ship_its_code(
     assert (root / "outside" / "report.html").is_file()
     assert load_checkpoint(root / "outside").progress.update == 3
     assert PASSWORD not in (root / "outside" / "config.yaml").read_text()
-    wait_until(lambda: cluster.ask("actors") == "0", 60)
+    wait_for(lambda: cluster.ask("actors") == "0", 60)

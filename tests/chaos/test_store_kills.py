@@ -139,14 +139,14 @@ def test_a_learner_continues_after_the_loss_of_the_store_and_counts_lost_episode
 
 
 def test_a_server_that_loads_its_file_for_longer_than_it_may_take_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 1.0)
     with KilledServer(key_load_delay="200") as server:
         transport = connect(server.url)
         transport.open_generation(-1, "learner")
         put(transport, 0)
         pipeline = transport.server.client.pipeline(transaction=False)
-        for i in range(10_000):
+        for i in range(5_000):
             pipeline.set(f"filler{i}", "x")
         pipeline.execute()
+        monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 0.7)
         server.revive()
         assert [d.header for d in Retry()(lambda: transport.take(9, 0))] == [header(0)]

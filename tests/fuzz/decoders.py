@@ -187,7 +187,7 @@ def _saved() -> bytes:
 
 def _checkpoint(data: bytes) -> None:
     """Read a checkpoint with all functions that read checkpoints."""
-    path = _folder() / "update_00000001.safetensors"
+    path = _folder() / "checkpoint.safetensors"
     path.unlink(missing_ok=True)  # the previous file may still be memory-mapped
     path.write_bytes(data)
     first: UserError | None = None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from actors.config import QueueConfig
 from actors.transport.base import (
-    BUSY_RETRY_S,
     DeadLetter,
     Delivery,
     DropReason,
@@ -79,7 +78,7 @@ class ModelStore:
 
     def enqueue(self, header: EpisodeHeader, payload: bytes) -> None:
         entry_id = self.next_id()
-        self.queued[entry_id] = Delivery(entry_id, header, payload, 0, self.head)
+        self.queued[entry_id] = Delivery(entry_id, header, payload, self.head)
 
     def release(self, entry_id: str) -> Delivery | None:
         self.attempts.pop(entry_id, None)
@@ -137,8 +136,7 @@ class QueueModel:
 
     def put(self, header: EpisodeHeader, payload: bytes) -> PutReply:
         status = self._put(header, payload)
-        retry_s = BUSY_RETRY_S if status is PutStatus.BUSY else 0.0
-        return PutReply(status, retry_s, self._store.head, self._store.counts.store)
+        return PutReply(status, self._store.head, self._store.counts.store)
 
     def put_all(self, episodes: Sequence[tuple[EpisodeHeader, bytes]]) -> list[PutReply]:
         replies: list[PutReply] = []

@@ -33,12 +33,12 @@ def compile_kernels() -> None:
 def load_kernels() -> Kernels:
     """Return the kernels, compiled and loaded: tenths of a second where they are compiled."""
     compile_kernels()
-    fill_cache(PRECISION)
-    return Kernels(*(getattr(run, name).of(PRECISION) for name in Kernels._fields))
+    return fill_cache(PRECISION)
 
 
-def fill_cache(precision: str) -> None:
-    """Compile the kernels in this process, by a pass of no steps through a network without layers and with one head."""
+def fill_cache(precision: str) -> Kernels:
+    """Return the kernels, compiled in this process by a pass of no steps through a network without layers and with one
+    head."""
     one, two, three = (np.zeros((0,) * k, np.float32) for k in (1, 2, 3))
     whole, flags = np.zeros(0, np.int64), np.zeros((0, 0), np.bool_)
     plan, table = np.zeros(SIZES, np.int64), np.zeros((LATER + 4, 3), np.int64)
@@ -47,7 +47,7 @@ def fill_cache(precision: str) -> None:
     network = plan, table, one, np.zeros(1), *rules
     obs, blueprints, actions = two, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
     order = whole, np.zeros(1, np.int64), whole
-    kernels = Kernels(*(getattr(run, name).of(precision) for name in Kernels._fields))
+    kernels = Kernels(*(getattr(run, name).of(np.dtype(precision)) for name in Kernels._fields))
     kernels.pack(plan, table, addresses, one)
     kernels.activation_size(plan, 0)
     sampling = flags, flags, flags, np.zeros((0, 0)), np.zeros(0, np.bool_)
@@ -56,3 +56,4 @@ def fill_cache(precision: str) -> None:
     given = *order, obs, blueprints, actions, flags
     kernels.evaluate(*network, *given, three, three, one, two, two, one, one, two)
     kernels.differentiate(plan, table, addresses, *rules, *given, three, one, two, two, one, addresses)
+    return kernels

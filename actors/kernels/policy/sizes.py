@@ -22,7 +22,7 @@ input and recurrent weights and their biases in an LSTM, weight and bias otherwi
 
 
 class NetShape(NamedTuple):
-    """Sizes and options (0 or 1), all of them whole numbers."""
+    """Sizes, and options as 0 or 1."""
 
     obs: int  # numbers in an observation
     base: int  # of these, numbers that the base encoder reads

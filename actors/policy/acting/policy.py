@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from actors.policy.network import ActOutput, EmptyMask, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.publish import load_weights
@@ -91,7 +90,7 @@ class ActingPolicy:
             return self.network.act(obs, blueprint_indices, masks, state, noise, deterministic)
         if state.h.shape[1] != len(obs):
             raise ValueError(f"{len(obs)} rows need a state of as many: it has {state.h.shape[1]}")
-        h, c = (_contiguous(t) for t in (state.h, state.c))
+        h, c = (np.ascontiguousarray(t.numpy()) for t in (state.h, state.c))
         new_h, new_c = np.empty_like(h), np.empty_like(c)
         rows, greedy = np.arange(len(obs)), np.full(len(obs), deterministic)
         given = obs, blueprint_indices, masks, noise, greedy, rows
@@ -113,43 +112,24 @@ class ActingPolicy:
         keep: bool = True,
     ) -> ActOutput:
         """See `Program.run`."""
-        if self._kernels is None:
-            return self._run_eagerly(obs, blueprint_indices, masks, states, rows, noise, greedy, keep)
-        if not keep:
-            states, rows = states.rows(torch.from_numpy(rows)), np.arange(len(rows))
-        arrays = states.h.numpy(), states.c.numpy()
-        given = obs, blueprint_indices, masks, noise, greedy, rows
-        return self._output(self._kernels.step(self._weights, *given, arrays, arrays))
-
-    @torch.inference_mode()
-    def _run_eagerly(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        states: PolicyState,
-        rows: NDArray[np.int64],
-        noise: NDArray[np.float64],
-        greedy: NDArray[np.bool_],
-        keep: bool,
-    ) -> ActOutput:
-        device = states.h.device
-        given = rows, obs, blueprint_indices, noise, greedy
-        index, features, blueprints, uniform, likely = (torch.from_numpy(a).to(device) for a in given)
-        legal, before = MaskTensors.from_masks(masks, device), states.rows(index)
-        step = self.network.step(features, blueprints, legal, before, uniform, likely)
-        if keep:
-            for tensor, updated in zip(states, step.state, strict=True):
-                tensor.index_copy_(1, index, updated)
-        return self.network.decision(masks, *step[:4])
+        if self._kernels is not None:
+            if not keep:
+                states, rows = states.rows(torch.from_numpy(rows)), np.arange(len(rows))
+            arrays = states.h.numpy(), states.c.numpy()
+            given = obs, blueprint_indices, masks, noise, greedy, rows
+            return self._output(self._kernels.step(self._weights, *given, arrays, arrays))
+        device, taken = states.h.device, (rows, obs, blueprint_indices, noise, greedy)
+        index, features, blueprints, uniform, likely = (torch.from_numpy(a).to(device) for a in taken)
+        with torch.inference_mode():
+            legal, before = MaskTensors.from_masks(masks, device), states.rows(index)
+            step = self.network.step(features, blueprints, legal, before, uniform, likely)
+            if keep:
+                for tensor, updated in zip(states, step.state, strict=True):
+                    tensor.index_copy_(1, index, updated)
+            return self.network.decision(masks, *step[:4])
 
     def _output(self, decision: KernelOutput) -> ActOutput:
         actions, log_probs, in_force, both, _ = decision
         values, baselines = both[0], both[1]
         bootstrap = values if self.network.config.bootstrap == "sampled" else baselines
         return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)
-
-
-def _contiguous(t: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = t.numpy()
-    return array if array.flags.c_contiguous else array.copy("C")

@@ -69,15 +69,12 @@ class SequenceLayout:
     def __init__(self, lengths: Indices | Sequence[int], max_waste: float, device: torch.device) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self._max_waste, self._device = max_waste, device
-        self._buckets: BucketLayout | None = None
         if device.type != "cpu":
-            self._buckets = bucket_layout(self.lengths, max_waste, device)
+            self.buckets  # noqa: B018 (made here)
 
-    @property
+    @cached_property
     def buckets(self) -> BucketLayout:
-        if self._buckets is None:
-            self._buckets = bucket_layout(self.lengths, self._max_waste, self._device)
-        return self._buckets
+        return bucket_layout(self.lengths, self._max_waste, self._device)
 
     @cached_property
     def time_order(self) -> TimeOrder:
@@ -96,7 +93,7 @@ class SequenceLayout:
     @property
     def padded(self) -> int:
         """Number of steps that are run, including padding; kernels have none."""
-        return int(self.lengths.sum()) if self._buckets is None else self._buckets.padded
+        return self.buckets.padded if "buckets" in vars(self) else int(self.lengths.sum())
 
 
 class Steps(NamedTuple):

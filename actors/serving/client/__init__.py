@@ -1,1 +1,1 @@
-"""Policy clients: blocking, asyncio and in-process."""
+"""Policy clients: blocking and asyncio."""

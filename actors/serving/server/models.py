@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from actors.config import EnvConfig
 from actors.errors import UserError
 from actors.policy.acting.policy import ActingPolicy, Program
-from actors.policy.publish import config_of, from_weights, spaces_of
+from actors.policy.publish import architecture_hash, config_of, from_weights, spaces_of
 from actors.policy.state import StateSizes
 from actors.rules.names import rule_policy
 from actors.rules.program import RuleProgram
@@ -141,4 +140,4 @@ class ModelVersions:
 
 
 def _architecture(weights: WeightSet) -> str:
-    return str(json.loads(weights.architecture)["hash"])
+    return architecture_hash(spaces_of(weights), config_of(weights))

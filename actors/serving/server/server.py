@@ -38,6 +38,7 @@ from actors.sessions.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet
 
+POLL_S = 0.2  # between two checks for new weights
 SWEEP_S = 1.0  # between two checks for expired sessions, and calls whose token is no longer valid
 MAX_CONNECTIONS = 4096  # fewer where the limit of open files does not allow as many
 RESERVED_FILES = 128  # for everything but connections: weights, the store, the token file, the metrics port
@@ -168,7 +169,7 @@ class PolicyServer:
             if weights is not None:
                 digest = weights.digest
                 await (self._load(weights) if self.handlers.service is None else self._adopt(weights))
-            await asyncio.sleep(self.options.poll_s if self.handlers.service else min(0.2, self.options.poll_s))
+            await asyncio.sleep(POLL_S)
 
     async def _adopt(self, weights: WeightSet) -> None:
         service = self.handlers.service

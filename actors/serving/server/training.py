@@ -9,12 +9,12 @@ import numpy as np
 
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
-from actors.rollout.recorder import Recorder
+from actors.rollout.recorder import Recorder, Segments
 from actors.serving.messages import MessageLayout, StepBatch, StepQuery, final_query, make_step_batch, pack_mask
 from actors.serving.server.collector import EpisodeCollector
 from actors.serving.server.models import ServedModel
 from actors.sessions.refusal import Reason, Refusal
-from actors.types.episode import CarriedSteps, EndReason
+from actors.types.episode import EndReason
 from actors.types.fleet_step import FleetStep
 from actors.wire import policy_pb2
 
@@ -62,10 +62,8 @@ class TrainingEpisode:
         self.collector = collector
         self.ended: Ended | None = None
         self._seed, self._spaces_hash, self._owner = seed, spaces_hash, owner
-        self._segments = self._steps = 0  # shipped
-        self._total_reward = 0.0  # of shipped segments
+        self._shipped = Segments()
         self._recorder = Recorder()  # of the current segment
-        self._carried: CarriedSteps | None = None  # from the segment before
         self._last: tuple[StepRecord, int] | None = None  # the last step, and its row
 
     @property
@@ -142,9 +140,9 @@ class TrainingEpisode:
             if full:
                 self._ship(step.current, row, float(step.decision.bootstrap_values[row]))
         if not self._recorder.began(0):
-            model = step.model
+            model, carried = step.model, self._shipped.carried
             self._recorder.begin(
-                0, self._seed, ENV_ID, step.before.row(row), model.generation, model.state_stride, self._carried
+                0, self._seed, ENV_ID, step.before.row(row), model.generation, model.state_stride, carried
             )
         self._recorder.record(0, step.current, step.decision, step.before, step.model.version, row)
         self._last = step, row
@@ -158,9 +156,9 @@ class TrainingEpisode:
         self._recorder.pay(0, request.reward)
         self._ship(as_fleet_step(final, True, request.terminated), 0, bootstrap_value)
         return policy_pb2.EndEpisodeResponse(
-            episode_return=self._total_reward,
-            steps=self._steps,
-            segments=self._segments,
+            episode_return=self._shipped.total_reward,
+            steps=self._shipped.steps,
+            segments=self._shipped.number,
             policy_lag=lag,
             account=account,
         ).SerializeToString()
@@ -187,11 +185,7 @@ class TrainingEpisode:
     def _ship(self, final: FleetStep, row: int, bootstrap_value: float) -> None:
         segment = self._recorder.episode(0, final, bootstrap_value, ENV_ID, self._spaces_hash, row)
         self._recorder.free(0)
-        self._steps += len(segment)
-        self._total_reward += segment.undiscounted_return
-        segment.telemetry.update(segment=self._segments, episode_steps=self._steps, episode_return=self._total_reward)
-        burn_in = 0 if self._last is None else self._last[0].model.burn_in
-        self._segments, self._carried = self._segments + 1, segment.carry(burn_in)
+        self._shipped.add(segment, 0 if self._last is None else self._last[0].model.burn_in)
         self.collector.sink.account(self._owner).steps += len(segment)
         self.collector.sink.add(self._owner, segment)
 

@@ -13,7 +13,7 @@ from actors.errors import UserError
 from actors.policy.publish import config_of, spaces_of
 from actors.policy.state import StateSizes
 from actors.rollout.episode_files import SUFFIX, find_episodes, read_episode, write_bytes
-from actors.transport.base import EpisodeHeader, PutReply, PutStatus
+from actors.transport.base import BUSY_RETRY_S, EpisodeHeader, PutReply, PutStatus
 from actors.transport.redis import Transport, connect
 from actors.types.episode import Episode, InvalidEpisode
 from actors.types.weights import WeightSet
@@ -27,7 +27,7 @@ PRODUCER = "imported"
 def export_episodes(url: str, run: str | None, out: Path, most: int, dead_letters: bool) -> int:
     """Write the oldest episodes that wait in a run's queue, or its dead letters, to files; the run keeps them.
 
-    Returns the exit status, 0. Raises `UserError` if there are none, or if `out` cannot be written.
+    Returns the exit status, 0. Raises `UserError` if there are none.
     """
     name = find_run(url, run)
     with closing(connect(url, namespace=name)) as transport:
@@ -38,12 +38,9 @@ def export_episodes(url: str, run: str | None, out: Path, most: int, dead_letter
             f"run {name!r} has no {'dead letters with a payload' if dead_letters else 'episodes waiting'} now"
             + ("" if dead_letters else ": its learner takes them as they come; try again, or add --dead-letters")
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for header, payload in kept:
-            write_bytes(out / f"{header.episode_id.replace('/', '-')}{SUFFIX}", payload)
-    except OSError as error:
-        raise UserError(f"cannot write to {out} ({error.strerror}): give another --out") from error
+    out.mkdir(parents=True, exist_ok=True)
+    for header, payload in kept:
+        write_bytes(out / f"{header.episode_id.replace('/', '-')}{SUFFIX}", payload)
     print(f"{out}: {len(kept)} episodes of run {name!r}")
     return 0
 
@@ -90,11 +87,7 @@ class EpisodeImport:
             self._incarnation = self._transport.new_incarnation(PRODUCER).number
         name = f"{self._run}/{PRODUCER}/{self._incarnation}/{self._sequence}"
         renamed = replace(episode, episode_id=name)
-        try:
-            header = EpisodeHeader.from_episode(renamed)
-        except InvalidEpisode as error:
-            return str(error)
-        match self._put(episode.episode_id, header, encode_episode(renamed)).status:
+        match self._put(episode.episode_id, EpisodeHeader.from_episode(renamed), encode_episode(renamed)).status:
             case PutStatus.OK:
                 self._sequence += 1
                 return ""
@@ -139,9 +132,9 @@ class EpisodeImport:
     def _put(self, original_id: str, header: EpisodeHeader, payload: bytes) -> PutReply:
         while True:
             reply = self._transport.import_episode(original_id, header, payload)
-            if reply.status is not PutStatus.BUSY or time.monotonic() + reply.retry_s > self._deadline_s:
+            if reply.status is not PutStatus.BUSY or time.monotonic() + BUSY_RETRY_S > self._deadline_s:
                 return reply
-            time.sleep(reply.retry_s)
+            time.sleep(BUSY_RETRY_S)
 
 
 def _newest(transport: Transport) -> WeightSet:

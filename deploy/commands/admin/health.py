@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from actors.errors import UserError
@@ -28,28 +29,29 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("addresses", nargs="*", default=addresses, metavar="ADDRESS", help=kinds)
     trusted = "trusted certificate for grpcs:// addresses, PEM (default: the file in TAMIYO_HEALTH_CA)"
     parser.add_argument("--ca", type=Path, default=ca, metavar="FILE", help=trusted)
+    named = "host name in the certificates of grpcs:// addresses (default: that of the address)"
+    parser.add_argument("--name", default="", help=named)
     parser.add_argument(
         "--timeout", type=float, default=3.0, metavar="S", help="seconds to wait for each service (default: 3)"
     )
     options = parser.parse_args(args)
     if not options.addresses:
         raise UserError("no address given: pass one or set TAMIYO_HEALTH; see `tamiyo health --help`")
-    failures = {address: failure_reason(address, options.ca, options.timeout) for address in options.addresses}
+    failures = {a: failure_reason(a, options.ca, options.timeout, options.name) for a in options.addresses}
     for address, reason in failures.items():
         print(f"{address}: {reason or 'healthy'}")
     return int(any(failures.values()))
 
 
-def failure_reason(address: str, ca: Path | None, timeout_s: float) -> str:
+def failure_reason(address: str, ca: Path | None, timeout_s: float, name: str = "") -> str:
     """Return why the service is not healthy, or "" if it is. Raises `UserError` for a malformed address."""
     url = urlsplit(address)
-    checks = {"http": _http, "grpc": _grpc, "grpcs": _grpc}
-    if url.scheme not in checks or url.hostname is None or url.port is None:
+    if url.scheme not in ("http", "grpc", "grpcs") or url.hostname is None or url.port is None:
         raise UserError(f"{address!r} is not a valid address: give http://HOST:PORT/PATH or grpc(s)://HOST:PORT")
-    return checks[url.scheme](url, ca, timeout_s)
+    return _http(url, timeout_s) if url.scheme == "http" else _grpc(url, ca, timeout_s, name)
 
 
-def _http(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
+def _http(url: SplitResult, timeout_s: float) -> str:
     assert url.hostname is not None
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=timeout_s)
     try:
@@ -62,16 +64,18 @@ def _http(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
     return "" if status == 200 else f"returned status {status}"
 
 
-def _grpc(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
+def _grpc(url: SplitResult, ca: Path | None, timeout_s: float, name: str) -> str:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     trusted = _read_certificate(ca)
-    target, direct = f"{url.hostname}:{url.port}", [("grpc.enable_http_proxy", 0)]  # as for http://
+    target = f"{url.hostname}:{url.port}"
+    options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]  # as for http://
+    options += [("grpc.ssl_target_name_override", name)] if name else []
     if url.scheme == "grpcs":
-        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted), direct)
+        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(trusted), options)
     else:
-        channel = grpc.insecure_channel(target, direct)
+        channel = grpc.insecure_channel(target, options)
     with channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(
@@ -79,7 +83,7 @@ def _grpc(url: SplitResult, ca: Path | None, timeout_s: float) -> str:
             )
         except grpc.RpcError as error:
             if _read_certificate(ca) != trusted:  # it was replaced during the check
-                return _grpc(url, ca, timeout_s)
+                return _grpc(url, ca, timeout_s, name)
             return f"does not answer ({error.code().name}: {error.details()})"
     name = str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
     return "" if name == "SERVING" else f"reports {name}"

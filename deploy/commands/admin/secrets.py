@@ -59,57 +59,49 @@ def write_secrets(folder: Path, hosts: Sequence[str], run: str = ANY_RUN) -> lis
 
     The users of Redis may access only the keys of `run`. `hosts` are the names and addresses of the policy server. Its
     key and certificate are replaced together if the certificate expires soon, lacks one of them or belongs to another
-    key. Raises `UserError` if the folder cannot be written, or if the run's name is invalid.
+    key. Raises `UserError` if the run's name or a host's is invalid.
     """
     if run != ANY_RUN and not is_name(run):
         raise UserError(f"{run!r} is not a valid run name: use {NAME_RULE}")
     general_names(hosts)  # checked before anything is written
     made: list[str] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, mode in TOKEN_FILES.items():
-            if not (folder / name).exists():
-                _write({folder / name: (secrets.token_hex(32).encode() + b"\n", mode)})
-                made.append(name)
-        users = _users(folder, run).encode()
-        if not (folder / "users.acl").exists() or (folder / "users.acl").read_bytes() != users:
-            _write({folder / "users.acl": (users, PUBLIC)})
-            made.append("users.acl")
-        certificate, key = folder / "serve.crt", folder / "serve.key"
-        if not (certificate.exists() and key.exists() and is_good_for(certificate, key, hosts)):
-            pair = self_signed(hosts)
-            _write({key: (pair.key, PRIVATE), certificate: (pair.certificate, PUBLIC)})
-            made += ["serve.key", "serve.crt"]
-    except OSError as error:
-        raise UserError(
-            f"cannot write secrets to {folder} ({error.strerror}): give a folder that this user can write"
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, mode in TOKEN_FILES.items():
+        if not (folder / name).exists():
+            _write({folder / name: (secrets.token_hex(32).encode() + b"\n", mode)})
+            made.append(name)
+    users = _users(folder, run).encode()
+    if not (folder / "users.acl").exists() or (folder / "users.acl").read_bytes() != users:
+        _write({folder / "users.acl": (users, PUBLIC)})
+        made.append("users.acl")
+    certificate, key = folder / "serve.crt", folder / "serve.key"
+    if not (certificate.exists() and key.exists() and is_good_for(certificate, key, hosts)):
+        pair = self_signed(hosts)
+        _write({key: (pair.key, PRIVATE), certificate: (pair.certificate, PUBLIC)})
+        made += ["serve.key", "serve.crt"]
     return made
 
 
 def share_secrets(folder: Path, services: Path) -> list[str]:
     """Copy the secrets of each service in `SERVICES` from `folder` to `services`/NAME, and delete other secrets there.
 
-    Returns the files that were changed. Raises `UserError` if a file cannot be written.
+    Returns the files that were changed.
     """
     changed: list[str] = []
-    try:
-        for service, names in SERVICES.items():
-            target = services / service
-            target.mkdir(parents=True, exist_ok=True)
-            for name, mode in MODES.items():
-                copy = target / name
-                if name not in names:
-                    if copy.exists():
-                        copy.unlink()
-                        changed.append(f"{service}/{name}")
-                    continue
-                data = (folder / name).read_bytes()
-                if not copy.exists() or copy.read_bytes() != data:
-                    _write({copy: (data, mode)})
+    for service, names in SERVICES.items():
+        target = services / service
+        target.mkdir(parents=True, exist_ok=True)
+        for name, mode in MODES.items():
+            copy = target / name
+            if name not in names:
+                if copy.exists():
+                    copy.unlink()
                     changed.append(f"{service}/{name}")
-    except OSError as error:
-        raise UserError(f"cannot write secrets to {error.filename} ({error.strerror})") from error
+                continue
+            data = (folder / name).read_bytes()
+            if not copy.exists() or copy.read_bytes() != data:
+                _write({copy: (data, mode)})
+                changed.append(f"{service}/{name}")
     return changed
 
 

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -31,46 +30,6 @@ ACTOR_COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class RunSnapshot:
-    """The state of a run's store at one moment."""
-
-    run: str
-    ledger: Ledger
-    health: Health
-    rates: Mapping[str, float]  # episodes per second, by term of the ledger
-    fault: str  # why an identity of the ledger does not hold; empty if both hold
-
-    @property
-    def unreadable(self) -> int:
-        """Number of rows in the store that Tamiyo did not write."""
-        return self.ledger.unreadable + self.health.unreadable
-
-    @property
-    def waits(self) -> dict[str, float]:
-        """Share of the time that each part of the run was waited for, by the name of the bottleneck."""
-        return wait_shares(self.health.learner, list(self.health.actors.values()))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The output of `--json`."""
-        h = self.health
-        return {
-            "run": self.run,
-            "exact": not self.fault,
-            "fault": self.fault,
-            "ledger": self.ledger.to_dict(),
-            "generation": h.generation,
-            "head_version": h.head_version,
-            "oldest_s": h.oldest_s,
-            "learner": h.learner,
-            "actors": {f"{actor}/{number}": row for (actor, number), row in h.actors.items()},
-            "unreadable": self.unreadable,
-            "rates": self.rates,
-            "waits": self.waits,
-            "bottleneck": bottleneck(self.waits),
-        }
-
-
 def show_status(url: str, run: str | None, as_json: bool) -> int:
     """Print the status of a run. Returns the exit status: 1 if an identity of the ledger does not hold, else 0."""
     name = find_run(url, run)
@@ -79,13 +38,27 @@ def show_status(url: str, run: str | None, as_json: bool) -> int:
         time.sleep(RATE_S)
         ledger, health = transport.ledger(), transport.health()
     elapsed_s = max(health.now_s - began_s, 1e-3)
-    rates = {t: (getattr(ledger, t) - getattr(before, t)) / elapsed_s for t in ("accepted", "trained")}
-    snapshot = RunSnapshot(name, ledger, health, rates, _fault(ledger))
+    waits, fault = wait_shares(health.learner, list(health.actors.values())), _fault(ledger)
+    status = {
+        "run": name,
+        "exact": not fault,
+        "fault": fault,
+        "ledger": ledger.to_dict(),
+        "generation": health.generation,
+        "head_version": health.head_version,
+        "oldest_s": health.oldest_s,
+        "learner": health.learner,
+        "actors": {f"{actor}/{number}": row for (actor, number), row in health.actors.items()},
+        "unreadable": ledger.unreadable + health.unreadable,  # rows in the store that Tamiyo did not write
+        "rates": {t: (getattr(ledger, t) - getattr(before, t)) / elapsed_s for t in ("accepted", "trained")},
+        "waits": waits,
+        "bottleneck": bottleneck(waits),
+    }
     if as_json:
-        print(json.dumps(snapshot.to_dict(), indent=1))
+        print(json.dumps(status, indent=1))
     else:
-        Console(highlight=False).print(_panel(snapshot))
-    return 1 if snapshot.fault else 0
+        Console(highlight=False).print(_panel(status, ledger, health))
+    return 1 if fault else 0
 
 
 def find_run(url: str, run: str | None) -> str:
@@ -110,55 +83,56 @@ def _fault(ledger: Ledger) -> str:
     return ""
 
 
-def _panel(snapshot: RunSnapshot) -> Panel:
-    parts: list[RenderableType] = [_identity(snapshot), _pace(snapshot), _actors(snapshot)]
-    accounts = _accounts(snapshot)
+def _panel(status: Mapping[str, Any], ledger: Ledger, health: Health) -> Panel:
+    parts: list[RenderableType] = [_identity(ledger, status["exact"]), _pace(status, health), _actors(ledger, health)]
+    accounts = _accounts(health)
     if accounts.row_count:
         parts.append(accounts)
-    if snapshot.fault:
-        parts.append(Text(f"the ledger is inconsistent: {snapshot.fault}", style="bold red"))
-    if snapshot.unreadable:
-        parts.append(Text(f"skipped {snapshot.unreadable} rows of the store that Tamiyo did not write", style="yellow"))
-    verdict = bottleneck(snapshot.waits)
-    return Panel(Group(*parts), title=f"[bold]{snapshot.run}[/]  {verdict}", title_align="left", border_style="dim")
+    if status["fault"]:
+        parts.append(Text(f"the ledger is inconsistent: {status['fault']}", style="bold red"))
+    if status["unreadable"]:
+        skipped = f"skipped {status['unreadable']} rows of the store that Tamiyo did not write"
+        parts.append(Text(skipped, style="yellow"))
+    title = f"[bold]{status['run']}[/]  {status['bottleneck']}"
+    return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
 
-def _identity(snapshot: RunSnapshot) -> Text:
-    terms = " + ".join(f"{term} {getattr(snapshot.ledger, term):,}" for term in Ledger.TERMS)
-    exact = ("   WRONG", "bold red") if snapshot.fault else ("   exact", "green")
-    return Text.assemble((f"accepted {snapshot.ledger.accepted:,}", "bold"), f"  =  {terms}", exact)
+def _identity(ledger: Ledger, exact: bool) -> Text:
+    terms = " + ".join(f"{term} {getattr(ledger, term):,}" for term in Ledger.TERMS)
+    verdict = ("   exact", "green") if exact else ("   WRONG", "bold red")
+    return Text.assemble((f"accepted {ledger.accepted:,}", "bold"), f"  =  {terms}", verdict)
 
 
-def _pace(snapshot: RunSnapshot) -> str:
-    h, learner, rates = snapshot.health, snapshot.health.learner, snapshot.rates
-    text = f"generation {h.generation}, version {h.head_version}   in {rates['accepted']:.1f}, "
-    text += f"out {rates['trained']:.1f} episodes/s   oldest {h.oldest_s:.1f} s\n"
+def _pace(status: Mapping[str, Any], health: Health) -> str:
+    learner, rates = health.learner, status["rates"]
+    text = f"generation {health.generation}, version {health.head_version}   in {rates['accepted']:.1f}, "
+    text += f"out {rates['trained']:.1f} episodes/s   oldest {health.oldest_s:.1f} s\n"
     if learner:
-        ago_s = max(0.0, h.now_s - learner["reported_s"])
+        ago_s = max(0.0, health.now_s - learner["reported_s"])
         text += f"update {learner.get('update', 0.0):.0f}, {ago_s:.0f} s ago   "
         text += f"waited {learner.get('wait_s', 0.0):.2f} of {learner.get('cycle_s', 0.0):.2f} s\n"
         mean, flight, queue, most = (
             learner.get(f"policy_lag_{name}", 0.0) for name in ("mean", "in_flight", "in_queue", "max")
         )
         text += f"lag {mean:.1f} = {flight:.1f} in flight + {queue:.1f} in queue, at most {most:.0f}\n"
-    return text + "   ".join(f"{name} {share:.0%}" for name, share in snapshot.waits.items())
+    return text + "   ".join(f"{name} {share:.0%}" for name, share in status["waits"].items())
 
 
-def _accounts(snapshot: RunSnapshot) -> Table:
+def _accounts(health: Health) -> Table:
     """What training sessions brought, by token; empty without an endpoint that trains."""
     columns = {"steps": "steps", "cut_sessions": "cut", "dropped_sessions": "dropped", "refused": "refused"}
     table = _table("training sessions", *columns.values())
-    for (actor, number), figures in sorted(snapshot.health.actors.items()):
+    for (actor, number), figures in sorted(health.actors.items()):
         if columns.keys() <= figures.keys():
             table.add_row(f"{actor}/{number}", *(f"{figures[name]:,.0f}" for name in columns))
     return table
 
 
-def _actors(snapshot: RunSnapshot) -> Table:
+def _actors(ledger: Ledger, health: Health) -> Table:
     table = _table("actor", "version", *ACTOR_COLUMNS.values(), "seen")
-    for (actor, number), a in sorted(snapshot.ledger.actors.items()):
-        row = snapshot.health.actors.get((actor, number))
-        seen = f"{max(0.0, snapshot.health.now_s - row['reported_s']):.0f} s ago" if row else "gone"
+    for (actor, number), a in sorted(ledger.actors.items()):
+        row = health.actors.get((actor, number))
+        seen = f"{max(0.0, health.now_s - row['reported_s']):.0f} s ago" if row else "gone"
         version = f"{row['version']:.0f}" if row and "version" in row else ""
         counts = [f"{getattr(a, term):,}" for term in ACTOR_COLUMNS]
         label = f"{actor}, older" if number == RETIRED else f"{actor}/{number}"

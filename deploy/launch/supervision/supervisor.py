@@ -169,7 +169,9 @@ class Supervisor:
             elapsed_s=self._progress.elapsed_s,
             note=self._notes.append,
             stop=self._stop.is_set,
-        ).run(self._pool if isinstance(self._pool, WorkerPool) else None)
+            play=self._pool.play if isinstance(self._pool, WorkerPool) else None,
+            num_actors=self._pool.size,
+        ).run()
 
     def _scale_actors(self) -> None:
         """With `actors.count: auto`, adapt the number of actors to the cluster.

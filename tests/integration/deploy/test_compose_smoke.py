@@ -7,8 +7,6 @@ thing is `tests/compose/run.sh`.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -19,14 +17,12 @@ import yaml
 
 from actors.config import QueueConfig
 from actors.transport.redis import connect
-from actors.workers.placement import gpu_room
 from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import SERVICES
 from deploy.commands.serve_flags import serve_flags
 from deploy.config.flags import parse
 from deploy.config.schema import PRESETS, Config
 from deploy.launch.embedded_redis import find_server
-from deploy.launch.process_settings import checked_spaces
 from learner.run.checkpoint import load_checkpoint
 from tests.compose.ask import STEPS, ask
 from tests.support.composing import ROOT, Service, command_of, free_ports, project
@@ -41,23 +37,6 @@ SETTINGS = {
     ),
     "TAMIYO_ACTORS_MOST": "2",
 }
-
-
-def has_compose() -> bool:
-    docker = shutil.which("docker")
-    return bool(docker) and subprocess.run([str(docker), "compose", "version"], capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed here, so that it cannot read the file")
-@pytest.mark.parametrize(
-    ("profile", "added"), [("cpu", {"learner"}), ("gpu", {"learner-gpu"}), ("gpu-actors", {"actors-gpu"})]
-)
-def test_docker_compose_accepts_the_file(profile: str, added: set[str]) -> None:
-    command = ["docker", "compose", "--project-directory", str(ROOT), "--profile", profile, "config"]
-    ended = subprocess.run([*command, "--services"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    always = {name for name, service in FILE["services"].items() if "profiles" not in service}
-    assert set(ended.stdout.split()) == always | added
 
 
 def test_every_service_has_limits_a_health_check_and_no_public_port() -> None:
@@ -131,20 +110,6 @@ def test_flags_in_the_environment_choose_the_preset_of_learner_and_actors(
     fleet = actors(settings)
     assert learner.learner == fleet.learner == PRESETS[preset].learner
     assert (fleet.actors.count, fleet.actors.max_count) == ("auto", 8)
-
-
-def test_machines_have_room_for_the_actors_that_the_documentation_starts() -> None:
-    """With `--profile gpu-actors`: as many cores as actors share the GPU."""
-    page = (ROOT / "docs/deploy/compose.md").read_text()
-    (flags,) = re.findall(r'export TAMIYO_FLAGS="(.*)"', page)
-    config = actors({"TAMIYO_FLAGS": flags})
-    checked_spaces(config)
-    start = command_of(OURS["actors-gpu"], {})
-    cpus, gpus = (int(re.findall(rf"--num-{kind}=(\d+)", " ".join(start))[0]) for kind in ("cpus", "gpus"))
-    assert gpu_room([gpus], config.actors.gpus_per_actor) == cpus
-    (device,) = OURS["actors-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["capabilities"], len(device["device_ids"])) == ("nvidia", ["gpu"], gpus)
-    assert OURS["actors-gpu"]["image"] == OURS["learner-gpu"]["image"] == "tamiyo:cuda"
 
 
 class Stack:

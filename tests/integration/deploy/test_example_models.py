@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = sorted((ROOT / "examples" / "models").glob("*.py"))
+LONG = ("char_transformer", "mlp_digits")
 ADDED = re.compile(r"  # \+$", re.MULTILINE)
 
 pytestmark = pytest.mark.integration
@@ -32,10 +33,7 @@ def epochs(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     "script",
-    [
-        pytest.param(path, marks=[pytest.mark.long] if path.stem == "char_transformer" else [], id=path.stem)
-        for path in SCRIPTS
-    ],
+    [pytest.param(path, marks=[pytest.mark.long] * (path.stem in LONG), id=path.stem) for path in SCRIPTS],
 )
 def test_the_added_lines_change_nothing_until_a_column_joins(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

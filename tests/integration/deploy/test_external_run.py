@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import QueueConfig
-from actors.transport.redis import connect
 from deploy.config.flags import parse
 from deploy.config.yaml import to_yaml
 from deploy.launch.embedded_redis import EmbeddedRedis
@@ -68,45 +66,6 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     assert all(p["return"] == p["steps"] >= 8 for p in played)
     assert json.loads(load_checkpoint(folder).weights.architecture)["spaces"]["base_size"] == 4
     assert (folder / "report.html").exists()
-
-
-def second_trained(folder: Path) -> bool:
-    """Whether an update has used episodes of a second endpoint."""
-    return len({e["episode_id"].split("/")[2] for e in rows(folder / "episodes.jsonl")}) == 2
-
-
-@pytest.mark.long
-@pytest.mark.timeout(240)
-def test_the_endpoint_of_tamiyo_actors_serves_a_separate_learner(tmp_path: Path) -> None:
-    """The learner and the endpoint are processes of their own; either is started again without losing the count."""
-    common = flags(tmp_path, run__name="apart", learner__updates=10_000, learner__batch_steps=64)
-    folder, client = tmp_path / "apart", [sys.executable, "-c", CLIENT, f"unix:{tmp_path / 'e'}"]
-    with (
-        EmbeddedRedis() as server,
-        tamiyo(tmp_path, "learner", *common, "--redis", server.url) as learner,
-        running(tmp_path, client, {}) as playing,
-    ):
-        with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as first:
-            learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
-            assert first.end(30) == 0, first.out + first.err
-            assert "endpoint: stopped; 0 episodes unsent" in first.out
-            assert first.left() == []
-        with tamiyo(tmp_path, "actors", *common, "--redis", server.url) as second:
-            learner.wait_for(lambda: second_trained(folder), 90)
-            assert second.process.poll() is None
-            assert second.err == ""
-            assert learner.end(30) == 130, learner.out + learner.err
-        assert not playing.err  # it went on through the restart
-        transport = connect(server.url, QueueConfig(), "apart")
-        ledger = transport.ledger()
-        transport.close()
-    ledger.check()
-    episodes = rows(folder / "episodes.jsonl")
-    assert ledger.trained == len(episodes) == len({e["episode_id"] for e in episodes})
-    assert {e["episode_id"].split("/")[1] for e in episodes} == {"external"}
-    assert sum(a.dropped_backpressure + a.lost_with_actor for a in ledger.actors.values()) == 0
-    for m in rows(folder / "metrics.jsonl"):
-        assert m.get("ratio_error", 0.0) < 1e-4
 
 
 def test_the_endpoint_stops_when_its_parent_ends(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -96,15 +95,3 @@ def test_resets_that_take_too_long_together_are_no_hang_but_a_single_one_is(tmp_
     assert run.out.count("actor-0 has hung for 8 s; it is killed and restarted") == 3
     assert "in reset" in run.out
     assert "actor-0 hung 3 times in a row: raise actors.hang_s if a single reset or step" in run.err
-
-
-@pytest.mark.timeout(120)
-def test_an_interrupted_run_closes_its_environments(tmp_path: Path) -> None:
-    folder = tmp_path / "simulators"
-    folder.mkdir()
-    flags = run_of(tmp_path, "Simulated", gym__kwargs=f"folder={folder}", learner__updates="1000")
-    with tamiyo(tmp_path, "train", *flags) as run:
-        run.wait_for(lambda: len(list(folder.glob("open-*"))) > 8, 90.0)
-        assert run.end(60, signal.SIGINT) == 130
-    opened, closed = ({p.name.split("-", 1)[1] for p in folder.glob(f"{word}-*")} for word in ("open", "closed"))
-    assert opened == closed

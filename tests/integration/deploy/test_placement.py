@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
@@ -19,11 +18,11 @@ from actors.workers.worker_pool import WorkerPool
 from deploy.config.flags import parse
 from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
-from deploy.launch import local, processes
+from deploy.launch import processes
 from deploy.launch.cluster import run_on_cluster
 from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.prepare import open_run
-from deploy.launch.process_settings import acting, learner_settings
+from deploy.launch.process_settings import learner_settings
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.supervision.endpoint_pool import EndpointPool
 from deploy.launch.supervision.learner_actor import LearnerActor
@@ -89,69 +88,28 @@ def test_actors_share_a_gpu_and_the_learner_has_another(redis: str, tmp_path: Pa
 
 @pytest.mark.long
 def test_processes_without_a_share_see_no_gpu(redis: str, tmp_path: Path) -> None:
-    own = config(tmp_path, actors__count=1, actors__spares=1, learner__device="cpu", run__redis=redis)
-    pool = WorkerPool(acting(own), "run", 0, redis, "run")
-    learner = LearnerActor(learner_settings(own, tmp_path), 0.0, print)
+    """The learner, tasks on a cluster, processes of teachers and evaluations, and the endpoint."""
+    own = config(tmp_path, learner__device="cpu", run__redis=redis)
+    learner, endpoint = (
+        LearnerActor(learner_settings(own, tmp_path), 0.0, print),
+        EndpointPool(tmp_path, "redis://localhost", print),
+    )
     try:
-        spare = pool._create_spare()
-        assert [seen_by(handle) for handle in (pool._members[0].handle, spare, learner._handle)] == ["", "", ""]
-        ray.kill(spare)
+        process = psutil.Process(endpoint._process.pid)
+        wait_for(lambda: process.environ().get(VISIBLE) == "")  # it has a copy of ours at first
+        assert seen_by(learner._handle) == ""
+        assert run_on_cluster(os.getenv)(VISIBLE) == ""
+        with workers(1) as pool:
+            assert pool.submit(os.getenv, VISIBLE).result() == ""
     finally:
-        pool.stop()
         learner.close()
-    assert run_on_cluster(os.getenv)(VISIBLE) == ""
+        endpoint.stop()
 
 
-def test_processes_of_teachers_and_evaluations_see_no_gpu() -> None:
-    with workers(1) as pool:
-        assert pool.submit(os.getenv, VISIBLE).result() == ""
-
-
-def test_the_endpoint_sees_no_gpu(tmp_path: Path) -> None:
-    pool = EndpointPool(tmp_path, "redis://localhost", print)
-    process = psutil.Process(pool._process.pid)
-    wait_for(lambda: process.environ().get(VISIBLE) == "")  # it has a copy of ours at first
-    pool.stop()
-
-
-@pytest.mark.long
-def test_actors_that_wait_for_a_gpu_say_so(redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times 0.6 of two GPUs is less than two, but none can have parts of both."""
-    own = acting(config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6))
-    said: list[str] = []
-    pool = WorkerPool(own, "run", 0, redis, "run", said.append)
-    try:
-        wait_for(lambda: pool.pump(0.1) or pool.alive == 2)
-        assert said == []
-        monkeypatch.setattr("actors.workers.worker_pool.UNPLACED_S", 0.0)
-        pool.pump(0.1)
-        pool.pump(0.1)
-    finally:
-        pool.stop()
-    expected = "actors.gpus_per_actor is 0.6: 2 of 3 actors fit on the GPUs that Ray has (2)"
-    assert said == [f"{expected}; the others start when the cluster grows"]
-
-
-def test_auto_starts_as_many_actors_as_fit(redis: str, tmp_path: Path) -> None:
-    """Beside a learner that reserves a GPU; of the free 0.6, a third actor would wait for ever."""
-    own = acting(config(tmp_path, actors__count="auto", actors__gpus_per_actor=0.4))
-    pool = WorkerPool(own, "run", 0, redis, "run", learner_gpus=1.0)
-    try:
-        for _ in range(3):
-            pool._autoscale_at_s = 0.0
-            pool.autoscale(lambda: {"CPU": 8.0, "GPU": 1.6})
-        assert pool.size == 2
-    finally:
-        pool.stop()
-
-
-@pytest.mark.parametrize("command", [local, processes])
 def test_a_run_that_does_not_fit_on_its_machine_is_refused(
-    command: ModuleType, redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "local_ray", lambda *_: nullcontext(""))  # which is there
-    monkeypatch.setattr(local.ray, "is_initialized", lambda: False)  # so that `train` does not refuse to start its own
+    monkeypatch.setattr(processes, "local_ray", lambda *_: nullcontext(""))  # which is there
     own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=redis)
-    start = local.train if command is local else processes.run_actors
     with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):
-        start(own)
+        processes.run_actors(own)

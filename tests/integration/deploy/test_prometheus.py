@@ -146,23 +146,3 @@ def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: lis
             assert shown_by_ray(run, token) == ["LearnerService", "RayRolloutWorker"]
             (alive,) = server.ask('{__name__="ray_tamiyo_actors_alive"}')
             assert (float(alive["value"][1]), alive["metric"]["role"]) == (1, "supervisor")
-
-
-def test_separate_processes_export_metrics_with_the_same_names(tmp_path: Path, free_ports: list[int]) -> None:
-    of_learner, of_actors, own = free_ports[:3]
-    with EmbeddedRedis() as store:
-        flags = [*small(tmp_path, RUN, learner__updates=5000), "--redis", store.url, "--run.metrics_port"]
-        with (
-            tamiyo(tmp_path, "learner", *flags, str(of_learner)) as learner,
-            tamiyo(tmp_path, "actors", *flags, str(of_actors)),
-            prometheus(tmp_path, own, of_learner, of_actors) as server,
-        ):
-            learner.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2, START_S)
-            deadline = time.monotonic() + START_S
-            while missing := [
-                line
-                for line in without_data(server)
-                if not line.startswith("endpoint") and not re.search("memory|learner_restarts", line)
-            ]:
-                assert time.monotonic() < deadline, "\n".join(missing)
-                time.sleep(1.0)

@@ -10,8 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.config import QueueConfig
-from actors.transport.redis import connect
 from deploy.launch.embedded_redis import find_server
 from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, running, small, tamiyo
@@ -27,38 +25,6 @@ def server(tmp_path: Path, free_port: int) -> Iterator[int]:
     with running(tmp_path, [str(find_server()), *settings, str(tmp_path)], {}) as process:
         process.wait_for(lambda: "Ready to accept connections" in process.out, 10)
         yield free_port
-
-
-@pytest.mark.long
-def test_learner_and_actors_train_together_and_stop_on_request(tmp_path: Path, server: int) -> None:
-    url, folder = f"redis://127.0.0.1:{server}/0", tmp_path / "apart"
-    flags = [*small(tmp_path, "apart", learner__updates=1000), "--redis", url]
-    secret = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
-    with (
-        tamiyo(tmp_path, "learner", *flags, **secret) as learner,
-        tamiyo(tmp_path, "actors", *flags, **secret) as fleet,
-    ):
-        learner.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
-        assert fleet.process.poll() is None
-        with tamiyo(tmp_path, "learner", *flags, "--run.service", **secret) as second:
-            assert second.wait() == 2
-            assert second.err.splitlines() == [second.err.strip()]
-            assert "a learner is training run 'apart' already" in second.err
-        for command, codes in ((learner, {130}), (fleet, {0, 130})):
-            assert command.end(10) in codes, command.out + command.err
-            assert command.err == ""
-            assert command.left() == []
-    assert "checkpoint in" in learner.out
-    assert "actor-0:" in fleet.out
-    assert load_checkpoint(folder).progress.update == rows(folder / "metrics.jsonl")[-1]["update"] >= 2
-    assert PASSWORD not in (folder / "config.yaml").read_text() + learner.out + fleet.out
-    queue = connect(f"redis://:{PASSWORD}@127.0.0.1:{server}/0", QueueConfig(), "apart")
-    ledger = queue.ledger()
-    queue.close()
-    assert ledger.trained == 4 * load_checkpoint(folder).progress.update
-    assert ledger.accepted == (
-        ledger.trained + ledger.dropped_stale + ledger.fenced + ledger.dead_lettered + ledger.queued + ledger.pending
-    )
 
 
 @pytest.mark.long

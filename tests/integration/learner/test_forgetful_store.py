@@ -40,7 +40,9 @@ def check(folder: Path, transport: Transport, batches: int) -> None:
 
 @pytest.mark.parametrize("call", ["take", "ack"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"checkpoint_every": 3}, {"checkpoint_every": 2, "ack": "after_step"}], ids=str
+    "settings",
+    [{}, pytest.param({"checkpoint_every": 3}, marks=pytest.mark.long), {"checkpoint_every": 2, "ack": "after_step"}],
+    ids=str,
 )
 def test_a_forgotten_call_does_not_train_episodes_twice(
     store: Store, tmp_path: Path, call: str, settings: dict[str, Any]

@@ -48,7 +48,7 @@ def fill(transport: Transport) -> None:
         assert transport.put(EpisodeHeader.from_episode(large), encode_episode(large)).status is PutStatus.OK
 
 
-@pytest.mark.parametrize("scripts", [False, True])
+@pytest.mark.parametrize("scripts", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_training_makes_the_room_that_its_weights_need(server: EmbeddedRedis, tmp_path: Path, scripts: bool) -> None:
     def handle() -> Transport:
         return connect(server.url, scripts=scripts)

@@ -23,9 +23,9 @@ from actors.types.episode import EndReason, Episode
 from actors.types.weights import WeightSet
 from learner.schema import EpisodeSchema
 from tests.support.growth.growing import Run, mlp
-from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import serving
 from tests.support.serving.training_sessions import endpoint
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 HORIZON = 8

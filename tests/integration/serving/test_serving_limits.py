@@ -19,8 +19,9 @@ from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
 from actors.wire import policy_pb2
 from tests.support.learning.toy import SPACES
-from tests.support.serving.calls import connections, half_open, outcome, wait_for
+from tests.support.serving.calls import connections, half_open, outcome
 from tests.support.serving.servers import RunningServer, connect_outcome, serving, step_inputs, write_file
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 STEP, STREAM = method_path("Step"), method_path("StepStream")

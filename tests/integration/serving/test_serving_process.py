@@ -26,8 +26,8 @@ from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.learning.toy import SPACES, toy_network
-from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]

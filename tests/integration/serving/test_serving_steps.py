@@ -21,9 +21,9 @@ from actors.sessions.session import PolicyError, SessionLost
 from actors.wire import policy_pb2
 from tests.support.learning.slow_policy import everything_legal, slow_to_act
 from tests.support.learning.toy import SPACES, toy_network
-from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights, write_file
 from tests.support.serving.training_sessions import RawSession, refused
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 CONFLICT, GAP, INVALID = "ABORTED STEP_CONFLICT", "FAILED_PRECONDITION STEP_GAP", "INVALID_ARGUMENT STATE_INVALID"

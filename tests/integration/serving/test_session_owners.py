@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from actors.wire import policy_pb2
-from tests.support.serving.calls import wait_for
 from tests.support.serving.servers import serving, write_file
 from tests.support.serving.training_sessions import RawSession, endpoint, refused
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -13,6 +13,7 @@ from actors.codec import decode_episode, encode_episode
 from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation
 from actors.transport.redis import Transport
 from actors.types.episode import InvalidEpisode
+from tests.conftest import FIRST_SERVER
 from tests.support.builders import make_episode, make_weights
 from tests.support.episodes import episodes_equal
 from tests.support.queueing import BUSY, FENCED, OK, counts, header, put, take_ids
@@ -32,17 +33,16 @@ def in_threads(*calls: Callable[[], object]) -> None:
 def test_episodes_arrive_in_order_and_intact(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     episodes = [make_episode(n, episode_id=f"{name}/{name}/7/3") for n, name in enumerate(NAMES)]
-    before_ms = time.time() * 1000
     for episode in episodes:
         assert transport.put(EpisodeHeader.from_episode(episode), encode_episode(episode)).status is OK
     deliveries = transport.take(3, 0) + transport.take(3, 0)
     assert [d.header for d in deliveries] == [EpisodeHeader.from_episode(e) for e in episodes]
     assert all(episodes_equal(decode_episode(d.payload), e) for d, e in zip(deliveries, episodes, strict=True))
-    assert all(abs(d.enqueued_ms - before_ms) < 10_000 for d in deliveries)
     assert counts(transport, "accepted", "queued", "pending") == (5, 0, 5)
     assert {actor for actor, _ in transport.ledger().actors} == set(NAMES)
 
 
+@pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
 def test_take_waits_for_a_put(any_store: Store) -> None:
     learner, actor = any_store(), any_store()
     learner.open_generation(-1, "learner")
@@ -147,6 +147,7 @@ def test_a_number_is_claimed_once_and_only_the_latest_claim_is_opened(any_store:
     assert len(take_ids(fast)) == 1
 
 
+@pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
 def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(any_store: Store) -> None:
     old, new = any_store(), any_store()
     old.open_generation(-1, "learner")

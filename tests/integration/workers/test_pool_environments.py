@@ -23,6 +23,7 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.ray.local_ray import local_ray
 from tests.support.env import gym_envs
 from tests.support.launching import RAY_TOKEN, small
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 ENVS = 2
@@ -99,13 +100,6 @@ def pulses() -> list[bytes]:
     return list(internal_kv._internal_kv_list("pulse/", namespace=NAMESPACE))
 
 
-def wait_until_gone(processes: dict[int, psutil.Process]) -> None:
-    deadline = time.monotonic() + 8.0
-    while not gone(processes):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_fault_of_an_environment_is_explained_and_its_simulators_end(actors: Actors) -> None:
     looked_at = actors.files("open")
     actors.pump(bool)
@@ -125,19 +119,18 @@ def test_a_fault_of_an_environment_is_explained_and_its_simulators_end(actors: A
     actors.pump(bool)
     assert gone(theirs)
 
+    (actors.folder / "wait").touch()  # until its alarm, which Python has in the main thread alone
+    actors.said.clear()
+    actors.pump(lambda reports: actors.said)
+    assert actors.said[0].startswith("actor-0 failed (TimeoutError: the simulator does not answer; ")
+    actors.pump(bool)
+
     theirs = actors.simulators()
     assert len(pulses()) == 1  # not that of the process before it
     actors.pool.stop()
     assert actors.files("closed") == actors.files("open")
-    wait_until_gone(theirs)
+    wait_for(lambda: gone(theirs))
     assert pulses() == []
-
-
-def test_environments_run_in_the_main_thread(actors: Actors) -> None:
-    actors.pump(bool)
-    (actors.folder / "wait").touch()
-    actors.pump(lambda reports: actors.said)
-    assert actors.said[0].startswith("actor-0 failed (TimeoutError: the simulator does not answer; ")
 
 
 @pytest.mark.long
@@ -160,4 +153,4 @@ def test_actors_that_die_or_are_removed_leave_nothing(actors: Actors) -> None:
     theirs = actors.simulators()
     actors.pool.stop()
     assert actors.files("open") - actors.files("closed") == first
-    wait_until_gone(theirs)
+    wait_for(lambda: gone(theirs))

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support.env.gym_envs import nap
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -44,13 +44,6 @@ def started(folder: Path) -> list[psutil.Process]:
         if mine and process.status() != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("ending", [pytest.param("exit", marks=pytest.mark.long), "kill"])

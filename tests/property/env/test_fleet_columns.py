@@ -260,7 +260,7 @@ def test_kernels_are_compiled_once_for_all_widths() -> None:
 
     def compiled() -> list[int]:
         kernels: Any = (train_epoch, evaluate)
-        return [len(kernel.compiled["float32"].signatures) if "float32" in kernel.compiled else 0 for kernel in kernels]
+        return [len(kernel.of(np.dtype(np.float32)).signatures) for kernel in kernels]
 
     before = compiled()
     widths = set()

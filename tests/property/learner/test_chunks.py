@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from actors.policy.cores.core import Feedforward
-from actors.policy.cores.sequences import length_buckets
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.episode import Episode
 from learner.ppo.batch import make_batch
@@ -106,11 +105,6 @@ def test_a_stride_above_one_finds_the_right_states() -> None:
         make_batch(episodes, SPACES, 4)
     with pytest.raises(ValueError, match="burn-in of 4 steps: states are stored every 3 steps"):
         make_batch(episodes, SPACES, 3, burn_in=4)
-
-
-def test_rows_without_steps_take_no_bucket() -> None:
-    assert length_buckets([0, 3, 0], 1.3) == [([1], 3)]
-    assert length_buckets([0, 0], 1.3) == length_buckets([], 1.3) == []
 
 
 def test_a_minibatch_without_chunks_has_no_steps() -> None:

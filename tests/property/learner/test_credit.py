@@ -10,11 +10,8 @@ from torch import Tensor
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
-from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
-from tests.support.learning.batches import evaluate_batch
+from tests.support.learning.batches import evaluate_batch, toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 STEPS = 8
@@ -38,12 +35,11 @@ def test_a_late_reward_trains_the_trunk() -> None:
     norms = {}
     for reward in (0.0, 10.0):
         network = toy_network()
-        config = LearnerConfig(state_stride=1, value_coef=0.0, entropy_start=0.0, entropy_end=0.0, gamma=0.9)
         with torch.no_grad():  # a critic that says 0, in the units it has after the batch
             network.value_output.weight.zero_()
             network.value_output.bias.zero_()
             network.value_normalizer.mean.zero_()
-        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
+        ppo = toy_ppo(1e-3, network, value_coef=0.0, entropy_start=0.0, entropy_end=0.0)
         norms[reward] = ppo(paid_at_the_end(batch_of((STEPS, 3)), reward), 0, 0)["grad_norm_trunk"]
     assert norms[0.0] == 0.0
     assert norms[10.0] > 1e-3
@@ -92,7 +88,3 @@ def joined_across(batch: Batch) -> Batch:
 def test_a_gradient_that_ends_early_or_runs_on_is_caught(chunk: int, wrong: Spoil) -> None:
     with pytest.raises(AssertionError):
         check_reach(chunk, wrong)
-
-
-def test_stored_states_carry_no_gradient() -> None:
-    assert not any(t.requires_grad for t in batch_of((STEPS,)).state)

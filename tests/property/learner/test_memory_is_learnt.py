@@ -98,6 +98,7 @@ def test_a_recurrent_core_learns_to_recall(core: str, critic: str) -> None:
     assert share_recalled(core, critic, forgetful=False) > 0.95
 
 
+@pytest.mark.long
 def test_without_recurrence_or_with_a_zeroed_state_it_stays_at_chance() -> None:
     assert share_recalled("feedforward", "v", forgetful=False) <= 0.55
     assert share_recalled("lstm+memory", "v", forgetful=True) <= 0.55

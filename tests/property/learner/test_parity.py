@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from actors.codec import decode_episode, encode_episode
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
@@ -26,7 +27,7 @@ Change = Callable[[FactoredRecurrentActorCritic, Batch], Batch]
 def shipped(network: FactoredRecurrentActorCritic) -> list[Episode]:
     """Episodes of unequal lengths and both kinds of end, after a trip through the codec."""
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    return [decode_episode(encode_episode(e)) for e in toy_wave(network, seeds)]
+    return [decode_episode(encode_episode(e)) for e in toy_wave(ActingPolicy(network), seeds)]
 
 
 def largest_differences(

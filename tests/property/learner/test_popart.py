@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normalizer import ValueNormalizer
-from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
-from tests.support.learning.batches import evaluate_batch, targets_of
+from tests.support.learning.batches import evaluate_batch, targets_of, toy_ppo
 from tests.support.learning.toy import CRITICS, SPACES, toy_network, toy_seed, toy_wave
 
 Move = Callable[[ValueNormalizer, Tensor, nn.Linear], None]
@@ -173,7 +171,7 @@ def learned(offset: float) -> list[Tensor]:
     episodes = toy_wave(untrained(), [toy_seed(1, truncated=False, salt=k) for k in range(32)])
     batch = make_batch(episodes, SPACES)
     batch = batch._replace(rewards=batch.rewards + offset)
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), LearnerConfig(state_stride=1, target_kl=10.0), seed=1)
+    ppo = toy_ppo(network=network)
     for update in range(5):
         ppo(batch, update=update, version=update)
     assert float(network.value_normalizer.std) > 0.05 * offset  # the floor of the deviation has no part in this
@@ -191,7 +189,7 @@ def test_old_values_are_those_that_the_network_gives_after_the_scale_has_moved(p
     """At the first update too, and without PopArt: else the clip of the value loss would cut gradients at once."""
     network = untrained(popart=popart)
     episodes = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in (5, 3, 4)])
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1))
+    ppo = toy_ppo(1e-3, network)
     for _ in range(3):
         batch = make_batch(episodes, SPACES)
         targets = targets_of(network, batch, ppo.config)

@@ -21,12 +21,10 @@ from actors.policy.state import PolicyState
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Provenance
 from actors.types.episode import Episode, InvalidEpisode
-from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.minibatch import replay
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Scripted
+from tests.support.learning.batches import toy_ppo
 
 STEPS, STRIDE, CHANGED_AT = 24, 2, 11
 
@@ -125,8 +123,7 @@ def test_the_check_detects_segments_without_the_steps_before(wrong: Callable[[Ep
 def test_an_update_sees_the_same_in_segments_and_counts_each_step_once() -> None:
     def evaluate(segment_steps: int) -> tuple[list[Tensor], dict[str, float], Tensor]:
         network = networks("lstm")[2]
-        config = LearnerConfig(state_stride=STRIDE, chunk_length=4, burn_in=4, minibatches=2)
-        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config, seed=1)
+        ppo = toy_ppo(1e-3, network, state_stride=STRIDE, chunk_length=4, burn_in=4, minibatches=2)
         batch = make_batch(play("lstm", segment_steps, 4), network.spaces, 4, 4)
         out = ppo.forward(batch)
         metrics = ppo(batch, update=0, version=1)
@@ -142,12 +139,10 @@ def test_an_update_sees_the_same_in_segments_and_counts_each_step_once() -> None
 def test_steps_of_older_weights_before_a_segment_do_not_count_as_an_error() -> None:
     """Where the steps before were acted by other weights, replaying them does not give the state that acted."""
     network = networks("lstm")[1]
-    config = LearnerConfig(state_stride=STRIDE, chunk_length=4, burn_in=4, update_epochs=1)
     segments = play("lstm", 6, 4)
     for first, compared in ((segments[2], False), (segments[3], True)):
         assert list(first.policy_version) == [1] * 6
-        learning = copy.deepcopy(network)
-        ppo = PPOUpdate(learning, make_optimizer(learning, 1e-3, 0.0), config, seed=1)
+        ppo = toy_ppo(1e-3, copy.deepcopy(network), state_stride=STRIDE, chunk_length=4, burn_in=4, update_epochs=1)
         metrics = ppo(make_batch([first], network.spaces, 4, 4), update=0, version=1)
         assert ("ratio_error" in metrics) == compared
         assert metrics.get("ratio_error", 0.0) < 1e-5

@@ -79,6 +79,7 @@ def test_decisions_and_states_equal_those_of_the_network_also_with_new_weights(
 ) -> None:
     made = network(spaces, options, seed=0)
     acting = ActingPolicy(made)
+    assert acting.form == ("eager" if made.config.core == "lstm+memory" else "kernel")
     check_alike(made, acting, seed=1)
     made.load_state_dict(network(spaces, options, seed=2).state_dict())
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Continuous heads against torch.distributions and numerical integration; network, stepper and learner agree."""
+"""Continuous heads against torch.distributions and numerical integration; network, acting policy and learner agree."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ from learner.ppo.batch import make_batch
 from learner.schema import EpisodeSchema
 from tests.support.env import gym_envs  # noqa: F401, registers its environments
 from tests.support.learning.batches import evaluate_batch
-
-OPTIONS: list[dict[str, Any]] = [{}, {"log_std": "state", "core": "feedforward"}, {"critic": "q_op"}]
-ENVS = ("tests/Continuous-v0", "tests/Mixed-v0")
 
 
 def parameters(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,9 +85,14 @@ def play(env_id: str, squash: bool, options: dict[str, Any]) -> tuple[FactoredRe
     return network, [decode_episode(encode_episode(e)) for e in episodes]
 
 
-@pytest.mark.parametrize("squash", [False, True])
-@pytest.mark.parametrize("env_id", ENVS)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    ("env_id", "squash", "options"),
+    [
+        ("tests/Continuous-v0", False, {}),
+        ("tests/Mixed-v0", True, {"log_std": "state", "core": "feedforward"}),
+        ("tests/Mixed-v0", False, {"critic": "q_op"}),
+    ],
+)
 def test_the_learner_reproduces_what_the_actor_did(env_id: str, squash: bool, options: dict[str, Any]) -> None:
     network, episodes = play(env_id, squash, options)
     batch = make_batch(episodes, network.spaces)
@@ -102,9 +104,8 @@ def test_the_learner_reproduces_what_the_actor_did(env_id: str, squash: bool, op
         EpisodeSchema(network.spaces, network.core.sizes, 1).check(episode)
 
 
-@pytest.mark.parametrize("options", OPTIONS[:2])
-def test_acting_policies_take_new_weights_and_act_as_the_network(options: dict[str, Any]) -> None:
-    network, episodes = play("tests/Mixed-v0", False, options)
+def test_acting_policies_take_new_weights_and_act_as_the_network() -> None:
+    network, episodes = play("tests/Mixed-v0", False, {"log_std": "state"})
     acting, other = ActingPolicy(network), copy.deepcopy(network)
     obs, count = episodes[0].obs, len(episodes[0])
     flat = np.ones((count, network.spaces.action.flat_size), dtype=np.bool_)
@@ -137,6 +138,7 @@ def test_the_exported_step_is_the_networks() -> None:
                 assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.long  # PyTorch's exporter takes seconds
 def test_the_onnx_model_samples_as_the_network_does(tmp_path: Path) -> None:
     """ONNX has no inverse error function; Wichura's rational functions take its place."""
     network, _ = play("tests/Mixed-v0", True, {})

@@ -58,7 +58,7 @@ def check_no_leak(max_waste: float = 1.3, **options: Any) -> None:
                 assert torch.equal(a[row_of != row], b[row_of != row])
 
 
-@pytest.mark.parametrize("max_waste", [1.0, 1.3, 100.0])
+@pytest.mark.parametrize("max_waste", [1.0, 100.0])
 @pytest.mark.parametrize("options", POLICIES)
 def test_changing_one_episode_does_not_change_the_others_outputs_by_a_bit(
     max_waste: float, options: dict[str, str]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actors.policy import distribution
 from actors.policy import network as network_module
-from actors.policy.distribution import masked_log_probs, normalized_entropy
+from actors.policy.distribution import masked_log_probs
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, forced_steps
 from tests.support.learning.sequences import SequenceBatch, evaluate
@@ -169,14 +169,6 @@ def test_the_flat_mask_is_the_union_over_legal_earlier_choices() -> None:
                 expected[SPEC.offsets[1] + s] = True
                 expected[SPEC.offsets[2] :] |= masks.rest[o, s]
         assert masks.flat().tolist() == expected.tolist()
-
-
-def test_normalized_entropy_is_one_for_equal_choices_and_zero_for_a_certain_one() -> None:
-    mask = torch.arange(4) < torch.arange(1, 5)[:, None]  # 1 to 4 legal choices
-    uniform = masked_log_probs(torch.zeros(4, 4), mask)
-    assert torch.allclose(normalized_entropy(uniform, mask), torch.tensor([0.0, 1.0, 1.0, 1.0]))
-    certain = masked_log_probs(torch.tensor([[200.0, 0.0, 0.0, 0.0]] * 4), mask)
-    assert torch.equal(normalized_entropy(certain, mask), torch.zeros(4))
 
 
 @pytest.mark.parametrize("empty", ["op", "slot", "rest"])

@@ -158,30 +158,6 @@ def test_episodes_of_autoresetting_environments_match_a_replay(mode: str, sizes:
     check_replay(scripted(3, numbered(), mode, **kwargs), 3, **kwargs)
 
 
-class OwnMasks(SyncVectorEnv):
-    """A vector environment that implements `action_masks()` itself."""
-
-    def action_masks(self) -> np.ndarray:
-        return np.stack([env.unwrapped.action_masks() for env in self.envs])
-
-
-def own_masks() -> GymFleet:
-    vector = OwnMasks([lambda: Scripted(masks="method")] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
-    return GymFleet("scripted", vector, numbered())
-
-
-def test_masks_of_a_vector_environments_own_method_are_in_force() -> None:
-    """`Scripted` raises for an illegal action, and the replay compares the masks of all steps."""
-    check_replay(own_masks(), 3, masks="method")
-
-
-def test_a_fleet_that_ignores_action_masks_is_detected() -> None:
-    fleet = own_masks()
-    fleet._action_masks = None
-    with pytest.raises(AssertionError):
-        check_replay(fleet, 3, masks="method")
-
-
 class ForgetsTheReset(GymFleet):
     """Treats NEXT_STEP as SAME_STEP, so that reset steps become transitions."""
 
@@ -271,17 +247,6 @@ def test_the_segment_check_detects_a_state_that_is_lost_between_segments() -> No
     parts[1].initial_state.h[:] = 0.0
     with pytest.raises(AssertionError):
         check_segments(parts, whole[seed], 8)
-
-
-@pytest.mark.parametrize("masks", ["info", "method", "per_head"])
-@pytest.mark.parametrize("sizes", [(4,), (2, 5)])
-def test_masks_of_every_convention_are_applied_and_shipped(masks: str, sizes: tuple[int, ...]) -> None:
-    by_seed = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks=masks, sizes=sizes), 40)}
-    same = {e.seed: e for e in play(scripted(3, in_turn(SEEDS), masks="info", sizes=sizes), 40)}
-    assert not all(by_seed[seed].masks.all() for seed in SEEDS)
-    for seed in SEEDS:
-        assert np.array_equal(by_seed[seed].masks, same[seed].masks)
-        assert np.array_equal(by_seed[seed].actions, same[seed].actions)
 
 
 def test_each_step_records_the_version_of_its_weights() -> None:

@@ -7,8 +7,7 @@ import secrets
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,10 +90,3 @@ def free_port() -> int:
 def flags(root: Path, name: str, address: str, url: str, **changes: object) -> list[str]:
     changes = {"learner__updates": 1_000_000} | changes
     return [*small(root, name, **changes), *("--address", address, "--redis", url)]
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.2)

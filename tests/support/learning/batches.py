@@ -26,11 +26,17 @@ def toy_batch(lengths: Sequence[int] = LENGTHS, chunk_length: int | None = None,
     return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
 
 
-def toy_ppo(lr: float = 1e-2, network: FactoredRecurrentActorCritic | None = None, **changes: Any) -> PPOUpdate:
+def toy_ppo(
+    lr: float = 1e-2,
+    network: FactoredRecurrentActorCritic | None = None,
+    prior: FactoredRecurrentActorCritic | None = None,
+    **changes: Any,
+) -> PPOUpdate:
     """The update of a network, the toy one if none is given; `changes` are settings of the learner."""
     network = network or toy_network()
     fields: dict[str, Any] = {"state_stride": 1, "gamma": 0.9, "target_kl": 10.0}
-    return PPOUpdate(network, make_optimizer(network, lr, 0.0), LearnerConfig(**(fields | changes)), seed=1)
+    config = LearnerConfig(**(fields | changes))
+    return PPOUpdate(network, make_optimizer(network, lr, 0.0), config, seed=1, prior=prior)
 
 
 def evaluate_batch(network: FactoredRecurrentActorCritic, batch: Batch) -> Evaluation:

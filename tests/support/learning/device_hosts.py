@@ -159,6 +159,5 @@ def growth(device: torch.device) -> None:
         same(make(device), make(CPU), 1e-3 if device.type != "cuda" else 0.05)
 
 
-HOSTS: tuple[Callable[[torch.device], None], ...] = (growth,)
-LONG_HOSTS: tuple[Callable[[torch.device], None], ...] = (whole_run, loop, captured_steps)
+LONG_HOSTS: tuple[Callable[[torch.device], None], ...] = (growth, whole_run, loop, captured_steps)
 """Those that take longer."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.codec import encode_episode
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.publish import from_weights
 from actors.transport.base import EpisodeHeader, PutStatus
 from actors.transport.ledger import ActorLedger
@@ -37,6 +38,7 @@ class ToyProducer:
         self.transport, self.numbers = handle(store), itertools.count()
         self.spoil, self.keep_version = spoil or {}, keep_version
         self.put, self.statuses = 0, list[PutStatus]()
+        self.policy: ActingPolicy | None = None  # made once: most of the time would go into making networks
 
     def __call__(self) -> bool:
         """Serves as the learner's `stop`, which is called between two reads of the queue."""
@@ -44,10 +46,13 @@ class ToyProducer:
             return False
         weights = self.transport.fetch()
         assert weights is not None
+        if self.policy is None:
+            self.policy = ActingPolicy(from_weights(weights))
+        self.policy.load(weights)
         version = weights.version if self.keep_version is None else self.keep_version
         seeds = [toy_seed(1 + (self.put + i) % 5, truncated=i % 2 == 0, salt=self.put + i) for i in range(4)]
         episodes = toy_wave(
-            from_weights(weights),
+            self.policy,
             seeds,
             state_stride=weights.state_stride,
             version=version,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import queue
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import grpc
 
 from actors.serving.status import error_info
+from tests.support.waiting import wait_for
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
@@ -63,11 +63,3 @@ def outcome(call: Any, timeout_s: float = 10.0) -> str:
     """Wait for the end of a call. Returns its reason or status code."""
     wait_for(lambda: not call.is_active(), timeout_s)
     return error_info(call).reason or call.code().name
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait until `condition()` is true, and fail after `timeout_s`."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -23,7 +23,7 @@ from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from tests.support.learning.toy import SPACES, random_masks, toy_network
-from tests.support.serving.calls import wait_for
+from tests.support.waiting import wait_for
 
 CALL_S = 30.0
 
@@ -96,7 +96,7 @@ def serving(
     **options: Any,
 ) -> Iterator[RunningServer]:
     """Run a server during a `with` block; with `loaded`, wait until it serves."""
-    serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64, "poll_s": 0.05} | options))
+    serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64} | options))
     with serve_in_thread(serve_options, source or weights(), external, sink) as server:
         running = RunningServer(server)
         if loaded:

@@ -22,9 +22,10 @@ from actors.types.episode import Episode
 from actors.wire import policy_pb2
 from actors.workers.episode_shipper import EpisodeShipper
 from tests.support.learning.toy import SPACES
-from tests.support.serving.calls import bearer, wait_for
+from tests.support.serving.calls import bearer
 from tests.support.serving.servers import RunningServer, serving, step_inputs
 from tests.support.stores import new_transport
+from tests.support.waiting import wait_for
 
 
 class Endpoint:

@@ -51,7 +51,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", BOMBS)
+@pytest.mark.parametrize("kind", ["runs", *(pytest.param(kind, marks=pytest.mark.long) for kind in list(BOMBS)[1:])])
 def test_a_message_with_too_many_fields_is_refused_before_it_is_parsed(kind: str, tmp_path: Path) -> None:
     envelope = wire.EpisodeEnvelope.FromString(encode_episode(make_episode()))
     body = envelope.episode + BOMBS[kind]()
@@ -60,7 +60,6 @@ def test_a_message_with_too_many_fields_is_refused_before_it_is_parsed(kind: str
     path.write_bytes(envelope.SerializeToString())
     ended = subprocess.run([sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    print(kind, ended.stdout)
     assert float(ended.stdout) < 12
 
 

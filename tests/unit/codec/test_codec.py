@@ -87,12 +87,13 @@ def test_equal_episodes_have_equal_and_compact_bytes() -> None:
     assert len(small) < 200 * (25 + 4 * 6 + 4 * 4 + 20)
 
 
-@pytest.mark.parametrize("position", range(0, 8000, 97))
-def test_a_flipped_bit_is_detected(position: int) -> None:
-    data = bytearray(encode_episode(make_episode()))
-    data[position % len(data)] ^= 1 << (position % 8)
-    with pytest.raises(InvalidEpisode):
-        decode_episode(bytes(data))
+def test_a_flipped_bit_is_detected() -> None:
+    whole = encode_episode(make_episode())
+    for position in range(0, 8000, 97):
+        data = bytearray(whole)
+        data[position % len(data)] ^= 1 << (position % 8)
+        with pytest.raises(InvalidEpisode):
+            decode_episode(bytes(data))
 
 
 DAMAGES: dict[str, dict[str, Any]] = {

@@ -16,12 +16,10 @@ from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normalizer import ObservationNormalizer, ValueNormalizer
 from actors.types.episode import Episode, InvalidEpisode
-from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.extremes import clip_rewards
 from learner.ppo.imitation import imitate
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
+from tests.support.learning.batches import toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner, toy_schema
 from tests.support.stores import Store
@@ -56,14 +54,20 @@ def with_bootstrap(batch: Batch, value: float) -> Batch:
     return batch._replace(bootstrap_value=values)
 
 
-@pytest.mark.parametrize("before", [0, 5], ids=["in the first batch", "in a later one"])
-@pytest.mark.parametrize("number", [1e6, -1e20, 3e38])
-@pytest.mark.parametrize("clipped", ["clipped_rewards", "clipped_values"])
+@pytest.mark.parametrize(
+    ("clipped", "number", "before"),
+    [
+        ("clipped_rewards", 1e6, 0),
+        ("clipped_rewards", 3e38, 5),
+        ("clipped_values", -1e20, 0),
+        ("clipped_values", 1e6, 5),
+    ],
+)
 def test_one_absurd_number_leaves_the_critic_its_scale(clipped: str, number: float, before: int) -> None:
     truncated = {"terminated": False, "truncated": True, "bootstrap_value": 0.5}
     network = untrained()
     clean = make_batch([dataclasses.replace(e, **truncated) for e in episodes()], SPACES)  # type: ignore[arg-type]
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    ppo = toy_ppo(1e-3, network)
     for update in range(before):
         assert ppo(clean, update=update, version=update)[clipped] == 0
     spoilt = (with_reward if clipped == "clipped_rewards" else with_bootstrap)(clean, number)
@@ -121,7 +125,7 @@ def test_bootstrap_values_are_clipped_around_the_mean_return() -> None:
 def test_values_of_steps_are_clipped_before_they_enter_a_target() -> None:
     """What the critic makes of the states that an actor sent may be of any size."""
     network, batch = untrained(), make_batch(episodes(), SPACES)
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    ppo = toy_ppo(1e-3, network)
     ppo(batch, update=0, version=0)
     with torch.no_grad():
         network.value_output.bias += 1e6
@@ -130,13 +134,12 @@ def test_values_of_steps_are_clipped_before_they_enter_a_target() -> None:
     assert float(network.value_normalizer.std) < 1e3
 
 
-@pytest.mark.parametrize("log_prob", [-200.0, -1e9, -3e38])
-@pytest.mark.parametrize("ratio", ["per_head", "joint"])
-@pytest.mark.parametrize("prior", [False, True])
+@pytest.mark.parametrize(
+    ("log_prob", "ratio", "prior"), [(-200.0, "per_head", False), (-1e9, "joint", True), (-3e38, "per_head", True)]
+)
 def test_absurd_log_probs_neither_break_a_step_nor_enter_a_target(log_prob: float, ratio: str, prior: bool) -> None:
     network, clean = untrained(), make_batch(episodes(), SPACES)
-    config = LearnerConfig(state_stride=1, ratio=ratio, prior_coef=0.1 if prior else 0.0)  # type: ignore[arg-type]
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config, 1, prior=untrained() if prior else None)
+    ppo = toy_ppo(1e-3, network, untrained() if prior else None, ratio=ratio, prior_coef=0.1 if prior else 0.0)
     assert ppo(clean, update=0, version=0)["clipped_log_probs"] == 0
     log_probs, rewards = clean.log_probs.clone(), clean.rewards.clone()
     log_probs[changed_step(clean)] = log_prob

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from learner.config import LearnerConfig
 from learner.network import first_network
 from learner.ppo.batch import make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
+from tests.support.learning.batches import toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 TINY = 2.0**-12  # a power of two, so that only the additions of constants could change a bit
@@ -19,9 +17,7 @@ LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
 def after_updates(scale: float, updates: int) -> dict[str, Tensor]:
     """The weights after some updates on episodes, half of them truncated, whose rewards are multiplied by `scale`."""
     network = first_network(toy_network().config, SPACES, 0, None, None)
-    learn = PPOUpdate(
-        network, make_optimizer(network, 1e-2, 0.0), LearnerConfig(state_stride=1, gamma=0.95, target_kl=10.0), seed=1
-    )
+    learn = toy_ppo(network=network, gamma=0.95)
     for update in range(updates):
         seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
         batch = make_batch(toy_wave(network, seeds), SPACES)

@@ -17,7 +17,7 @@ from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
 from actors.metrics.bottleneck import BALANCED
 from actors.metrics.prometheus import ProcessMetrics
-from actors.metrics.registry import FAMILIES, METRICS, SERVE, exported, lookup
+from actors.metrics.registry import exported, lookup
 from actors.metrics.run_status import run_status
 from actors.slots.stage import Slot, Stage
 from actors.transport.base import Unreachable
@@ -27,11 +27,6 @@ from deploy.launch.supervision import monitor as watch
 from learner.run.run_metrics import t_interval
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 from tests.support.stores import Store
-
-
-def test_prometheus_names_are_unique() -> None:
-    names = ["tamiyo_" + m.name.replace("/", "_") for m in (*METRICS.values(), *FAMILIES.values(), *SERVE.values())]
-    assert len(names) == len(set(names))
 
 
 def test_members_of_a_family_are_distinguished_by_labels() -> None:

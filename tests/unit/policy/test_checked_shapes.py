@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from actors.config import PolicyConfig
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import _require_shapes, to_weights
@@ -25,6 +27,7 @@ def check() -> None:
     _require_shapes(weights, spaces, PolicyConfig())
 
 
+@pytest.mark.long  # a process that imports PyTorch
 def test_the_check_does_not_import_the_compiler() -> None:
     """It would take more than a second of an actor's start."""
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120)

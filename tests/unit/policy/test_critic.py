@@ -58,28 +58,6 @@ def test_values_match_enumeration(core: str, bootstrap: str) -> None:
     assert checked >= 1
 
 
-def test_with_critic_v_all_three_values_are_equal() -> None:
-    network = toy_network()
-    obs, blueprints, masks = state_of_the_world(1)
-    decision, _ = network.act(obs, blueprints, masks, network.initial_state(COUNT), np.full((COUNT, 4), 0.5))
-    assert (decision.values == decision.baseline_values).all()
-    assert (decision.values == decision.bootstrap_values).all()
-
-
-def test_only_a_sampled_bootstrap_depends_on_noise() -> None:
-    """In truncated episodes of one step, each is bootstrapped with its own environment's noise."""
-    seeds = [toy_seed(3, truncated=True, salt=i) for i in range(12)]
-    expected = toy_wave(toy_network(critic="q_op"), seeds)
-    sampled = toy_wave(toy_network(critic="q_op", bootstrap="sampled"), seeds)
-    for a, b in zip(expected, sampled, strict=True):
-        assert (a.actions == b.actions).all()  # the noise of the steps is unaffected
-        assert (a.values == b.values).all()
-    differ = [a.bootstrap_value != b.bootstrap_value for a, b in zip(expected, sampled, strict=True)]
-    assert sum(differ) > 6
-    again = toy_wave(toy_network(critic="q_op", bootstrap="sampled"), seeds[3:4])
-    assert again[0].bootstrap_value == pytest.approx(sampled[3].bootstrap_value, rel=1e-5)
-
-
 def test_the_baseline_has_no_gradient_and_the_value_only_that_of_its_op() -> None:
     network = toy_network(critic="q_op")
     episodes = toy_wave(network, [toy_seed(6, truncated=False, salt=i) for i in range(4)])

@@ -9,29 +9,21 @@ import torch
 from actors.config import PolicyConfig
 from actors.metrics import registry as metrics
 from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
-from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
+from tests.support.learning.batches import toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 CELLS, SIZE, HIDDEN = 3, 4, 6
 
 
-def run(gate_bias: float, steps: int = 8) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (statistics `[T, 1, 3]`, cells, usage) with the write gate set by a bias."""
+def test_with_an_open_gate_all_cells_are_filled_before_one_is_evicted() -> None:
     torch.manual_seed(0)
     memory = ExternalMemory(PolicyConfig(hidden_size=HIDDEN, memory_cells=CELLS, memory_size=SIZE))
     with torch.no_grad():
         memory.inputs.weight[-1].zero_()
-        memory.inputs.bias[-1] = gate_bias
+        memory.inputs.bias[-1] = 20.0
         state = torch.zeros(CELLS, 1, SIZE), torch.zeros(CELLS, 1, 1)
-        _, statistics, cells, usage = scan(memory.weights(), torch.randn(steps, 1, HIDDEN), *state)
-    return statistics, cells, usage
-
-
-def test_with_an_open_gate_all_cells_are_filled_before_one_is_evicted() -> None:
-    statistics, cells, usage = run(20.0)
+        _, statistics, cells, usage = scan(memory.weights(), torch.randn(8, 1, HIDDEN), *state)
     assert STATISTICS == ("write_gate", "evictions", "attention_entropy")
     assert torch.allclose(statistics[..., 0], torch.ones(8, 1))
     assert statistics[:, 0, 1].tolist() == [0.0] * CELLS + [1.0] * (8 - CELLS)
@@ -41,26 +33,11 @@ def test_with_an_open_gate_all_cells_are_filled_before_one_is_evicted() -> None:
     assert usage.shape == (CELLS, 1, 1)
 
 
-def test_with_a_closed_gate_nothing_is_written_or_evicted() -> None:
-    statistics, cells, _ = run(-200.0)
-    assert not bool(statistics[..., :2].any())
-    assert not bool(cells.any())
-
-
-def test_the_least_used_cell_is_evicted() -> None:
-    torch.manual_seed(1)
-    memory = ExternalMemory(PolicyConfig(hidden_size=HIDDEN, memory_cells=CELLS, memory_size=SIZE))
-    before, usage = torch.ones(CELLS, 1, SIZE), torch.tensor([5.0, 0.5, 4.0])[:, None, None]
-    with torch.no_grad():
-        cells = scan(memory.weights(), torch.randn(1, 1, HIDDEN), before, usage)[2]
-    assert [bool(torch.equal(a, b)) for a, b in zip(cells, before, strict=True)] == [True, False, True]
-
-
 def test_the_update_reports_memory_statistics_only_for_a_core_with_memory() -> None:
     for core, names in (("lstm+memory", STATISTICS), ("lstm", ())):
         network = toy_network(core=core)
         episodes = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in (4, 7, 3)])
-        update = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1))
+        update = toy_ppo(1e-3, network)
         reported = update(make_batch(episodes, SPACES), 0, 0)
         assert {name for name in reported if name.startswith("memory/")} == {f"memory/{name}" for name in names}
         for name in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from fractions import Fraction
 
@@ -11,14 +10,12 @@ import pytest
 import torch
 
 from actors.config import ConfigError, PolicyConfig
-from actors.errors import UserError
 from actors.policy.acting.policy import ActingPolicy
 from actors.policy.distribution import masked_log_probs
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.spaces import Spaces
-from actors.types.weights import WeightSet
 from tests.support.learning.sequences import SequenceBatch, evaluate
 from tests.support.learning.toy import toy_network
 
@@ -80,35 +77,11 @@ def test_in_the_seed_environment_each_choice_has_the_full_floor(choices: int) ->
     assert float(found[0]) == pytest.approx(expected, abs=1e-6)
 
 
-def without_bound(weights: WeightSet) -> WeightSet:
-    """Return weights in the format of older files, which do not state the bound."""
-    stored = json.loads(weights.architecture)
-    del stored["policy"]["floor_mass"]
-    return dataclasses.replace(weights, architecture=json.dumps(stored))
-
-
 def test_weights_state_the_resolved_bound() -> None:
     for network, mass in ((decided(gym_spaces(4)), 0.01), (toy_network(), 0.5), (toy_network(floor_mass=0.05), 0.05)):
         weights = to_weights(network, 1, 1, 8)
         assert json.loads(weights.architecture)["policy"]["floor_mass"] == mass
         assert from_weights(weights).floor_mass == mass
-
-
-def test_older_weights_are_read_with_the_bound_they_were_trained_with() -> None:
-    network = decided(gym_spaces(250), floor_mass=0.5)
-    assert acted(network, from_weights(without_bound(to_weights(network, 1, 1, 8)))) == pytest.approx(0.502, abs=1e-6)
-    on_seed_hosts = toy_network()
-    older = without_bound(to_weights(on_seed_hosts, 1, 1, 8))
-    assert from_weights(older, config=on_seed_hosts.config).floor_mass == 0.5
-
-
-def test_a_configuration_with_another_bound_refuses_older_weights_in_one_line() -> None:
-    network = decided(gym_spaces(4), floor_mass=0.5)
-    older = without_bound(to_weights(network, 1, 1, 8))
-    with pytest.raises(UserError, match=r"policy.floor_mass 0.01 \(it was 0.5\)") as refused:
-        from_weights(older, config=PolicyConfig(**SMALL))  # type: ignore[arg-type]
-    assert "\n" not in str(refused.value)
-    from_weights(older, config=PolicyConfig(**SMALL, floor_mass=0.5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mass", [0.0, -0.1, 0.6])

@@ -1,4 +1,4 @@
-"""`HeadScorer` and its explicit gradient, compared with the definition under autograd."""
+"""`HeadScorer` and its gradient, compared with the definition in float64."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from actors.transport.base import DropReason, Generation
 from actors.transport.redis import Transport
 from actors.transport.redis_exchange import WRITE_BYTES, exchange, join_commands
 from actors.types.episode import InvalidEpisode
+from tests.conftest import FIRST_SERVER
 from tests.support.builders import make_weights
 from tests.support.queueing import DUPLICATE, OK, counts, put, take_ids
 from tests.support.stores import Store
@@ -83,6 +84,7 @@ def test_a_verb_whose_reply_was_lost_is_not_executed_twice(
         assert [d.payload for d in transport.take(9, 0)] == [b"payload"]
 
 
+@pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
 def test_payloads_that_are_not_accepted_expire(transport: Transport, any_store: Store) -> None:
     put(transport, 0, 0)
     put(transport, 1, generation=9)  # refused
@@ -131,8 +133,8 @@ def test_settled_episodes_leave_no_keys_behind(any_store: Store) -> None:
 
 
 @pytest.fixture
-def client(any_store: Store) -> Iterator[redis.Redis]:
-    client = redis.Redis.from_url(any_store.url, protocol=2)
+def client(store: Store) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(store.url, protocol=2)
     client.mset({"a": "1", "b": "2"})
     yield client
     client.close()
@@ -153,8 +155,8 @@ def test_replies_that_were_not_read_reach_nobody(client: redis.Redis) -> None:
         assert exchange(client.connection_pool, [("GET", "b")], redis.ResponseError) == [b"2"]
 
 
-def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, any_store: Store) -> None:
-    any_store.client.client_kill_filter(_id=str(client.client_id()))
+def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, store: Store) -> None:
+    store.client.client_kill_filter(_id=str(client.client_id()))
     assert exchange(client.connection_pool, [("GET", "a"), ("GET", "b")], redis.ResponseError) == [b"1", b"2"]
 
 

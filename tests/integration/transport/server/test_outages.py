@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.conftest import OTHERS, SERVERS
 from tests.support.builders import make_episode, make_weights
 from tests.support.queueing import BUSY, OK, counts, put, report, take_ids
 from tests.support.stores import Store, running
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -47,20 +47,13 @@ def store(server: tuple[Path, Any], namespace: str) -> Iterator[Store]:
     store.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @contextmanager
 def disk_error(folder: Path, client: Any) -> Iterator[None]:
     """The server cannot save its data, as a folder has the name of its file."""
 
     def save(outcome: str) -> None:
         client.bgsave()
-        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == outcome)
+        wait_for(lambda: client.info("persistence")["rdb_last_bgsave_status"] == outcome)
 
     (folder / "dump.rdb").mkdir()
     client.config_set("save", "3600 1000000")
@@ -112,7 +105,7 @@ def busy(folder: Path, client: Any) -> Iterator[None]:
     other = redis.Redis(unix_socket_path=str(folder / "socket"))
     thread = threading.Thread(target=run_forever)
     thread.start()
-    wait_until(is_refused)
+    wait_for(is_refused)
     try:
         yield
     finally:

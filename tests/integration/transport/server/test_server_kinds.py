@@ -17,6 +17,7 @@ from actors.transport.base import Unreachable
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import find_server
 from tests.support.queueing import OK, put
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -81,11 +82,11 @@ def test_a_sentinel_leads_to_the_next_primary_after_a_failover(tmp_path: Path, f
         transport = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main/0")
         transport.open_generation(-1, "learner")
         assert put(transport, 0) == [OK]
-        wait_for(lambda: second.xlen("{tamiyo}:episodes") == 1)
-        wait_for(lambda: len(guide.sentinel_slaves("main")) == 1)
+        wait_for(lambda: second.xlen("{tamiyo}:episodes") == 1, 20.0)
+        wait_for(lambda: len(guide.sentinel_slaves("main")) == 1, 20.0)
         first.shutdown(nosave=True)
-        wait_for(lambda: second.info("replication")["role"] == "master")
-        wait_for(lambda: succeeds(lambda: put(transport, 1)))
+        wait_for(lambda: second.info("replication")["role"] == "master", 20.0)
+        wait_for(lambda: succeeds(lambda: put(transport, 1)), 20.0)
         assert second.xlen("{tamiyo}:episodes") == 2
         transport.close()
 
@@ -96,10 +97,3 @@ def succeeds(call: Callable[[], object]) -> bool:
     except Unreachable:
         return False
     return True
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

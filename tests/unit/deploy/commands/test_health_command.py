@@ -6,15 +6,20 @@ import http.server
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from deploy import cli
 from deploy.commands.admin.certificate import self_signed
+from deploy.commands.admin.health import main as health_of
 from tests.support.composing import free_ports
+
+MANIFEST = Path(__file__).parents[4] / "deploy" / "kuberay" / "policy-server.yaml"
 
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -36,18 +41,18 @@ def page() -> Iterator[str]:
         thread.join()
 
 
-@pytest.fixture
-def policy(tmp_path: Path) -> Iterator[tuple[str, health.HealthServicer]]:
-    """The address of a gRPC server with a certificate of ours, and its word on its health."""
-    pair = self_signed(["localhost", "127.0.0.1"])
-    (tmp_path / "serve.crt").write_bytes(pair.certificate)
+@contextmanager
+def policy(certificate: Path, *hosts: str) -> Iterator[tuple[int, health.HealthServicer]]:
+    """The port of a gRPC server with a certificate of ours, and its word on its health."""
+    pair = self_signed(hosts)
+    certificate.write_bytes(pair.certificate)
     server = grpc.server(ThreadPoolExecutor(1))
     servicer = health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     credentials = grpc.ssl_server_credentials([(pair.key, pair.certificate)])
     port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
-    yield f"grpcs://127.0.0.1:{port}", servicer
+    yield port, servicer
     server.stop(None).wait()
 
 
@@ -66,16 +71,26 @@ def test_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.partition(": ")[2][:15] for line in capsys.readouterr().out.splitlines()] == ["does not answer"] * 2
 
 
-def test_a_policy_server_is_well_while_it_serves(
-    policy: tuple[str, health.HealthServicer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, servicer = policy
+def test_a_policy_server_is_well_while_it_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # which the check does not use
-    monkeypatch.setenv("TAMIYO_HEALTH", address)
     monkeypatch.setenv("TAMIYO_HEALTH_CA", str(tmp_path / "serve.crt"))
-    assert cli.main(["health"]) == 0
-    servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-    assert cli.main(["health"]) == 1
-    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
-    (tmp_path / "serve.crt").write_bytes(self_signed(["127.0.0.1"]).certificate)
-    assert cli.main(["health"]) == 1  # another's certificate
+    with policy(tmp_path / "serve.crt", "localhost", "127.0.0.1") as (port, servicer):
+        monkeypatch.setenv("TAMIYO_HEALTH", f"grpcs://127.0.0.1:{port}")
+        assert cli.main(["health"]) == 0
+        servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert cli.main(["health"]) == 1
+        servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+        (tmp_path / "serve.crt").write_bytes(self_signed(["127.0.0.1"]).certificate)
+        assert cli.main(["health"]) == 1  # another's certificate
+
+
+def test_the_readiness_probe_of_the_kubernetes_manifest(tmp_path: Path) -> None:
+    """The certificate names the service, not the address at which the probe finds it."""
+    deployment = next(m for m in yaml.safe_load_all(MANIFEST.read_text()) if m["kind"] == "Deployment")
+    probe = deployment["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
+    assert probe[:3] == ["python", "-m", "deploy.commands.admin.health"]
+    with policy(tmp_path / "ca.crt", "tamiyo-policy") as (port, servicer):
+        words = [w.replace("/run/tamiyo", str(tmp_path)).replace("50051", str(port)) for w in probe[3:]]
+        assert health_of(words) == 0
+        servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert health_of(words) == 1

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from actors.config import ActorsConfig, ConfigError, GymConfig
 from actors.serving.external import ExternalConfig
-from deploy.config.schema import PRESETS, Config, RunConfig
+from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import from_yaml, overlay, summary, to_yaml, without_password
 from learner.config import LearnerConfig
 
@@ -55,16 +55,12 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
         ("learner: {lr: fast}", "learner.lr is 'fast': give a number"),
         ("learner: {lr: true}", "learner.lr is true: give a number"),
         ("learner: {lr: .inf}", "learner.lr is inf: give a number below 2^63"),
-        ("run: {seed: 99999999999999999999}", "run.seed is 99999999999999999999: give a number below 2^63"),
-        ("a: " + "[" * 3000, "is nested too deeply"),
+        ("a: " + "[" * 1200, "is nested too deeply"),
         ("a: 2024-99-99", "is not valid YAML"),
-        ("a: " + "9" * 5000, "is not valid YAML"),
         ("#" + " " * 2**24, "more than 16 MiB"),
         ("learner: {updates: 1.5}", "learner.updates is 1.5: give an integer"),
-        ("learner: {updates: true}", "learner.updates is true: give an integer"),
         ("learner: {updates: null}", "learner.updates is null: give an integer"),
         ("actors: {count: many}", "actors.count is 'many': give an integer or auto"),
-        ("actors: {count: 1.5}", "actors.count is 1.5: give an integer or auto"),
         ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: it must be at least 1"),
         ("learner: {device: tpu}", "learner.device is 'tpu': give one of auto, cpu, cuda"),
         ("env: {tasks: wine}", "env.tasks is 'wine': give a list"),
@@ -74,11 +70,9 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
             "actors: {count: 11, envs_per_actor: 30}\nlearner: {max_policy_lag: 4, batch_episodes: 64}",
             "11 actors x 30 environments run 330 episodes at once, but only 320 = (max_policy_lag + 1)",
         ),
-        ("run: {name: 7}", "run.name is 7: give a string"),
         ("learner: 3", "section 'learner' must hold keys and values, not 3"),
         ("- a", "settings must be sections with keys"),
         ("learner: {lr: -1}", "learner.lr is -1.0: it must be positive"),
-        ("learner: {lr: [", "is not valid YAML"),
     ],
 )
 def test_errors_name_the_file_and_the_reason(tmp_path: Path, text: str, words: str) -> None:
@@ -111,14 +105,6 @@ def test_sections_that_python_leaves_out_follow_the_environment() -> None:
     assert (given.learner.gamma, given.queue) == (1.0, Config().queue)
     with pytest.raises(ConfigError, match="the segment would be too old"):  # preset tamiyo was chosen
         dataclasses.replace(BASE, gym=gym)
-
-
-def test_passwords_are_neither_written_nor_printed() -> None:
-    for url in ("redis://:s3cret@host:6379/0", "redis://me:s3cret@host:6379/0"):
-        config = overlay(Config(), {"run": {"redis": url}})
-        assert "s3cret" not in to_yaml(config)
-        assert "host:6379/0" in to_yaml(config)
-        assert "s3cret" not in shown(config)
 
 
 def shown(config: Config) -> str:
@@ -156,5 +142,8 @@ def test_what_null_stands_for_is_recorded(core: str, lr: str, passes: int) -> No
     ],
 )
 def test_urls_lose_only_their_password(url: str, without: str) -> None:
+    """In files, and in the summary of the settings."""
     assert without_password(url) == without
-    RunConfig(redis=without_password(url))
+    config = overlay(Config(), {"run": {"redis": url}})
+    assert f"redis: {without}\n" in to_yaml(config)
+    assert "secret" not in shown(config)

@@ -19,7 +19,6 @@ from actors.rollout import sampler as sampling
 from actors.rollout.sampler import StreamSampler, make_sampler
 from actors.rollout.wave import Provenance
 from actors.types.episode import EndReason
-from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import PRESETS
 from deploy.config.yaml import to_yaml
 from deploy.launch import comparison
@@ -38,19 +37,15 @@ def acting(env_id: str, *kwargs: str, width: int = 2, **settings: Any) -> Acting
 class Pool:
     """Both policies are the random one."""
 
-    size = 1
-
     def __init__(self, acting: ActingConfig, error: Exception | None = None) -> None:
         self.sampler, self.error = make_sampler(acting, 0, 3, None), error
         self.played: list[str] = []
 
     def play(
-        self, player: str, seeds: Sequence[int], deterministic: bool = False, stop: Callable[[], bool] = lambda: False
+        self, player: str, seeds: Sequence[int], deterministic: bool, stop: Callable[[], bool]
     ) -> list[dict[str, Any]]:
         if self.error is not None:
             raise self.error
-        if stop():
-            raise TimeoutError
         self.played.append(player)
         return self.sampler.play(RandomPolicy(self.sampler.spaces), SOURCE, seeds, deterministic)
 
@@ -63,8 +58,7 @@ def compare(
     (folder / "config.yaml").write_text(to_yaml(replace(run, gym=config.gym)))
     (folder / "metrics.jsonl").write_text(json.dumps({"update": 1, "reward_mean": 1.0}) + "\n")
     (folder / "episodes.jsonl").touch()
-    made = Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop)
-    made.run(cast("WorkerPool | None", pool))
+    Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop, pool and pool.play, 1).run()
     headline, _ = write_report(folder)
     return json.loads((folder / "references.json").read_text()), headline, notes
 
@@ -111,32 +105,27 @@ def test_episodes_of_a_comparison_follow_their_seeds() -> None:
     assert len({r["return"] for r in results[0]}) == 5
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (UserError("an episode could not be played"), "an episode could not be played"),
-        (RuntimeError("lost\nits connection"), "RuntimeError: lost its connection"),
-    ],
-)
-def test_a_failed_comparison_is_one_line_and_the_report_is_written(error: Exception, why: str, tmp_path: Path) -> None:
-    config = acting("tests/Constant-v0", "length=5")
-    references, said, _ = compare(tmp_path, config, Pool(config, error))
-    assert references["why_none"].startswith(why)
-    assert said.startswith(f"No comparison: {why}")
-    assert "\n" not in said
-    assert (tmp_path / "report.html").stat().st_size > 1000
-
-
-def test_a_comparison_may_be_switched_off_interrupted_impossible_or_too_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_that_cannot_be_made_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the report is written."""
     config = acting("tests/Constant-v0", "length=5")
     pool = Pool(config)
-    off = compare(tmp_path, config, pool, episodes=0)
-    assert off[1:] == ("No comparison: run.reference_episodes is 0.", ["training is complete"])
-    assert compare(tmp_path, config, None)[1] == "No comparison: programs outside of the run play its environment."
-    assert compare(tmp_path, config, pool, stop=True)[1] == "No comparison: it was interrupted."
+    broken, impossible = (
+        Pool(config, e) for e in (RuntimeError("lost\nits connection"), UserError("an episode could not be played"))
+    )
+    cases: list[tuple[str, Pool | None, dict[str, Any]]] = [
+        ("run.reference_episodes is 0", pool, {"episodes": 0}),
+        ("programs outside of the run play its environment", None, {}),
+        ("it was interrupted", pool, {"stop": True}),
+        ("an episode could not be played", impossible, {}),
+        ("RuntimeError: lost its connection", broken, {}),
+    ]
+    for why, given, options in cases:
+        references, said, _ = compare(tmp_path, config, given, **options)
+        assert references["why_none"].startswith(why)
+        assert said.startswith(f"No comparison: {why}")
+        assert "\n" not in said
     assert not pool.played
+    assert (tmp_path / "report.html").stat().st_size > 1000
     monkeypatch.setattr(comparison, "LEAST_S", 0.0)
     monkeypatch.setattr(comparison, "SHARE", 0.0)
     assert "too few episodes were complete" in compare(tmp_path, config, pool)[1]
@@ -147,10 +136,10 @@ def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: 
     pool = Pool(config)
     play = pool.play
 
-    def once(player: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def once(player: str, *args: Any) -> list[dict[str, Any]]:
         if len(pool.played) == 3:
             raise TimeoutError
-        return play(player, *args, **kwargs)
+        return play(player, *args)
 
     pool.play = once  # type: ignore[method-assign]
     references, said, _ = compare(tmp_path, config, pool)
@@ -159,18 +148,14 @@ def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: 
 
 
 def test_hosts_keep_their_comparison_if_the_example_episode_fails(tmp_path: Path) -> None:
-    class Hosts(Pool):
-        def __init__(self) -> None:
-            pass
-
-        def play(self, player: str, seeds: Sequence[int], greedy: bool = False, **_: Any) -> list[dict[str, Any]]:
-            if greedy:
-                raise RuntimeError("no memory")
-            gained = 3.0 * (player == "learned")
-            return [{"seed": s, "task": "wine", "return": s % 7 + gained, "doublings": [s]} for s in seeds]
+    def play(player: str, seeds: Sequence[int], greedy: bool, stop: Callable[[], bool]) -> list[dict[str, Any]]:
+        if greedy:
+            raise RuntimeError("no memory")
+        gained = 3.0 * (player == "learned")
+        return [{"seed": s, "task": "wine", "return": s % 7 + gained, "doublings": [s]} for s in seeds]
 
     config, notes = ActingConfig(actors=ActorsConfig(envs_per_actor=2)), list[str]()
-    Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False).run(cast("WorkerPool", Hosts()))
+    Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False, play, 1).run()
     references = json.loads((tmp_path / "references.json").read_text())
     assert references["tasks"] == ["wine"] * 8
     assert np.subtract(references["learned"], references["random"]).tolist() == [3.0] * 8

@@ -89,7 +89,7 @@ def test_only_a_new_run_starts_from_the_pretrained_policy(config: Config) -> Non
     elsewhere = replace(config, run=replace(config.run, init_from="a"))
     for other in (without, elsewhere):
         assert told(other, run_dir) == (other, "")
-    (run_dir / "checkpoints" / "update_00000001.safetensors").write_bytes(kept)
+    (run_dir / "checkpoints" / "generation_00001_update_00000001.safetensors").write_bytes(kept)
     assert told(config, run_dir) == (config, "")  # it has trained: nothing to begin with
     keeping = replace(config, learner=replace(config.learner, prior_coef=1.0))
     assert told(keeping, run_dir)[0].run.init_from == begun.run.init_from  # but what it began with is its prior

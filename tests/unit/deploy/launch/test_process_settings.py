@@ -22,15 +22,12 @@ def _no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"{name}_FILE", raising=False)
 
 
-def test_urls_are_unchanged_without_a_password() -> None:
+def test_passwords_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_passwords(CONFIG) == CONFIG
-
-
-def test_passwords_are_read_from_a_file_and_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "actor.password").write_text("a/b@c\n")
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "actor.password"))
+    with pytest.raises(UserError, match="TAMIYO_REDIS_PASSWORD_FILE"):
+        with_passwords(CONFIG)
+    (tmp_path / "actor.password").write_text("a/b@c\n")
     assert with_passwords(CONFIG).run.redis == "redis://actor:a%2Fb%40c@queue:6379/0"
 
 
@@ -47,12 +44,6 @@ def test_actors_have_their_own_user_and_password(monkeypatch: pytest.MonkeyPatch
     assert actors_redis(CONFIG) == CONFIG.run.redis
     with pytest.raises(UserError, match=r"run\.actors_redis needs run\.redis"):
         RunConfig(actors_redis="redis://actor@queue:6379/0")
-
-
-def test_a_missing_password_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TAMIYO_REDIS_PASSWORD_FILE", str(tmp_path / "nothing"))
-    with pytest.raises(UserError, match="TAMIYO_REDIS_PASSWORD_FILE"):
-        with_passwords(CONFIG)
 
 
 @pytest.mark.parametrize(("address", "spares"), [("", 1), ("auto", 0), ("head:6379", 0)])

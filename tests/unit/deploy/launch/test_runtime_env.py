@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,6 @@ from deploy.config.schema import Config, RunConfig
 from deploy.launch.ray.runtime_env import runtime_env
 
 CODE = RunConfig(ship="code")
-
-
-def test_ship_image_uploads_nothing() -> None:
-    assert runtime_env(Config()) == {}
 
 
 def test_ship_code_uploads_tamiyo_and_user_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +31,7 @@ def test_ship_code_uploads_tamiyo_and_user_modules(tmp_path: Path, monkeypatch: 
     assert modules[0] == str(Path(actors.__file__).parent)
     assert {Path(m).name for m in modules} == {"actors", "learner", "deploy", "tamiyo.py", "my_stripes.py", "my_games"}
     assert all(Path(m).exists() for m in modules)
+    assert runtime_env(replace(config, run=RunConfig())) == {}  # the machines' image has it all
 
 
 def test_a_missing_user_module_is_reported() -> None:

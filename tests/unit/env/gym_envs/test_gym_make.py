@@ -214,11 +214,14 @@ def broken(mode: AutoresetMode, **kwargs: Any) -> GymFleet:
 NAN = float("nan")
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize(
-    "given", [{"reward": NAN}, {"reward": float("-inf")}, {"reward": 1e39}, {"value": NAN}, {"value": 1e300}]
+    ("mode", "given", "length"),
+    [
+        *((mode, {"value": NAN}, length) for mode in AutoresetMode for length in (2, 4)),
+        *((AutoresetMode.DISABLED, {"reward": reward}, 4) for reward in (NAN, float("-inf"), 1e39)),
+        (AutoresetMode.SAME_STEP, {"value": 1e300}, 2),
+    ],
 )
-@pytest.mark.parametrize("length", [2, 4])
 def test_a_number_that_cannot_be_trained_on_makes_its_episode_invalid(
     mode: AutoresetMode, given: dict[str, float], length: int
 ) -> None:

@@ -15,10 +15,8 @@ from actors.types.episode import Episode
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.metrics import MOST_BARS, MOST_HISTOGRAMS, choice_shares, ranges, step_metrics
-from learner.ppo.optimizer import make_optimizer
 from learner.ppo.targets import Targets
-from learner.ppo.update import PPOUpdate
-from tests.support.learning.batches import targets_of
+from tests.support.learning.batches import targets_of, toy_ppo
 from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 
@@ -27,7 +25,7 @@ def played() -> list[Episode]:
 
 
 def metrics_of(network: FactoredRecurrentActorCritic) -> dict[str, float]:
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    ppo = toy_ppo(1e-3, network)
     return ppo(make_batch(played(), SPACES), update=0, version=0)
 
 
@@ -65,7 +63,7 @@ def test_a_core_without_state_has_no_norm() -> None:
 @pytest.mark.parametrize("popart", [True, False])
 def test_values_are_reported_in_units_of_the_return_with_the_scale_of_the_critic(popart: bool) -> None:
     network = toy_network(popart=popart)
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    ppo = toy_ppo(1e-3, network)
     batch = make_batch(played(), SPACES)
     for update in range(2):
         scale = network.value_normalizer
@@ -79,7 +77,7 @@ def test_values_are_reported_in_units_of_the_return_with_the_scale_of_the_critic
 
 def test_one_entropy_covers_all_heads() -> None:
     network, batch = toy_network(), make_batch(played(), SPACES)
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LearnerConfig(state_stride=1), seed=1)
+    ppo = toy_ppo(1e-3, network)
     entropies, counted = ppo.forward(batch).entropies, targets_of(toy_network(), batch, ppo.config).counted
     metrics = ppo(batch, 0, version=0)
     assert metrics["entropy"] == pytest.approx(float(entropies[counted].mean()), rel=1e-5)

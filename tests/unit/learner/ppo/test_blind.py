@@ -12,10 +12,8 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.wave import Provenance, run_wave
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
-from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
+from tests.support.learning.batches import toy_ppo
 
 CONFIG = EnvConfig(tasks=("spirals",), horizon_epochs=5, inner_steps=2, device="cpu")
 SOURCE = Provenance(0, 0, 8, 3)
@@ -53,7 +51,6 @@ def test_without_causal_masks_every_head_acts_and_learns_and_ratios_start_at_one
     assert len(set(slots.tolist())) > 2  # irrelevant, and drawn all the same
     assert (log_probs[:, 1:] < 0).all()
     assert not any(episode.illegal_actions for episode in fleet.episodes)
-    config = LearnerConfig(batch_episodes=4)
-    update = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
+    update = toy_ppo(1e-3, network)
     metrics = update(make_batch(episodes, network.spaces), 0, 0)
     assert metrics["ratio_error"] < 1e-5

@@ -14,7 +14,6 @@ from torch import Tensor
 from actors.config import ConfigError
 from actors.policy.network import Evaluation
 from learner.config import LearnerConfig
-from learner.ppo.gae import head_advantages, normalize
 from learner.ppo.metrics import explained_variance, step_metrics
 from learner.ppo.objective import Denominators, entropy_coefficient, k3, make_denominators, objective
 from learner.ppo.targets import WEIGHT_LIMIT, Targets
@@ -240,17 +239,6 @@ def test_decoupled_weights_are_those_of_the_whole_action_truncated_at_two() -> N
         assert torch.allclose(weighted.advantages[n].double(), expected, rtol=1e-4, atol=1e-6)
     assert seen == {True, False}
     assert WEIGHT_LIMIT == 2.0
-
-
-def test_q_op_gives_the_op_head_a_baseline_that_does_not_know_the_op() -> None:
-    a, q, v = torch.tensor([1.0, -2.0, 4.0]), torch.tensor([3.0, 0.5, -1.0]), torch.tensor([2.0, 2.0, 2.0])
-    heads = head_advantages(a, q, v, 3)
-    assert heads[:, 0].tolist() == [2.0, -3.5, 1.0]  # G - V, as A = G - Q
-    assert torch.equal(heads[:, 1], a)
-    out = normalize(heads, torch.tensor([True, True, True]))
-    deviation = heads[:, 0].std(unbiased=False)
-    for k in range(3):
-        assert torch.allclose(out[:, k], (heads[:, k] - heads[:, k].mean()) / deviation, atol=1e-6)
 
 
 def check_minibatches_add_up(**options: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ from torch import Tensor
 from actors.policy import network as network_module
 from actors.policy.cores import core as core_module
 from learner.ppo import update as update_module
+from learner.ppo.batch import make_batch
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import toy_batch, toy_ppo
-from tests.support.learning.toy import toy_network
+from tests.support.learning.toy import CORES, SPACES, toy_network, toy_seed, toy_wave
 from tests.support.learning.without_kernels import without_kernels
 
 LENGTHS = (5, 9, 4, 7)
@@ -26,9 +28,14 @@ def make(**changes: Any) -> PPOUpdate:
     return toy_ppo(1e-3, **changes)
 
 
-def test_bf16_is_near_float32_and_distinguished_from_it() -> None:
+@pytest.mark.parametrize("core", CORES)
+def test_bf16_is_near_float32_and_distinguished_from_it(core: str) -> None:
     """Within the tolerance of a lag of 0, and not the same arithmetic."""
-    errors = {p: make(precision=p)(toy_batch(LENGTHS), update=0, version=0)["ratio_error"] for p in ("float32", "bf16")}
+    network, errors = toy_network(core=core, critic="q_op"), dict[str, float]()
+    given = make_batch(toy_wave(network, [toy_seed(n, truncated=False, salt=i) for i, n in enumerate(LENGTHS)]), SPACES)
+    for precision in ("float32", "bf16"):
+        ppo = make(precision=precision, network=copy.deepcopy(network))
+        errors[precision] = ppo(given, update=0, version=0)["ratio_error"]
     assert errors["float32"] < 1e-5 < errors["bf16"] < 6e-2
 
 

@@ -17,9 +17,9 @@ from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.prior import Prior
-from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from learner.service import LearnerService, LearnerSettings
+from tests.support.learning.batches import toy_ppo
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
 
@@ -64,13 +64,14 @@ def test_only_what_was_chosen_freely_is_charged() -> None:
     assert float(metrics["prior_kl"]) == pytest.approx(float(prior.nats(batch).sum() / free.sum()))
 
 
+@pytest.mark.long
 def test_a_policy_without_rewards_returns_to_its_prior() -> None:
     """The same updates without a price leave it where it strayed to."""
 
     def stray(price: float) -> list[float]:
-        network, config = toy_network(), LearnerConfig(lr=3e-3, update_epochs=4, target_kl=0.5, state_stride=1)
-        config = replace(config, prior_coef=price, entropy_start=0.0, entropy_end=0.0)
-        ppo = PPOUpdate(network, make_optimizer(network, 3e-3, 0.0), config, seed=1, prior=toy_network(seed=1))
+        network = toy_network()
+        settings = {"update_epochs": 4, "target_kl": 0.5, "entropy_start": 0.0, "entropy_end": 0.0}
+        ppo = toy_ppo(3e-3, network, toy_network(seed=1), gamma=1.0, prior_coef=price, **settings)
         prior, found = Prior(toy_network(seed=1)), []
         for update in range(15):
             episodes = [replace(e, rewards=np.zeros_like(e.rewards)) for e in played(network, 100 * update, 24)]

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normalizer import ObservationNormalizer
-from learner.ppo import update as update_module
-from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import LENGTHS, evaluate_batch, toy_batch, toy_ppo
 from tests.support.learning.toy import SPACES, toy_network
 
@@ -25,13 +23,6 @@ def parameters(network: FactoredRecurrentActorCritic) -> dict[str, Tensor]:
 
 def unchanged(before: dict[str, Tensor], network: FactoredRecurrentActorCritic) -> bool:
     return all(torch.equal(t, parameters(network)[name]) for name, t in before.items())
-
-
-def test_at_lag_0_acting_and_learning_agree() -> None:
-    metrics = toy_ppo()(toy_batch(), update=0, version=0)
-    assert metrics["ratio_error"] < 1e-5
-    assert metrics["lag_kl"] < 1e-9
-    assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_policy_that_is_not_the_actors_shows_in_the_ratio_error_only_for_fresh_steps() -> None:
@@ -53,21 +44,6 @@ def test_ratios_are_against_the_behaviour_policy_that_was_shipped() -> None:
     assert metrics["ratio_mean"] > 1.05
 
 
-def test_the_kl_stop_is_a_gate_that_no_weight_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a limit below every KL not a single step is taken; without one they are."""
-    free = toy_ppo(update_epochs=3, minibatches=2)
-    before = parameters(free.network)
-    assert free(toy_batch(), update=0, version=0)["update_epochs_done"] == pytest.approx(3.0)
-    assert not unchanged(before, free.network)
-    monkeypatch.setattr(update_module, "KL_STOP", -1.0)
-    stopped = toy_ppo(update_epochs=3, minibatches=2)
-    metrics = stopped(toy_batch(), update=0, version=0)
-    assert unchanged(before, stopped.network)
-    assert metrics["update_epochs_done"] == 0.0
-    assert metrics["skipped_steps"] == 0.0
-    assert all(state["step"] == 0 for state in stopped.optimizer.state.values())
-
-
 def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
     """A tiny target lets the first step pass, at KL 0, and no other: the weights are those of one step."""
     one, many = toy_ppo(update_epochs=1), toy_ppo(update_epochs=4, target_kl=1e-6)
@@ -76,6 +52,7 @@ def test_the_kl_stop_comes_before_the_step_that_would_go_further() -> None:
     assert metrics["update_epochs_done"] == 1.0
     assert metrics["kl"] > 1e-6
     assert unchanged(parameters(one.network), many.network)
+    assert all(state["step"] == 1 for state in many.optimizer.state.values())
 
 
 def test_the_kl_stop_is_at_one_and_a_half_times_its_target() -> None:
@@ -209,16 +186,3 @@ def test_normalizer_statistics_are_those_of_all_rows_ever_seen() -> None:
     expected = ((everything - everything.mean(0)) / (everything.var(0, unbiased=False) + 1e-4).sqrt()).clamp(-5, 5)
     assert torch.allclose(normalizer(everything.float()), expected.float(), atol=1e-6)
     assert float(normalizer(torch.full((1, 4), 1e9)).max()) == 5.0
-
-
-def test_the_global_gradient_norm_is_clipped() -> None:
-    free, clipped = toy_ppo(grad_clip=1e9), toy_ppo(grad_clip=0.05)
-    norms = [ppo(toy_batch(), update=0, version=0) for ppo in (free, clipped)]
-
-    def norm(ppo: PPOUpdate) -> float:
-        return float(torch.nn.utils.get_total_norm([p.grad for p in ppo.network.parameters() if p.grad is not None]))
-
-    assert norm(free) > 0.1
-    assert norm(clipped) == pytest.approx(0.05, rel=1e-3)
-    for name in ("grad_norm_trunk", "grad_norm_heads", "grad_norm_critic"):  # reported as they were
-        assert norms[0][name] == norms[1][name]

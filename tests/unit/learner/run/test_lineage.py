@@ -76,7 +76,16 @@ ZOMBIES = {
 }
 
 
-@pytest.mark.parametrize(("point", "kept"), [*((point, 1) for point in ZOMBIES), ("before it removes old files", 3)])
+LONG = ("before it asks for the fence", "before it publishes", "before it removes old files")
+
+
+@pytest.mark.parametrize(
+    ("point", "kept"),
+    [
+        *(pytest.param(point, 1, marks=pytest.mark.long if point in LONG else ()) for point in ZOMBIES),
+        ("before it removes old files", 3),
+    ],
+)
 def test_a_zombie_changes_nothing_of_what_its_successor_made(
     store: Store, point: str, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +274,9 @@ def restore_backup(folder: Path, backup: Path) -> None:
     shutil.copytree(backup, folder, symlinks=True)
 
 
-@pytest.mark.parametrize("change", [remove_checkpoints, remove_folder, restore_backup])
+@pytest.mark.parametrize(
+    "change", [pytest.param(remove_checkpoints, marks=pytest.mark.long), remove_folder, restore_backup]
+)
 def test_a_folder_that_holds_less_than_the_store_counts_is_continued_in_agreement(
     store: Store, tmp_path: Path, change: Callable[[Path, Path], None]
 ) -> None:
