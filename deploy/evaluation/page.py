@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from actors.types.actions import Op
-from deploy.evaluation.pictures import write_figures
+from deploy.evaluation.pictures import FIGURES, write_figures
 from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, NO_PRUNE, POLICY, TRIAL
 from deploy.evaluation.results import EQUAL, SWEEP, Results, plain
 from deploy.evaluation.targets import targets
@@ -29,7 +29,8 @@ doublings of the parameters of the model that is kept, minus c times the doublin
 def write_page(results: Mapping[str, Results], folder: Path) -> Path:
     """Write `results.md`, its figures and `results.json`. Returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures = [f"![{f.title}]({f.name}.png)\n\n*{f.caption}*\n" for f in write_figures(results, folder)]
+    write_figures(results, folder)
+    figures = [f"![{f.title}]({f.name}.png)\n\n*{f.caption}*\n" for f in FIGURES]
     tables = [*tables_of(results), *(ops_table(*r) for r in results.items())]
     tables += [families_table(*r) for r in results.items()]
     data = {"targets": plain(targets(results)), **{name: own.as_dict() for name, own in results.items()}}

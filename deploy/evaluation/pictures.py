@@ -1,4 +1,4 @@
-"""Figures of an evaluation, each a pure function of its results; None if there is nothing to draw."""
+"""Figures of an evaluation, each a pure function of its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from actors.env.rendering.palette import GRID, INK, MUTED, STYLE
+from actors.env.rendering.palette import MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.slots.objective import Prices
 from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY, SCALES, TRIAL
@@ -27,6 +27,8 @@ COLOURS = {
     BLIND: "#56b4e9",
 }
 """The players that are drawn beside hosts that were built wider, and their colours."""
+SIZES = {POLICY: 10.0, SWEEP: 8.0, BEST: 10.0}
+"""Of markers. The best single rule is often the best trial, which is drawn on top of it."""
 
 
 class EvaluationFigure(NamedTuple):
@@ -35,7 +37,7 @@ class EvaluationFigure(NamedTuple):
     name: str
     title: str
     caption: str
-    draw: Callable[[Mapping[str, Results]], Figure | None]
+    draw: Callable[[Mapping[str, Results]], Figure]
 
 
 def against_sweep(results: Mapping[str, Results]) -> Figure:
@@ -49,15 +51,16 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
             tint, found = COLOURS.get(line.name, MUTED), line.over_never
             if found is not None:
                 ax.plot([line.flops] * 2, [found.low, found.high], color=tint, lw=1.8, alpha=0.35)
-            y, size = 0.0 if found is None else found.mean, 10 if line.name in (POLICY, SWEEP) else 6.5
+            y, size = 0.0 if found is None else found.mean, SIZES.get(line.name, 6.5)
             label = line.name if line.name in COLOURS else None
             ax.plot(line.flops, y, "o", color=tint, ms=size, mec="white", zorder=3, label=label)
             if label is None:
                 k = SCALES[WIDTHS_OF_SWEEP.index(line.name)]
-                _beside(ax, "never" if k == 1 else f"built ×{k}", (line.flops, y), (6, -11), MUTED)
+                text, offset = ("never", (-7, 4)) if k == 1 else (f"built ×{k}", (-7, -3))
+                _beside(ax, text, (line.flops, y), offset, MUTED, "right")
         ax.axhline(0, color=MUTED, lw=0.8, zorder=1)
         ax.set_xscale("log")
-        ax.margins(0.12, 0.1)
+        ax.margins(0.16, 0.1)
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"×{v:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_title(condition, fontsize=10)
@@ -94,45 +97,18 @@ def _front(ax: Axes, results: Results, cost: Value) -> None:
     for line in (SWEEP, BEST, TRIAL, CHOOSER, BLIND, POLICY):
         if line not in results.rows:
             continue
-        points, (width, size) = [at(line, w) for w in results.prices], (2.2, 7) if line == POLICY else (1.2, 5)
-        ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=width, ms=size, mec="white", label=line)
+        points, size = [at(line, w) for w in results.prices], SIZES.get(line, 6.5) - 2
+        ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=0.3 * size, ms=size, mec="white", label=line)
         if line == POLICY or (line == SWEEP and cost is doublings):  # a sweep costs the same at every price
             for w, point in zip(results.prices, points, strict=True):
                 _beside(ax, f"{w.doubling:g}", point, (-4, 7), COLOURS[line])
     ax.margins(0.08, 0.12)
 
 
-def by_family(results: Mapping[str, Results]) -> Figure | None:
-    """What the policy is ahead of the best single rule, families in the order of the first panel."""
-    shown = {
-        name: {line.family: line.policy_over_best for line in own.family_lines if line.policy_over_best is not None}
-        for name, own in results.items()
-    }
-    first = next(iter(shown.values()))
-    if not first:
-        return None
-    order = sorted(first, key=lambda family: first[family].mean, reverse=True)
-    figure = Figure(figsize=(WIDTH_IN, 1.1 + 0.25 * len(order)), layout="constrained")
-    panels = figure.subplots(1, len(results), sharey=True)
-    for ax, (name, own) in zip(panels, results.items(), strict=True):
-        rows = [(shown[name][family], COLOURS[POLICY]) for family in order]
-        rows.append((own.interval(own.against(POLICY, BEST)), INK))
-        for y, (found, tint) in enumerate(rows):
-            ax.plot([found.low, found.high], [y, y], color=tint, lw=3, alpha=0.35, solid_capstyle="round")
-            ax.plot(found.mean, y, "o", color=tint, ms=6, mec="white", mew=1)
-        ax.axvline(0, color=MUTED, lw=0.8)
-        ax.set_yticks(range(len(rows)), [*order, "all"], color=INK)
-        ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.set_title(name, fontsize=10)
-        ax.set_xlabel("J over the best single rule, points")
-        ax.grid(axis="x", color=GRID)
-        ax.grid(axis="y", visible=False)
-        ax.spines["left"].set_visible(False)
-    return figure
-
-
-def _beside(ax: Axes, text: str, point: tuple[float, float], offset: tuple[int, int], tint: str) -> None:
-    ax.annotate(text, point, xytext=offset, textcoords="offset points", color=tint, fontsize=8)
+def _beside(
+    ax: Axes, text: str, point: tuple[float, float], offset: tuple[int, int], tint: str, ha: str = "left"
+) -> None:
+    ax.annotate(text, point, xytext=offset, textcoords="offset points", color=tint, fontsize=8, ha=ha)
 
 
 FIGURES = (
@@ -150,21 +126,11 @@ FIGURES = (
         "parameters), and hosts that were built wider.",
         front,
     ),
-    EvaluationFigure(
-        "families",
-        "By family",
-        "J of the policy minus J of the best single rule on the same episodes, the mean over the prices. Bars are 95% "
-        "intervals over policies and episodes.",
-        by_family,
-    ),
 )
 
 
-def write_figures(results: Mapping[str, Results], folder: Path) -> list[EvaluationFigure]:
-    """Write the figures as PNG, and return those that there are."""
+def write_figures(results: Mapping[str, Results], folder: Path) -> None:
+    """Write the figures as PNG."""
     with matplotlib.rc_context(STYLE):
-        drawn = [(spec, spec.draw(results)) for spec in FIGURES]
-        for spec, figure in drawn:
-            if figure is not None:
-                figure.savefig(folder / f"{spec.name}.png", facecolor="white")
-    return [spec for spec, figure in drawn if figure is not None]
+        for spec in FIGURES:
+            spec.draw(results).savefig(folder / f"{spec.name}.png", facecolor="white")

@@ -59,7 +59,7 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     first = ["evaluate", "--checkpoint", str(runs[0]), "--blind", str(blind), "--also", f"no columns={bare}"]
     assert main([*first, *flags]) == 0
     page = (out / "results.md").read_text()
-    for figure in ("sweep", "front", "families"):
+    for figure in ("sweep", "front"):
         assert f"]({figure}.png)" in page
         assert (out / f"{figure}.png").stat().st_size > 5000
     told = _told(out)

@@ -129,7 +129,8 @@ def test_a_cell_depends_on_its_settings_and_on_what_the_script_says(tmp_path: Pa
     assert read_run(cell, tmp_path / "cells") == played
     assert played.host_params == 4
     assert played.final_params > 4
-    assert played.flops == 2 * 4 * played.final_params, "a multiplication and an addition for each weight and row"
+    weights = played.final_params - 6  # the column has as many biases
+    assert played.flops == 2 * 4 * weights, "a multiplication and an addition for each weight and row"
     assert played.compute > 0
     assert played.untrained == 50.0
     assert played.accuracy == pytest.approx(90.0)
@@ -185,17 +186,18 @@ def test_other_suites_have_no_use_for_the_options_of_scripts(capsys: pytest.Capt
 
 
 def test_the_command_plays_keeps_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = "fixed-column:double@0"
     command = ["evaluate", "--suite", "models", "--quick", "--jobs", "1", "--families", "mlp_breast_cancer"]
-    command += ["--player", RULE, "--out", str(tmp_path)]
+    command += ["--player", rule, "--out", str(tmp_path)]
     assert main(command) == 0
     assert "4/4, about 0:00 left" in capsys.readouterr().out
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").rglob("*.json")}
     assert len(kept) == 4
     content = json.loads((tmp_path / "models.json").read_text())
     free, priced = ({line["player"]: line for line in content[name]["lines"]} for name in CONDITIONS)
-    assert set(free) == set(priced) == {NEVER, RULE, *BUILT, SWEEP}
-    assert free[RULE]["doublings"] > 0
-    assert free[RULE]["over_never"] - priced[RULE]["over_never"] == pytest.approx(free[RULE]["compute"] / 4, abs=2e-3)
+    assert set(free) == set(priced) == {NEVER, rule, *BUILT, SWEEP}
+    assert free[rule]["doublings"] > 0
+    assert free[rule]["over_never"] - priced[rule]["over_never"] == pytest.approx(free[rule]["compute"] / 4, abs=2e-3)
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "nothing is played twice"
     assert "left" not in capsys.readouterr().out
