@@ -24,6 +24,13 @@ def _points(x: float) -> float:
     return symlog(x) / symlog(100.0)
 
 
+def _worth(v: ModelView, s: int) -> list[float]:
+    points = v.slots[s].contribution
+    if points is None:
+        return [0.0, 0.0]
+    return [1.0, clip(_points(points - v.prices.doubling * v.sizes[s]), 1.2)]
+
+
 def _position(v: ModelView, s: int) -> list[float]:
     return [(s + 1) / v.slot_kinds.count(SlotKind.STREAM) if v.slot_kinds[s] is SlotKind.STREAM else 1.0]
 
@@ -134,6 +141,14 @@ OF_SEED: tuple[SlotFeature, ...] = (
         1,
         "known; symlog(leave-one-out points) / symlog(100)",
         lambda v, s: known(v.slots[s].contribution, _points),
+    ),
+    SlotFeature(
+        "worth",
+        2,
+        -1.2,
+        1.2,
+        "known; symlog(leave-one-out points less the price of the seed's doublings) / symlog(100)",
+        _worth,
     ),
     SlotFeature(
         "contribution_velocity",

@@ -157,7 +157,7 @@ def view(slot: Slot) -> ModelView:
     return ModelView(training, Op.WAIT, True, 100, 400.0, prices, 0.0, [0], 0, kinds, [None], [0.0], [0.0], [slot])
 
 
-MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
+MAYBE = ("contribution", "worth", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
 
 
 @pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])

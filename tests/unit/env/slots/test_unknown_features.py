@@ -15,7 +15,7 @@ from actors.slots.slot_features import SLOT
 from deploy.config.schema import PRESETS
 from tests.support.env.walks import tiny_env
 
-CONTRIBUTIONS = {"contribution", "contribution_velocity", "contribution_freshness", "interaction"}
+CONTRIBUTIONS = {"contribution", "worth", "contribution_velocity", "contribution_freshness", "interaction"}
 ACCURACY = {"accuracy", "accuracy_known"}
 LOSS = {"train_loss", "train_loss_known", "overfit"}
 ROWS = {"train_rows", "params_per_row"}
