@@ -157,7 +157,7 @@ def view(slot: Slot) -> ModelView:
     return ModelView(training, Op.WAIT, True, 100, 400.0, prices, 0.0, [0], 0, kinds, [None], [0.0], [0.0], [slot])
 
 
-MAYBE = ("contribution", "worth", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
+MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
 
 
 @pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])
@@ -169,6 +169,15 @@ def test_unknown_differs_from_a_measured_zero(name: str) -> None:
     healthy = observe(view(Slot(stage, **{name: 1.0})))[where[f"0/{name}"]]
     assert healthy[0] == 1
     assert healthy[1] > 0
+
+
+def test_what_a_seed_is_worth_is_its_contribution_less_the_price_of_its_doublings() -> None:
+    """At 2 points per doubling, a seed of one and a half doublings that contributes 10 points is worth 7."""
+    where = places(1)
+    sized = view(Slot(Stage.TRAINING, contribution=10.0))
+    seen = observe(replace(sized, sizes=[1.5]))[where["0/worth"]]
+    np.testing.assert_allclose(seen, [1.0, np.log(8.0) / np.log(101.0)], rtol=1e-6)
+    assert observe(view(Slot(Stage.TRAINING)))[where["0/worth"]].tolist() == [0.0, 0.0]
 
 
 def test_missing_history_is_marked_unknown() -> None:
