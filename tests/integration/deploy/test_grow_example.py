@@ -61,7 +61,7 @@ def test_a_failing_script_and_a_script_without_decisions_are_reported(
 
 def test_a_policy_that_never_answers_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Otherwise a script whose model never grows would seem to succeed."""
-    unreachable = (1, "WAIT", "", "", "", "unreachable", 1.0, None, 0, 1.0)
+    unreachable = (1, "WAIT", "", "", "", "unreachable", 1.0, None, 0, 0.0, 0.0)
     row = Decision(*unreachable, ["DORMANT"], [0.0], [""], ["a"], -1, None, [None], [None])
     (tmp_path / "row").write_text(json.dumps(asdict(row)) + "\n")
     script = tmp_path / "script.py"

@@ -83,7 +83,7 @@ def test_a_served_policy_reports_the_file_of_a_local_one(tmp_path: Path, monkeyp
     assert served.generation == 1
     EpisodeSchema(SPACES, StateSizes.from_config(config_of(WEIGHTS)), local.state_stride).check(served)
     assert served.telemetry == local.telemetry
-    assert served.telemetry["growth_ratio"] > 0
+    assert served.telemetry["compute_doublings"] > 0
 
 
 def test_an_endpoint_learns_from_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

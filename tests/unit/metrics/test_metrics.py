@@ -19,6 +19,7 @@ from actors.metrics.bottleneck import BALANCED
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.registry import exported, lookup
 from actors.metrics.run_status import run_status
+from actors.slots.objective import Standing
 from actors.slots.stage import Slot, Stage
 from actors.transport.base import Unreachable
 from actors.transport.health import Health
@@ -111,11 +112,11 @@ def test_the_t_interval_matches_scipy() -> None:
 
 
 def test_stage_shares_count_every_epoch_of_every_slot() -> None:
-    timeline = Timeline("t", 0, 4, ["STREAM", "COLUMN"], [50.0], 6, 1.0)
+    timeline = Timeline("t", 0, 4, ["STREAM", "COLUMN"], [50.0], 6, 1.0, 0.0)
     young, old = Slot(), Slot()
     old.stage = Stage.FOSSILIZED
     for slots in ([young, young], [young, old], [old, old]):
-        timeline.record("WAIT", -1, slots, (), 0.0, 50.0, 0.0)
+        timeline.record("WAIT", -1, slots, (), Standing(50.0), 0.0)
     shares = timeline.stage_shares()
     assert shares["stage/FOSSILIZED"] == shares["stage/DORMANT"] == 0.5
     assert len(shares) == len(Stage)

@@ -25,7 +25,7 @@ def test_the_table_describes_every_family_in_a_narrow_terminal() -> None:
     digits = lines["digits"]
     assert digits[:9] == ["digits", "train", "vector", "898/539/360", "64", "10", "2-32", "194-5834", "10"]
     assert float(digits[11]) > 10  # what a column gains in a small host
-    assert lines["spirals"][3:6] == ["512/512/1024", "2", "3"]
+    assert lines["spirals"][3:6] == ["512/1024/1024", "2", "3"]
     # The stem, three blocks and the classes, the latter two with a norm.
     wanted = [3 * w + 3 * (w * w + 3 * w) + 2 * w + 3 * w + 3 for w in (2, 32)]
     assert lines["spirals"][7] == "-".join(map(str, wanted))
