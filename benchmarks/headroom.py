@@ -12,11 +12,8 @@ price of the model. Played cells are kept in a folder, so that an interrupted ru
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,14 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig
-from actors.rules.names import rule_policy
 from actors.slots.objective import Prices
 from benchmarks.form import Target, parser, publish
 from deploy.config.schema import PRESETS
-from deploy.evaluation.cells import finished
-from deploy.evaluation.play import play
-from deploy.evaluation.suite import first_seed, on_family, protocol, reported
+from deploy.evaluation.cells import CellStore, Job, run_cells
+from deploy.evaluation.play import Row
+from deploy.evaluation.players import rule_player
+from deploy.evaluation.suite import NOMINAL, on_family, protocol, reported
 
 POINTS = 1.5
 PRICES, SHARES = (0.5, 1.0, 2.0, 4.0), (0.0, 0.25)
@@ -40,59 +36,15 @@ _TRIALS = product(("double", "quad", "double+quad"), (0, 1, 3), (1, 2, 4), ("", 
 RULES = ("never", *(f"trial:{sizes}@{start}-{left}{option}" for sizes, start, left, option in _TRIALS))
 RUN_SEED = 20_261_223
 """Not a run seed of the evaluation."""
+Played = Sequence[Sequence[Row]]
+"""All rules on the same episodes of one family, `[rules][N]`."""
 
 
-class Played(NamedTuple):
-    """All rules on the episodes of one family at one price of the model, `[rules, N]`."""
-
-    gain: NDArray[np.float64]  # points, on the rows that J is made of
-    test_accuracy: NDArray[np.float64]  # points
-    doublings: NDArray[np.float64]
-    compute: NDArray[np.float64]
-
-    def objective(self, prices: Prices, of_test: bool = False) -> NDArray[np.float64]:
-        """Return J over never growing, `[rules, N]`."""
-        points = self.test_accuracy if of_test else self.gain
-        objective = points - prices.doubling * self.doublings - prices.compute_doubling * self.compute
-        return np.asarray(objective - objective[RULES.index("never")])
-
-
-class Cell(NamedTuple):
-    """The episodes of one family at one price of the model."""
-
-    family: str
-    price: float
-    seeds: int
-    config: EnvConfig
-
-    @property
-    def name(self) -> str:
-        return f"{self.family}@{self.price:g}"
-
-    def file(self, folder: Path) -> Path:
-        """Return where the cell is kept."""
-        text = json.dumps([asdict(self.config), self.seeds, RULES, RUN_SEED], sort_keys=True)
-        return folder / f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
-
-
-def play_cell(cell: Cell, folder: Path) -> None:
-    """Play a cell and keep it."""
-    config = replace(on_family(cell.config, cell.family), points_per_doubling=cell.price)
-    first = first_seed(cell.family)
-    seeds = range(first, first + cell.seeds)
-    rows = [play(partial(rule_policy, rule), config, RUN_SEED, seeds) for rule in RULES]
-    played = {name: np.array([[getattr(r, name) for r in of_rule] for of_rule in rows]) for name in Played._fields}
-    folder.mkdir(parents=True, exist_ok=True)
-    part = cell.file(folder).with_suffix(".partial")
-    with part.open("wb") as file:
-        np.savez_compressed(file, **played)
-    part.replace(cell.file(folder))
-
-
-def read_cell(cell: Cell, folder: Path) -> Played:
-    """Return a cell that was played."""
-    with np.load(cell.file(folder)) as kept:
-        return Played(**kept)
+def over_never(played: Played, prices: Prices, of_test: bool = False) -> NDArray[np.float64]:
+    """Return J over never growing, `[rules, N]`, by accuracy on the rows that J is made of or on the test rows."""
+    rows = [[replace(r, gain=r.test_accuracy) if of_test else r for r in of_rule] for of_rule in played]
+    objective = np.array([[r.objective(prices) for r in of_rule] for of_rule in rows])
+    return np.asarray(objective - objective[RULES.index("never")])
 
 
 class Gate(NamedTuple):
@@ -105,38 +57,38 @@ class Gate(NamedTuple):
     hindsight_points: float
 
 
-def gates(cells: Mapping[float, Sequence[Played]], share: float) -> list[Gate]:
-    """Return the figures at each price; `cells` holds the families by price, `share` is c / p."""
-    found = []
-    means = {}
-    for p, families in cells.items():
-        prices = Prices(p, share * p)
-        means[p] = np.mean([f.objective(prices, of_test=True).mean(1) for f in families], axis=0)
+def gates(played: Mapping[float, Sequence[Played]], share: float) -> list[Gate]:
+    """Return the figures at each price; `played` holds the families by price, `share` is c / p."""
+    tested = {
+        p: [over_never(f, Prices(p, share * p), of_test=True) for f in families] for p, families in played.items()
+    }
+    means = {p: np.mean([x.mean(1) for x in families], axis=0) for p, families in tested.items()}
     overall = int(np.mean(list(means.values()), axis=0).argmax())
-    for p, families in cells.items():
-        prices = Prices(p, share * p)
-        hindsight = [_chosen(f.objective(prices), f.objective(prices, of_test=True)) for f in families]
-        best = int(means[p].argmax())
+    found = []
+    for p, families in played.items():
+        prices, best = Prices(p, share * p), int(means[p].argmax())
+        chosen = [over_never(f, prices).argmax(0) for f in families]
+        hindsight = [x[rules, np.arange(len(rules))].mean() for x, rules in zip(tested[p], chosen, strict=True)]
         points = float(means[p][best]), float(means[p][overall]), float(np.mean(hindsight))
         found.append(Gate(prices, RULES[best], *points))
     return found
 
 
-def _chosen(by: NDArray[np.float64], scored: NDArray[np.float64]) -> float:
-    return float(scored[by.argmax(0), np.arange(by.shape[1])].mean())
-
-
 def main() -> None:
     args = _arguments()
-    config = protocol(PRESETS["research"].env, Prices(1.0, 0.0))
+    config = protocol(PRESETS["research"].env, NOMINAL)
     if args.quick:
         config = replace(config, horizon_epochs=10, inner_steps=4)
     families = args.families or reported(args.suite)
-    cells = {p: [Cell(family, p, args.seeds, config) for family in families] for p in PRICES}
-    missing = [cell for of_price in cells.values() for cell in of_price if not cell.file(args.folder).is_file()]
-    for cell, _, progress in finished(partial(play_cell, folder=args.folder), missing, args.jobs):
-        print(f"{progress}  {cell.name}", flush=True)
-    played = {p: [read_cell(cell, args.folder) for cell in of_price] for p, of_price in cells.items()}
+    players = [rule_player(rule) for rule in RULES]
+    jobs = {
+        (p, f): [Job(player, on_family(config, f), Prices(p, 0.0), RUN_SEED, args.seeds) for player in players]
+        for p in PRICES
+        for f in families
+    }
+    wanted = [job for own in jobs.values() for job in own]
+    found = run_cells(wanted, CellStore(args.folder), args.jobs, lambda text: print(text, flush=True))
+    played = {p: [[found[job.player, job.cell] for job in jobs[p, f]] for f in families] for p in PRICES}
     rows: list[dict[str, Any]] = []
     headroom = {}
     for share in SHARES:

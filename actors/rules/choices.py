@@ -8,8 +8,3 @@ SIZES = {"half": 0.5, "same": 1.0, "double": 2.0, "quad": 4.0}
 """Columns by name: their width in widths of the model."""
 CHOICES = tuple((size, epoch) for epoch in (LOOK, -15, -10) for size in SIZES if size != "half" or epoch == LOOK)
 """Size and first epoch of the columns that a chooser chooses from; negative epochs count back from the end."""
-TEACHER_CHOICES = (
-    *(f"{size}@{LOOK}" for size in ("half", "same", "double", "double*2", "quad", "quad*2")),
-    *(f"{size}@{epoch}" for epoch in (-22, -15, -10, -7) for size in ("same", "double", "quad", "quad*2")),
-)
-"""What the teacher of a pretraining chooses from: size, number of columns if not one, and first epoch."""

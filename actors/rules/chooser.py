@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from actors.blueprints.family import blueprint_index
 from actors.rules.choices import LOOK, SIZES
-from actors.rules.gains import GainPredictor, early_features
+from actors.rules.gains import GainModel, early_features
 from actors.rules.rule import WAIT, ModelState, RulePolicy
 from actors.rules.schedule import Schedule, Scheduled
 from actors.slots.slot_shape import SlotKind
@@ -24,11 +24,9 @@ class ChooserRule(RulePolicy):
 
     MEMORY = Scheduled.MEMORY + 1
 
-    def __init__(self, spaces: Spaces, gains: GainPredictor, temperature: float = 0.0) -> None:
-        """With a `temperature` in points, it draws its choice: the probability of each, and of none, is proportional to
-        exp(expected J / temperature)."""
+    def __init__(self, spaces: Spaces, gains: GainModel) -> None:
         super().__init__(spaces)
-        self.gains, self.temperature = gains, temperature
+        self.gains = gains
         self._schedules = [choice.schedule for choice in self.gains.choices]
         self._scheduled = Scheduled(spaces, self._schedules)
 
@@ -48,11 +46,7 @@ class ChooserRule(RulePolicy):
         gain = self.gains.predict(early_features(self.reader, model.obs))[0]
         worth = np.where(legal, gain - self.reader.price(model.obs)[0] * self.doublings(model), -np.inf)
         worth = np.append(worth, 0.0)  # of never growing
-        if self.temperature:
-            odds = np.exp((worth - worth.max()) / self.temperature).cumsum()
-            best = int((odds < model.noise[0] * odds[-1]).sum())
-        else:
-            best = int(worth.argmax())
+        best = int(worth.argmax())
         return best + 1 if best < len(legal) else -1
 
     @staticmethod

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,17 +39,6 @@ class ColumnChoice:
     @property
     def schedule(self) -> Schedule:
         return fixed_column(blueprint_index(f"column_{self.size}"), self.epoch, self.columns)
-
-
-class GainPredictor(Protocol):
-    """Predicts what each choice gains over never growing, in points of accuracy."""
-
-    @property
-    def choices(self) -> tuple[ColumnChoice, ...]: ...
-
-    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the expected gain `[N, choices]` for `early_features` `[N, F]`, NaN where something is unknown."""
-        ...
 
 
 @dataclass(frozen=True)

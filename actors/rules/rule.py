@@ -84,10 +84,14 @@ class RulePolicy(ABC):
         memory = state.h[0].cpu().numpy().copy()
         actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)
         stages = self.reader.slot(obs, "stage").argmax(-1)
+        self._look(obs, stages)
         for row in range(len(obs)):
             model = ModelState(row, obs[row : row + 1], stages[row], blueprint_indices[row], masks, noise[row])
             actions[row] = self._choose(model, memory[row])
         return rule_output(self.spaces, actions, masks), state._replace(h=torch.from_numpy(memory)[None])
+
+    def _look(self, obs: NDArray[np.float32], stages: NDArray[np.int64]) -> None:  # noqa: B027 - few rules need it
+        """Look at all models at once, `[N, D]` and `[N, S]`, before `_choose` is called for each of them."""
 
     @abstractmethod
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:

@@ -30,6 +30,11 @@ class Compute:
     def epochs_left(self) -> int:
         return max(self.horizon_epochs - self.epochs, 0)
 
+    def effort(self, more_per_epoch: float) -> float:
+        """Return by how much C grows if each epoch that is left costs so much more than one of the bare model."""
+        planned = self.spent + self.epochs_left
+        return log2(1.0 + more_per_epoch * self.epochs_left / planned) if planned else 0.0
+
     def doublings(self, more_per_epoch: float = 0.0) -> float:
         """Return C = log2(F / F_bare), where F is what was spent and what the bare model needs up to the horizon.
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,14 @@ class GrowthRules:
     prices: Prices
     horizon_epochs: int
     column_loss: ColumnLoss = "auto"
+
+
+class SeedParams(NamedTuple):
+    """Numbers of parameters."""
+
+    by_slot: list[int]  # of the seed in each slot, including the gate of its blend; 0 for an empty slot
+    joined: int  # that seeds add to the model that would be exported, less those of a host that a column has replaced
+    isolated: int  # of the seeds that have not joined the model
 
 
 class GrowthState:
@@ -224,22 +232,24 @@ class GrowthState:
             raise ValueError(f"blueprint {blueprint} cannot grow in slot {slot}")
         return cost + (shape.gate_params if blend == GATED else 0)
 
-    def slot_params(self) -> list[int]:
-        """Return the parameters that the seed of each slot adds, including the gate of its blend."""
-        slots = enumerate(self.slots)
-        return [self.seed_cost(s, slot.blueprint, slot.blend) if slot.active else 0 for s, slot in slots]
+    def params(self) -> SeedParams:
+        """Count the parameters of the seeds that are there."""
+        by_slot, joined = [0] * len(self.slots), 0
+        for s, slot in enumerate(self.slots):
+            if slot.active:
+                by_slot[s] = self.seed_cost(s, slot.blueprint, slot.blend)
+                joined += by_slot[s] if slot.stage in BLENDED else 0
+        isolated = sum(by_slot) - joined
+        return SeedParams(by_slot, joined - (self.host_params if self.lifecycle.replaced else 0), isolated)
 
     def added_params(self) -> int:
         """Return the parameters that all seeds add, less those of a host that a column has replaced."""
-        return sum(self.slot_params()) - (self.host_params if self.lifecycle.replaced else 0)
-
-    def joined_params(self) -> int:
-        """Return the parameters that seeds add to the model that would be exported, less those of a replaced host."""
-        return self.added_params() - self.isolated()
+        params = self.params()
+        return params.joined + params.isolated
 
     def doublings(self) -> float:
         """Return how often the parameters of the model that would be exported have doubled."""
-        return doublings(self.host_params, self.joined_params())
+        return doublings(self.host_params, self.params().joined)
 
     def count_epoch(
         self,
@@ -283,55 +293,51 @@ class GrowthState:
     def _seed_flops(self, slot: int) -> float:
         return self.slot_shapes[slot].flops[self.slots[slot].blueprint] or 0.0
 
-    def isolated(self) -> int:
-        """Return the parameters of the seeds that have not joined the model."""
-        slots = zip(self.slots, self.slot_params(), strict=True)
-        return sum(params for slot, params in slots if slot.stage not in BLENDED)
-
     def _may_join(self, slot: int) -> bool:
-        return self.joined_params() + self.slot_params()[slot] <= self.budget_params
+        params = self.params()
+        return params.joined + params.by_slot[slot] <= self.budget_params
 
     def masks(self) -> ActionMasks:
         """Return the legal choices of the next action."""
         return self.lifecycle.masks(self._affordable()).narrowed(self.profile.ops, self.spec.rest_size)
 
-    def _room(self) -> float:
+    def _room(self, params: SeedParams) -> float:
         """Return the parameters that one more seed may have: in isolation now, and in the model if it joined."""
-        return min(self.budget_params - self.joined_params(), self.isolated_params - self.isolated())
+        return min(self.budget_params - params.joined, self.isolated_params - params.isolated)
 
     def _affordable(self) -> list[tuple[bool, ...]]:
         """Return for each slot which blueprints, without NOOP, the budgets permit."""
-        left = self._room()
+        left = self._room(self.params())
         if left != self._left:
             self._left = left
             self._by_slot = [tuple([cost <= left for cost in costs[1:]]) for costs in self._max_params]
         return self._by_slot
 
-    def _costs(self) -> list[Costs | None]:
+    def _costs(self, params: SeedParams) -> list[Costs | None]:
         """Return, by slot, what the cheapest and the dearest legal seed would cost; None if none is legal."""
-        left, replaced = self._room(), self.lifecycle.replaced
-        ranges: list[Costs | None] = []
+        left, replaced = self._room(params), self.lifecycle.replaced
+        costs: list[Costs | None] = []
         for s, (slot, by_cost) in enumerate(zip(self.slots, self._by_cost, strict=True)):
             exists = not replaced or self._slot_kinds[s] is SlotKind.COLUMN
             legal = bisect_right(by_cost, (left, inf)) if exists and slot.stage is Stage.DORMANT else 0
             ends = (by_cost[0], by_cost[legal - 1]) if legal else ()
-            costs = [self._size(params) for params, _ in ends], [self._effort(s, flops) for _, flops in ends]
-            ranges.append(Costs(tuple(costs[0]), tuple(costs[1])) if legal else None)
-        return ranges
+            sizes = tuple([self._size(params.joined, cost) for cost, _ in ends])
+            costs.append(Costs(sizes, tuple([self._effort(s, flops) for _, flops in ends])) if legal else None)
+        return costs
 
-    def _sizes(self) -> list[float]:
+    def _sizes(self, params: SeedParams) -> list[float]:
         """Return by how many doublings the model is, or would be, larger with the seed of each slot, `[S]`."""
-        sizes = []
-        for slot, params in zip(self.slots, self.slot_params(), strict=True):
-            sizes.append(self._size(params, params if slot.stage in BLENDED else 0) if slot.active else 0.0)
-        return sizes
+        slots = zip(self.slots, params.by_slot, strict=True)
+        others = [params.joined - (own if slot.stage in BLENDED else 0) for slot, own in slots]
+        return [self._size(other, own) for other, own in zip(others, params.by_slot, strict=True)]
 
-    def _size(self, params: float, joined: float = 0) -> float:
-        """Return the doublings that so many parameters add to the model, of which `joined` are part of it."""
-        without = self.joined_params() - joined
-        if self.host_params + without <= 0:  # it is the whole model
-            return self.doublings()
-        return doublings(self.host_params, without + params) - doublings(self.host_params, without)
+    def _size(self, others: float, own: float) -> float:
+        """Return the doublings that a seed with `own` parameters adds to a model to which `others` were added."""
+        if own == 0:
+            return 0.0
+        if self.host_params + others <= 0:  # the seed has replaced everything else
+            return doublings(self.host_params, others + own)
+        return doublings(self.host_params + others, own)
 
     def _efforts(self) -> list[float]:
         """Return the doublings of training compute for the seed of each slot, if it trains up to the horizon, `[S]`."""
@@ -340,8 +346,7 @@ class GrowthState:
     def _effort(self, s: int, flops: float) -> float:
         """Return the doublings of training compute for a seed with these FLOPs that trains up to the horizon."""
         apart = self._slot_kinds[s] is SlotKind.STREAM and self.slots[s].stage not in BLENDED
-        aside = self.host_flops if apart else 0.0
-        return self.compute.doublings((aside + flops) / self.host_flops) - self.compute.doublings()
+        return self.compute.effort((flops + (self.host_flops if apart else 0.0)) / self.host_flops)
 
     def record_scores(self, scores: Mapping[int, float]) -> None:
         """Record what a seed in each empty slot could do (see `EpochResult.scores`); non-finite scores are unknown."""
@@ -354,6 +359,7 @@ class GrowthState:
         `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown, and possibly the price.
         """
         unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
+        params = self.params()
         view = ModelView(
             training=training,
             last_op=self.last_op,
@@ -362,11 +368,11 @@ class GrowthState:
             budget_params=self.budget_params,
             prices=Prices(1.0, 0.0) if PRICE in hidden else self.prices,
             compute_doublings=self.compute.doublings(),
-            slot_params=self.slot_params(),
-            joined_params=self.joined_params(),
+            slot_params=params.by_slot,
+            joined_params=params.joined,
             slot_kinds=self._slot_kinds,
-            costs=self._costs(),
-            sizes=self._sizes(),
+            costs=self._costs(params),
+            sizes=self._sizes(params),
             efforts=self._efforts(),
             slots=[replace(slot, **unknown) for slot in self.slots] if unknown else self.slots,
         )

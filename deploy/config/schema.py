@@ -96,13 +96,14 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """Pretraining by imitation: before PPO, a new policy imitates a teacher, which looks at three epochs of a host and
-    then grows the column that a regression expects to pay most at the price of the episode, or none."""
+    """Pretraining by imitation: before PPO, a new policy imitates a teacher, which lets a column of the size learn that
+    regressions expect to pay most at the prices of the episode, and gives it up once they expect that it does not."""
 
     episodes: int = 0
     """Demonstrations of the teacher. 0 without `files` disables pretraining, and so does `run.init_from`."""
     hosts: int = 504
-    """Hosts that the teacher's regression is fitted to, by playing each of its choices on them. More for many tasks."""
+    """Hosts that the teacher's regressions are fitted to: a column of each size is tried on them. More for many
+    tasks."""
     files: tuple[str, ...] = ()
     """Files or folders with further demonstrations. Whole episodes in the spaces of the run, such as reported training
     runs. They are imitated beside those of the teacher, or alone if `episodes` is 0."""

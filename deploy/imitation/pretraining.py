@@ -1,4 +1,4 @@
-"""Pretraining by imitation: rules play the training tasks, and the policy imitates the best ones before PPO."""
+"""Pretraining by imitation: a teacher plays the training tasks, and the policy imitates it before PPO."""
 
 from __future__ import annotations
 

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from actors.blueprints.family import blueprint_index
-from actors.policy.network import ActOutput
-from actors.policy.state import PolicyState
 from actors.rules.reader import ObservationReader
 from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Stage
-from actors.types.actions import ActionMasks, Op
+from actors.types.actions import Op
 from actors.types.spaces import Spaces
 
 SIZES = ("same", "double", "quad")
@@ -81,21 +79,10 @@ class TrialTeacher(RulePolicy):
         self.judgement, self.size, self.temperature = judgement, size, temperature
         self._blueprints = [blueprint_index(f"column_{name}") for name in SIZES]
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        state: PolicyState,
-        noise: NDArray[np.float64],
-        deterministic: bool = False,
-    ) -> tuple[ActOutput, PolicyState]:
-        """See `RulePolicy.act`; the regressions are asked about all rows at once."""
-        stages = self.reader.slot(obs, "stage").argmax(-1)
-        slots = np.isin(stages, (Stage.GERMINATED, Stage.TRAINING)).argmax(1)
-        self._start, self._worth = self._judge(obs, slots, stages)
-        self._slots = slots
-        return super().act(obs, blueprint_indices, masks, state, noise)
+    def _look(self, obs: NDArray[np.float32], stages: NDArray[np.int64]) -> None:
+        """Ask the regressions about all models at once."""
+        self._slots = np.isin(stages, (Stage.GERMINATED, Stage.TRAINING)).argmax(1)
+        self._start, self._worth = self._judge(obs, self._slots, stages)
 
     def _judge(
         self, obs: NDArray[np.float32], slots: NDArray[np.int64], stages: NDArray[np.int64]

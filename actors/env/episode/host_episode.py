@@ -275,7 +275,7 @@ class HostEpisode:
 
     def slot_params(self) -> list[int]:
         """Return the parameters that the seed of each slot adds, including the gate of its blend."""
-        return self.growth.slot_params()
+        return self.growth.params().by_slot
 
     def added_params(self) -> int:
         return self.growth.added_params()

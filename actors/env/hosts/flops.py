@@ -42,7 +42,7 @@ def _of_matrices(host: Host) -> ForwardFlops:
     """An MLP multiplies each sample by each of its matrices once."""
 
     def flops(shapes: Mapping[str, Param]) -> float:
-        # A matrix of one row is told from a vector by its name.
+        # A matrix with one row has the shape of a vector; only its name tells them apart.
         return 2.0 * sum(p.size for name, p in shapes.items() if p.shape[0] > 1 or name.split(".")[-1].startswith("w"))
 
     def seeds(width: int) -> tuple[float | None, ...]:

@@ -79,8 +79,8 @@ def test_added_parameters_never_exceed_the_cap(seed: int) -> None:
         own.epochs(1)
         added = sum(p.numel() for p in own.model.parameters()) - count
         assert added == own.grower.added_parameters
-        assert own.grower._growth.isolated() <= 600
-        assert added - own.grower._growth.isolated() <= 400
+        assert own.grower._growth.params().isolated <= 600
+        assert added - own.grower._growth.params().isolated <= 400
     assert {d.op for d in own.grower.log} >= {"GERMINATE", "ADVANCE", "PRUNE"}
     assert not [d.reason for d in own.grower.log if d.reason]
 

@@ -99,16 +99,6 @@ def test_it_grows_what_is_worth_most_at_the_price(price: float, size: str | None
         assert set(episode.actions[:3, 0]) == {0}  # it looks for three epochs
 
 
-def test_a_temperature_spreads_the_choices() -> None:
-    """Two choices that are worth the same, and one that is worth nothing, at a temperature far below the difference."""
-    env = replace(ENV, points_per_doubling=0.0)
-    choices = (ColumnChoice("same", 3), ColumnChoice("quad", 3), ColumnChoice("half", 3))
-    rule = ChooserRule(SeedTrainingFleet(env, 1, 1).spaces, constant(choices, (5.0, 5.0, 0.0)), temperature=0.1)
-    grown = [int(e.actions[e.actions[:, 0] == 1][0, 2]) for _, e in played(rule, env)]
-    sizes = {choice.schedule.blueprint for choice in choices[:2]}
-    assert set(grown) == sizes
-
-
 def test_a_column_can_be_counted_back_from_the_end() -> None:
     env = replace(ENV, points_per_doubling=0.0, horizon_epochs=(9, 14))
     late = ColumnChoice("same", -6)

@@ -31,7 +31,7 @@ def test_ship_code_uploads_tamiyo_and_user_modules(tmp_path: Path, monkeypatch: 
     assert modules[0] == str(Path(actors.__file__).parent)
     assert {Path(m).name for m in modules} == {"actors", "learner", "deploy", "tamiyo.py", "my_stripes.py", "my_games"}
     assert all(Path(m).exists() for m in modules)
-    assert runtime_env(replace(config, run=RunConfig())) == {}  # the machines' image has it all
+    assert runtime_env(replace(config, run=RunConfig())) == {}  # the image contains everything
 
 
 def test_a_missing_user_module_is_reported() -> None:

@@ -16,7 +16,7 @@ from actors.blueprints.family import blueprint_index
 from actors.env.episode import governor, host_episode
 from actors.env.episode.governor import Governor
 from actors.slots.contributions import Validation
-from actors.slots.growth_state import GrowthState
+from actors.slots.growth_state import GrowthState, SeedParams
 from actors.slots.objective import Prices, Standing
 from actors.slots.stage import Stage
 from actors.types.actions import Op
@@ -176,7 +176,13 @@ def break_j(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         case "an early end saves compute":
             monkeypatch.setattr(host_episode.HostEpisode, "_epoch_of_the_model", lambda self: 1.0)
         case "a replaced host is kept":
-            monkeypatch.setattr(GrowthState, "added_params", lambda self: sum(self.slot_params()))
+            params = GrowthState.params
+
+            def kept(self: GrowthState) -> SeedParams:
+                found = params(self)
+                return found._replace(joined=found.joined + self.host_params * self.lifecycle.replaced)
+
+            monkeypatch.setattr(GrowthState, "params", kept)
         case "the rows that the policy sees":
 
             def validated(self: ReferenceEnv, alphas: Any) -> Validation:
