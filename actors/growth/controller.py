@@ -215,8 +215,7 @@ class GrowthController:
         self._growth.record_scores(self._seeds.take_scores())
         due = (blended or training) and self._ablations.due(self.epoch + 1)
         measured = self._ranks.broadcast(self._ablations.measure(blended, training)) if due else {}
-        where = f"epoch {self.epoch}"
-        self._growth.record_contributions(measured, blended, training, due=bool(measured), label=where)
+        self._growth.record_contributions(measured, blended, training, bool(measured), f"epoch {self.epoch}")
         self._count_epoch(joined, training, {subset | always for subset in measured})
         self.epoch += 1
         before = self._growth.filled()
