@@ -30,8 +30,11 @@ from deploy.evaluation.cells import workers
 from deploy.evaluation.play import gain
 from deploy.evaluation.suite import on_family
 from deploy.imitation.trials import (
+    COLUMN,
+    IN_TRIAL,
     LEFT,
     LOOK,
+    MODEL,
     SIZES,
     Judgement,
     TrialTeacher,
@@ -54,6 +57,19 @@ Wave = tuple[str, list[int]]
 """A task and seeds."""
 
 
+EPOCH = np.dtype(
+    [
+        ("host", np.int64),
+        ("size", np.int64),  # index into SIZES
+        ("left", np.int64),  # epochs
+        ("spent", np.float64),  # training compute so far, doublings
+        ("effort", np.float64),  # of training the column to the end, doublings
+        ("worth", np.float64),  # of joining now, by what was measured, points
+    ]
+)
+"""An epoch of a trial."""
+
+
 class Survey(NamedTuple):
     """Trials of all sizes, to the end, on N hosts. Each column joined in the end, so that its worth is known."""
 
@@ -63,9 +79,7 @@ class Survey(NamedTuple):
     doublings: Array  # [N, sizes]
     compute: Array  # [N, sizes]
     steps: Array  # [M, F] of each epoch of each trial, see `trial_features`
-    position: Array
-    """`[M, 6]` of each epoch: host, size, epochs left, compute so far and still to come in doublings, and what joining
-    now would be worth by what was measured, in points."""
+    epochs: NDArray[np.void]  # [M] which epoch each of `steps` is, see `EPOCH`
 
 
 def demonstrate(config: Config, jobs: int) -> list[Episode]:
@@ -88,7 +102,7 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
 def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    identity = repr((SURVEY, _surveyed(config.env), SIZES, waves))
+    identity = repr((SURVEY, _surveyed(config.env), SIZES, LOOK, LEFT, MODEL, IN_TRIAL, COLUMN, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
@@ -106,7 +120,7 @@ def joined(parts: Sequence[Survey]) -> Survey:
     """Return one survey of all parts."""
     first = np.cumsum([0, *(len(part.seen) for part in parts)])
     for part, start in zip(parts, first, strict=False):
-        part.position[:, 0] += start
+        part.epochs["host"] += start
     return Survey(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
@@ -117,7 +131,6 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
 
 def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
     """Try a column of each size on hosts of one task."""
-
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
@@ -130,34 +143,37 @@ def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
     hosts, bare = play(NeverGrow(spaces))
     before = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in bare])
     never = np.array([gain(host, episode) for host, episode in zip(hosts, bare, strict=True)])
-    outcomes, steps, positions = [], [], []
+    outcomes, steps, epochs = [], [], []
     for k in range(len(SIZES)):
         grown, episodes = play(TrialTeacher(spaces, None, k))
         pairs = list(zip(grown, episodes, strict=True))
         outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in pairs])
         for i, episode in enumerate(episodes):
-            seen, position = _trial(reader, episode, grown[i].horizon_epochs)
+            seen, own = _trial(reader, episode, grown[i].horizon_epochs)
+            own["host"], own["size"] = i, k
             steps.append(seen)
-            positions.append(np.concatenate([np.tile((i, k), (len(seen), 1)), position], axis=1))
+            epochs.append(own)
     gains, doublings, compute = np.array(outcomes).transpose(2, 1, 0)
     prices = np.array([host.prices for host in hosts])
     return Survey(
         model_features(reader, before).astype(np.float64), prices, gains - never[:, None], doublings, compute,
-        np.concatenate(steps).astype(np.float64), np.concatenate(positions),
+        np.concatenate(steps), np.concatenate(epochs),
     )  # fmt: skip
 
 
-def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> tuple[Array, Array]:
-    """Return what was seen of the column in each epoch of its training, and the last four columns of `position`."""
+def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> tuple[Array, NDArray[np.void]]:
+    """Return what was seen of the column in each epoch of its training, and these epochs, without host and size."""
     obs = episode.obs[: len(episode)]
     training = reader.slot(obs, "stage").argmax(-1) == Stage.TRAINING
     steps = np.flatnonzero(training.any(1))
     slots = training[steps].argmax(1)
     seen = trial_features(reader, obs[steps], slots).astype(np.float64)
-    spent = 4.0 * reader.base(obs[steps], "compute")[:, 0]
-    effort = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
-    now = worth_now(reader, obs[steps], slots)
-    return seen, np.stack([horizon_epochs - steps, spent, effort, now], axis=1).astype(np.float64)
+    epochs = np.zeros(len(steps), EPOCH)
+    epochs["left"] = horizon_epochs - steps
+    epochs["spent"] = 4.0 * reader.base(obs[steps], "compute")[:, 0]
+    epochs["effort"] = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
+    epochs["worth"] = worth_now(reader, obs[steps], slots)
+    return seen, epochs
 
 
 def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
@@ -166,24 +182,18 @@ def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
 
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
-    of_host, size = survey.position[:, :2].astype(int).T
-    epochs_left, spent, effort, now = survey.position[:, 2:].T
     price, compute_price = survey.prices.T
-    worth = survey.gains - price[:, None] * survey.doublings
-    going = epochs_left > LEFT
-    joins = np.zeros_like(worth, dtype=bool)
-    joins[of_host[~going], size[~going]] = now[~going] >= 0
-    worth_at_end = np.where(joins, worth, 0.0)
-    target = worth_at_end[of_host, size][going]
-    expected = _unseen(survey.steps[going], target, of_host[going], jobs)
-    given_up = expected < (compute_price[of_host] * effort)[going]
-    objective = worth_at_end - compute_price[:, None] * survey.compute
-    rows = np.flatnonzero(going)[given_up][::-1]  # the first epoch of a trial is written last
-    objective[of_host[rows], size[rows]] = -(compute_price[of_host] * spent)[rows]
-    return Judgement(
-        _forest(survey.seen, objective, LEAF, jobs),
-        _forest(survey.steps[going], target, STEP_LEAF, jobs),
-    )
+    going = survey.epochs["left"] > LEFT
+    epochs, steps, last = survey.epochs[going], survey.steps[going], survey.epochs[~going]
+    joins = np.zeros_like(survey.gains, dtype=bool)
+    joins[last["host"], last["size"]] = last["worth"] >= 0
+    worth = np.where(joins, survey.gains - price[:, None] * survey.doublings, 0.0)  # of a whole trial, without compute
+    target = worth[epochs["host"], epochs["size"]]
+    expected = _unseen(steps, target, epochs["host"], jobs)
+    given_up = epochs[expected < compute_price[epochs["host"]] * epochs["effort"]][::-1]  # the first epoch counts
+    objective = worth - compute_price[:, None] * survey.compute
+    objective[given_up["host"], given_up["size"]] = -compute_price[given_up["host"]] * given_up["spent"]
+    return Judgement(_forest(survey.seen, objective, LEAF, jobs), _forest(steps, target, STEP_LEAF, jobs))
 
 
 def _forest(x: Array, y: Array, leaf: int, jobs: int) -> ExtraTreesRegressor:

@@ -17,7 +17,7 @@ from actors.types.actions import Op
 from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation.play import play
 from deploy.imitation import teacher
-from deploy.imitation.teacher import SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
+from deploy.imitation.teacher import EPOCH, SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
 from deploy.imitation.trials import LOOK, SIZES, Judgement
 
 ENV = EnvConfig(
@@ -69,7 +69,7 @@ def test_a_survey_knows_what_each_column_is_worth_although_none_was_asked_whethe
                 np.testing.assert_allclose(found.compute[i, k], row.compute)
     assert joined > 3
     assert (found.doublings > 0).all()
-    host, size, left, spent, effort, _ = found.position.T
+    host, size, left, spent, effort, _ = (found.epochs[name] for name in EPOCH.names or ())
     np.testing.assert_allclose(2**spent + 2**spent * (2**effort - 1), 2 ** (spent + effort))
     assert {(int(h), int(k)) for h, k in zip(host, size, strict=True)} == {(h, k) for h in range(4) for k in range(3)}
     for h, k in ((0, 0), (2, 2)):
@@ -92,7 +92,7 @@ def test_the_regressions_give_up_what_will_not_pay() -> None:
     gains = np.tile(np.where(pays, 10.0, -1.0)[:, None], (1, len(SIZES)))
     known = Survey(
         seen, np.tile([2.0, 1.0], (n, 1)), gains, np.ones_like(gains), np.full_like(gains, 2.0), steps,
-        np.stack([host, size, left, spent, 2.0 - spent, np.where(pays[host], 8.0, -3.0)], axis=1),
+        np.rec.fromarrays([host, size, left, spent, 2.0 - spent, np.where(pays[host], 8.0, -3.0)], dtype=EPOCH),
     )  # fmt: skip
     found = fit_judgement(known)
     good, bad = np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]])
@@ -146,7 +146,9 @@ def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch:
         for a, b in zip(first, again, strict=True):
             np.testing.assert_array_equal(a, b)
         assert len(asked) == 2  # one for each task
-        assert first.position[:, 0].max() == 15
+        assert first.epochs["host"].max() == 15
         kept_survey(replace(config, env=replace(ENV, inner_steps=3)), pool)  # type: ignore[arg-type]
-    assert len(asked) == 4
-    assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 2
+        monkeypatch.setattr(teacher, "COLUMN", ("size",))  # what the teacher reads of a column
+        kept_survey(config, pool)  # type: ignore[arg-type]
+    assert len(asked) == 6
+    assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 3
