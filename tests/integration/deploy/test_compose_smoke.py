@@ -17,12 +17,14 @@ import yaml
 
 from actors.config import QueueConfig
 from actors.transport.redis import connect
+from actors.workers.placement import gpu_room
 from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import SERVICES
 from deploy.commands.serve_flags import serve_flags
 from deploy.config.flags import parse
 from deploy.config.schema import PRESETS, Config
 from deploy.launch.embedded_redis import find_server
+from deploy.launch.process_settings import checked_spaces
 from learner.run.checkpoint import load_checkpoint
 from tests.compose.ask import STEPS, ask
 from tests.support.composing import ROOT, Service, command_of, free_ports, project
@@ -168,6 +170,20 @@ INNER_PORTS = {
     "actors": ["52365", "8090"],
     "serve": ["50051", "9101"],
 }
+
+
+def test_machines_have_room_for_the_actors_that_the_documentation_starts() -> None:
+    """With `--profile gpu-actors`: as many cores as actors share the GPU."""
+    page = (ROOT / "docs/deploy/compose.md").read_text()
+    (flags,) = re.findall(r'export TAMIYO_FLAGS="(.*)"', page)
+    config = actors({"TAMIYO_FLAGS": flags})
+    checked_spaces(config)
+    start = command_of(OURS["actors-gpu"], {})
+    cpus, gpus = (int(re.findall(rf"--num-{kind}=(\d+)", " ".join(start))[0]) for kind in ("cpus", "gpus"))
+    assert gpu_room([gpus], config.actors.gpus_per_actor) == cpus
+    (device,) = OURS["actors-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"], len(device["device_ids"])) == ("nvidia", ["gpu"], gpus)
+    assert OURS["actors-gpu"]["image"] == OURS["learner-gpu"]["image"] == "tamiyo:cuda"
 
 
 @pytest.fixture
