@@ -36,6 +36,7 @@ from deploy.imitation.trials import (
     LOOK,
     MODEL,
     SIZES,
+    TRIALS,
     Judgement,
     TrialTeacher,
     model_features,
@@ -177,23 +178,33 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
 
 
 def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
-    """Fit what the teacher expects, from the end to the start: what going on is worth, where a column joins if its
-    contribution exceeds its price; and what a trial is worth that is given up where going on is worth too little.
+    """Fit what the teacher expects, from the end to the start: what going on with a column is worth, which joins if its
+    contribution exceeds its price; and what trials are worth in which columns are given up where going on is worth too
+    little. Columns in isolation do not affect each other, so trials of two follow from those of one.
 
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
     price, compute_price = survey.prices.T
     going = survey.epochs["left"] > LEFT
     epochs, steps, last = survey.epochs[going], survey.steps[going], survey.epochs[~going]
-    joins = np.zeros_like(survey.gains, dtype=bool)
-    joins[last["host"], last["size"]] = last["worth"] >= 0
-    worth = np.where(joins, survey.gains - price[:, None] * survey.doublings, 0.0)  # of a whole trial, without compute
-    target = worth[epochs["host"], epochs["size"]]
+    measured = np.full_like(survey.gains, -np.inf)
+    measured[last["host"], last["size"]] = last["worth"]
+    worth = survey.gains - price[:, None] * survey.doublings
+    target = np.where(measured >= 0, worth, 0.0)[epochs["host"], epochs["size"]]
     expected = _unseen(steps, target, epochs["host"], jobs)
     given_up = epochs[expected < compute_price[epochs["host"]] * epochs["effort"]][::-1]  # the first epoch counts
-    objective = worth - compute_price[:, None] * survey.compute
-    objective[given_up["host"], given_up["size"]] = -compute_price[given_up["host"]] * given_up["spent"]
-    return Judgement(_forest(survey.seen, objective, LEAF, jobs), _forest(steps, target, STEP_LEAF, jobs))
+    measured[given_up["host"], given_up["size"]] = -np.inf
+    compute = survey.compute.copy()
+    compute[given_up["host"], given_up["size"]] = given_up["spent"]
+    objective = []
+    for trial in map(list, TRIALS):
+        best = np.array(trial)[measured[:, trial].argmax(1)], measured[:, trial].max(1) >= 0
+        joined_worth = np.where(best[1], worth[np.arange(len(worth)), best[0]], 0.0)
+        spent = np.log2(1.0 + (2.0 ** compute[:, trial] - 1.0).sum(1))
+        objective.append(joined_worth - compute_price * spent)
+    return Judgement(
+        _forest(survey.seen, np.stack(objective, axis=1), LEAF, jobs), _forest(steps, target, STEP_LEAF, jobs)
+    )
 
 
 def _forest(x: Array, y: Array, leaf: int, jobs: int) -> ExtraTreesRegressor:

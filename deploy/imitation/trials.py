@@ -1,4 +1,4 @@
-"""`TrialTeacher`: starts a trial where a regression expects it to pay, and gives it up where it no longer does."""
+"""`TrialTeacher`: starts a trial where a regression expects it to pay, and gives up columns that no longer do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from actors.types.actions import Op
 from actors.types.spaces import Spaces
 
 SIZES = ("same", "double", "quad")
-"""Columns that are tried, one in an episode."""
+"""Columns that are tried."""
+TRIALS = ((0,), (1,), (2,), (1, 0), (2, 0), (2, 1))
+"""The sizes, as indices into `SIZES`, that are tried in one episode, in the order in which they start."""
 LOOK = 1
 """The epoch in which a trial starts, so that the host was seen untrained and after one epoch."""
+BETWEEN = 2
+"""Epochs between the starts of two columns: one to germinate, one to begin its training."""
 LEFT = 2
 """Epochs before the end in which it is decided: one to join, one to be fossilized."""
 MODEL = (
@@ -55,55 +59,53 @@ def trial_features(
 class Judgement:
     """What the teacher expects, in points."""
 
-    start: ExtraTreesRegressor  # of each of SIZES: J over never growing, from `model_features`
-    worth: ExtraTreesRegressor  # of going on: the gain at the end less the price of the model, from `trial_features`
+    start: ExtraTreesRegressor  # of each of TRIALS: J over never growing, from `model_features`
+    worth: ExtraTreesRegressor  # of going on with a column: its gain less its price at the end, from `trial_features`
 
 
 class TrialTeacher(RulePolicy):
-    """Looks at a host for one epoch, then lets a column learn in isolation, or none.
+    """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none.
 
-    Each epoch it gives the column up if what it expects from it is below the price of training it to the end. Near the
-    end the column joins if its contribution exceeds its price. Memory: 1 + the number of the size that is tried, -1 for
-    none.
+    Each epoch it gives up a column if what it expects from it is below the price of training it to the end. Near the
+    end the column joins whose contribution exceeds its price by most. Memory: 1 + the number of the trial, -1 for none.
     """
 
     MEMORY = 1
 
-    def __init__(self, spaces: Spaces, judgement: Judgement | None, size: int = -1, temperature: float = 0.0) -> None:
-        """Without a judgement, a column of the size of this number is tried to the end, and joins.
+    def __init__(self, spaces: Spaces, judgement: Judgement | None, trial: int = -1, temperature: float = 0.0) -> None:
+        """Without a judgement, the trial of this number is made, with one column to its end, which joins.
 
-        With a `temperature` in points, the probability of each size, and of none, is proportional to
+        With a `temperature` in points, the probability of each trial, and of none, is proportional to
         exp(expected J / temperature).
         """
         super().__init__(spaces)
-        self.judgement, self.size, self.temperature = judgement, size, temperature
+        self.judgement, self.trial, self.temperature = judgement, trial, temperature
         self._blueprints = [blueprint_index(f"column_{name}") for name in SIZES]
 
     def _look(self, obs: NDArray[np.float32], stages: NDArray[np.int64]) -> None:
         """Ask the regressions about all models at once."""
-        self._slots = np.isin(stages, (Stage.GERMINATED, Stage.TRAINING)).argmax(1)
-        self._start, self._worth = self._judge(obs, self._slots, stages)
+        self._epoch, self._left = self._epochs(obs)
+        deciding = self._epoch == LOOK
+        self._start = np.zeros((len(obs), len(TRIALS)))
+        if self.judgement is None:
+            self._start[:, self.trial] = 1.0
+        elif deciding.any():
+            self._start[deciding] = self.judgement.start.predict(model_features(self.reader, obs[deciding]))
+        self._worth = np.stack([self._going_on(obs, stages, slot) for slot in range(stages.shape[1])], axis=1)
 
-    def _judge(
-        self, obs: NDArray[np.float32], slots: NDArray[np.int64], stages: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the expected J of each size `[N, sizes]`, and of going on `[N]`, near the end of joining."""
-        n = len(obs)
-        start, worth = np.zeros((n, len(SIZES))), np.zeros(n)
-        if (judgement := self.judgement) is None:
-            start[:, self.size] = 1.0
-            return start, worth
-        epoch, left = self._epochs(obs)
-        deciding, trying = epoch == LOOK, stages[np.arange(n), slots] == Stage.TRAINING
-        worth[left <= LEFT] = worth_now(self.reader, obs, slots)[left <= LEFT]
-        if deciding.any():
-            start[deciding] = judgement.start.predict(model_features(self.reader, obs[deciding]))
-        if (going_on := trying & (left > LEFT)).any():
+    def _going_on(self, obs: NDArray[np.float32], stages: NDArray[np.int64], slot: int) -> NDArray[np.float64]:
+        """Return the expected J of going on with what is in a slot, near the end of letting it join, `[N]`."""
+        worth, slots = np.zeros(len(obs)), np.full(len(obs), slot)
+        if self.judgement is None:
+            return worth
+        ending = self._left <= LEFT
+        worth[ending] = worth_now(self.reader, obs, slots)[ending]
+        if (going_on := ~ending & (stages[:, slot] == Stage.TRAINING)).any():
             seen = trial_features(self.reader, obs, slots)
-            effort = 4.0 * self.reader.slot(obs, "effort")[np.arange(n), slots, 0]
-            worth[going_on] = judgement.worth.predict(seen[going_on])
+            effort = 4.0 * self.reader.slot(obs, "effort")[:, slot, 0]
+            worth[going_on] = self.judgement.worth.predict(seen[going_on])
             worth[going_on] -= (self.reader.compute_price(obs) * effort)[going_on]
-        return start, worth
+        return worth
 
     def _epochs(self, obs: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the epochs that have passed and that are left, `[N]`."""
@@ -112,37 +114,39 @@ class TrialTeacher(RulePolicy):
         return epoch, horizon.astype(np.int64) - epoch
 
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
-        row, slot = model.row, int(self._slots[model.row])
-        epoch, left = (int(n[0]) for n in self._epochs(model.obs))
-        if memory[0] == 0 and epoch == LOOK:
+        row, stages = model.row, model.stages
+        if memory[0] == 0 and self._epoch[row] == LOOK:
             memory[0] = self._chosen(model, self._start[row])
-        number = int(memory[0])
-        stage = model.stages[slot]
-        for held in np.flatnonzero(model.stages == Stage.HOLDING).tolist():
+        for held in np.flatnonzero(stages == Stage.HOLDING).tolist():
             return choices(Op.FOSSILIZE, held) if model.legal(Op.FOSSILIZE, held) else WAIT
-        if number <= 0 or stage not in (Stage.DORMANT, Stage.GERMINATED, Stage.TRAINING):
+        if memory[0] <= 0:
             return WAIT
-        if stage == Stage.DORMANT:
-            free = model.germinable(self._blueprints[number - 1])
-            if epoch > LOOK or not free:
-                return WAIT
-            return choices(Op.GERMINATE, free[0], self._blueprints[number - 1], target=AVERAGE, speed=INSTANT)
-        if stage == Stage.TRAINING and self._worth[row] < 0:
-            return choices(Op.PRUNE, slot, speed=INSTANT) if model.legal(Op.PRUNE, slot) else WAIT
-        if (stage == Stage.GERMINATED or left <= LEFT) and model.legal(Op.ADVANCE, slot):
-            return choices(Op.ADVANCE, slot)
+        for slot in np.flatnonzero(stages == Stage.GERMINATED).tolist():
+            if model.legal(Op.ADVANCE, slot):
+                return choices(Op.ADVANCE, slot)
+        for i, size in enumerate(TRIALS[int(memory[0]) - 1]):
+            if self._epoch[row] == LOOK + i * BETWEEN and (free := model.germinable(self._blueprints[size])):
+                return choices(Op.GERMINATE, free[0], self._blueprints[size], target=AVERAGE, speed=INSTANT)
+        worth = np.where(stages == Stage.TRAINING, self._worth[row], np.nan)
+        if self._left[row] <= LEFT and np.nanmax(worth, initial=-1.0) >= 0:
+            best = int(np.nanargmax(worth))
+            return choices(Op.ADVANCE, best) if model.legal(Op.ADVANCE, best) else WAIT
+        for slot in np.flatnonzero(worth < 0).tolist():
+            if model.legal(Op.PRUNE, slot):
+                return choices(Op.PRUNE, slot, speed=INSTANT)
         return WAIT
 
     def _chosen(self, model: ModelState, expected: NDArray[np.float64]) -> int:
-        """Return 1 + the number of a size, or -1 for none."""
+        """Return 1 + the number of a trial, or -1 for none."""
         legal = [bool(model.germinable(blueprint)) for blueprint in self._blueprints]
-        worth = np.append(np.where(legal, expected, -np.inf), 0.0)
+        possible = [all(legal[size] for size in trial) for trial in TRIALS]
+        worth = np.append(np.where(possible, expected, -np.inf), 0.0)
         if self.temperature:
             odds = np.exp((worth - worth.max()) / self.temperature).cumsum()
             best = int((odds < model.noise[0] * odds[-1]).sum())
         else:
             best = int(worth.argmax())
-        return best + 1 if best < len(SIZES) else -1
+        return best + 1 if best < len(TRIALS) else -1
 
 
 def worth_now(reader: ObservationReader, obs: NDArray[np.float32], slots: NDArray[np.int64]) -> NDArray[np.float64]:

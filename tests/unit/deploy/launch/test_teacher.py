@@ -13,12 +13,14 @@ import pytest
 from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
 from actors.rules.names import rule_policy
+from actors.rules.reader import ObservationReader
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation.play import play
 from deploy.imitation import teacher
 from deploy.imitation.teacher import EPOCH, SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
-from deploy.imitation.trials import LOOK, SIZES, Judgement
+from deploy.imitation.trials import BETWEEN, LEFT, LOOK, SIZES, TRIALS, Judgement, worth_now
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
@@ -96,9 +98,11 @@ def test_the_regressions_give_up_what_will_not_pay() -> None:
     )  # fmt: skip
     found = fit_judgement(known)
     good, bad = np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]])
-    # Leaves mix some hosts of the other kind in.
-    np.testing.assert_allclose(found.start.predict(good)[0], 10.0 - 2.0 - 2.0, atol=2.0)
-    np.testing.assert_allclose(found.start.predict(bad)[0], 0.0, atol=1.5)  # given up at once, for nothing
+    # Leaves mix some hosts of the other kind in. Two columns cost 1 + 3 + 3 times the compute, and one of them joins.
+    compute = [2.0 if len(trial) == 1 else np.log2(7.0) for trial in TRIALS]
+    np.testing.assert_allclose(found.start.predict(good)[0], 10.0 - 2.0 - np.array(compute), atol=2.0)
+    np.testing.assert_allclose(np.diff(found.start.predict(good)[0]), -np.diff(compute), atol=0.3)
+    np.testing.assert_allclose(found.start.predict(bad)[0], 0.0, atol=2.5)  # given up at once, for nothing
     assert found.worth.predict([[1.0, 5.0]])[0] == pytest.approx(8.0, abs=2.5)
     assert found.worth.predict([[0.0, 5.0]])[0] == pytest.approx(0.0, abs=2.0)
 
@@ -115,7 +119,7 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
     config: Config, monkeypatch: pytest.MonkeyPatch, price: float, worth: float, ops: list[Op]
 ) -> None:
     """All episodes try the one size that pays far more; it is given up at once, in the end, or joins there."""
-    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs: judging((0.0, 0.0, 100.0), worth))
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs: judging((0.0, 0.0, 100.0, 0.0, 0.0, 0.0), worth))
     free = replace(config.env, points_per_doubling=price, points_per_compute_doubling=0.0)
     episodes = demonstrate(replace(config, env=free), 2)
     assert [e.task_id for e in episodes].count("moons") == 16
@@ -129,6 +133,29 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
         assert episode.actions[acted[0], 2] == blueprint_index("column_quad")
         assert acted[0] == LOOK
         assert acted[2] == (len(episode) - 2 if worth > 0 else LOOK + 2)
+
+
+def test_of_two_columns_the_better_one_joins(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = tuple(100.0 * (trial == (2, 1)) for trial in TRIALS)
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs: judging(expected, 1e3))
+    free = replace(config.env, points_per_doubling=0.0, points_per_compute_doubling=0.0, column_slots=2)
+    quad, double = blueprint_index("column_quad"), blueprint_index("column_double")
+    joined = []
+    for episode in demonstrate(replace(config, env=free), 2):
+        op, slot, blueprint = episode.actions[:, :3].T
+        begun = np.flatnonzero(op == Op.GERMINATE)
+        assert begun.tolist() == [LOOK, LOOK + BETWEEN]
+        assert blueprint[begun].tolist() == [quad, double]
+        end = len(episode) - LEFT
+        reader = ObservationReader(seed_spaces(free.total_slots, free.profile))
+        worth = worth_now(reader, episode.obs[[end] * 2], slot[begun])
+        if worth.max() >= 0:
+            assert op[end] == Op.ADVANCE
+            assert slot[end] == slot[begun][worth.argmax()]
+            joined.append(blueprint[begun][worth.argmax()])
+        else:
+            assert op[end] == Op.PRUNE
+    assert {quad, double} == set(joined)
 
 
 def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
