@@ -30,6 +30,7 @@ from deploy.evaluation.cells import workers
 from deploy.evaluation.play import gain
 from deploy.evaluation.suite import on_family
 from deploy.imitation.trials import (
+    BETWEEN,
     COLUMN,
     IN_TRIAL,
     LEFT,
@@ -72,14 +73,15 @@ EPOCH = np.dtype(
 
 
 class Survey(NamedTuple):
-    """Trials of all sizes, to the end, on N hosts. Each column joined in the end, so that its worth is known."""
+    """All of `TRIALS`, to the end, on N hosts. A column that was tried alone joined, so that its worth is known; of two
+    columns those joined that paid."""
 
     seen: Array  # [N, F] of each host when its trial starts, see `model_features`
     prices: Array  # [N, 2] of the model and of compute
-    gains: Array  # [N, sizes] points over never growing
-    doublings: Array  # [N, sizes]
-    compute: Array  # [N, sizes]
-    steps: Array  # [M, F] of each epoch of each trial, see `trial_features`
+    gains: Array  # [N, trials] points over never growing
+    doublings: Array  # [N, trials]
+    compute: Array  # [N, trials]
+    steps: Array  # [M, F] of each epoch of each column that was tried alone, see `trial_features`
     epochs: NDArray[np.void]  # [M] which epoch each of `steps` is, see `EPOCH`
 
 
@@ -87,7 +89,7 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
     """Play about `imitation.episodes` demonstrations of the teacher, equally many per task, in random order, with
     `jobs` processes.
 
-    First a column of each size is tried on `imitation.hosts` hosts, from which the teacher learns what trials are
+    First all trials are made on `imitation.hosts` hosts, from which the teacher learns what trials are
     worth; this survey does not depend on the seed of the run and is kept beside the runs. Then the teacher plays other
     hosts, each once, at the prices of its episode.
     """
@@ -103,7 +105,7 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
 def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    identity = repr((SURVEY, _surveyed(config.env), SIZES, LOOK, LEFT, MODEL, IN_TRIAL, COLUMN, waves))
+    identity = repr((SURVEY, _surveyed(config.env), SIZES, TRIALS, LOOK, BETWEEN, LEFT, MODEL, IN_TRIAL, COLUMN, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
@@ -131,7 +133,7 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
 
 
 def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
-    """Try a column of each size on hosts of one task."""
+    """Make all trials on hosts of one task."""
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
@@ -145,13 +147,13 @@ def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
     before = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in bare])
     never = np.array([gain(host, episode) for host, episode in zip(hosts, bare, strict=True)])
     outcomes, steps, epochs = [], [], []
-    for k in range(len(SIZES)):
+    for k in range(len(TRIALS)):
         grown, episodes = play(TrialTeacher(spaces, None, k))
         pairs = list(zip(grown, episodes, strict=True))
         outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in pairs])
-        for i, episode in enumerate(episodes):
+        for i, episode in enumerate(episodes if len(TRIALS[k]) == 1 else ()):
             seen, own = _trial(reader, episode, grown[i].horizon_epochs)
-            own["host"], own["size"] = i, k
+            own["host"], own["size"] = i, TRIALS[k][0]
             steps.append(seen)
             epochs.append(own)
     gains, doublings, compute = np.array(outcomes).transpose(2, 1, 0)
@@ -180,31 +182,31 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
 def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
     """Fit what the teacher expects, from the end to the start: what going on with a column is worth, which joins if its
     contribution exceeds its price; and what trials are worth in which columns are given up where going on is worth too
-    little. Columns in isolation do not affect each other, so trials of two follow from those of one.
+    little. Columns in isolation do not affect each other: what is left of two is as if it had been alone.
 
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
     price, compute_price = survey.prices.T
     going = survey.epochs["left"] > LEFT
     epochs, steps, last = survey.epochs[going], survey.steps[going], survey.epochs[~going]
-    measured = np.full_like(survey.gains, -np.inf)
-    measured[last["host"], last["size"]] = last["worth"]
-    worth = survey.gains - price[:, None] * survey.doublings
-    target = np.where(measured >= 0, worth, 0.0)[epochs["host"], epochs["size"]]
+    outcome = survey.gains - price[:, None] * survey.doublings  # [N, trials], compute excluded
+    alone = [TRIALS.index((size,)) for size in range(len(SIZES))]
+    pays = np.zeros((len(outcome), len(SIZES)), bool)
+    pays[last["host"], last["size"]] = last["worth"] >= 0
+    worth, spent = np.where(pays, outcome[:, alone], 0.0), survey.compute[:, alone]
+    target = worth[epochs["host"], epochs["size"]]
     expected = _unseen(steps, target, epochs["host"], jobs)
     given_up = epochs[expected < compute_price[epochs["host"]] * epochs["effort"]][::-1]  # the first epoch counts
-    measured[given_up["host"], given_up["size"]] = -np.inf
-    compute = survey.compute.copy()
-    compute[given_up["host"], given_up["size"]] = given_up["spent"]
-    objective = []
-    for trial in map(list, TRIALS):
-        best = np.array(trial)[measured[:, trial].argmax(1)], measured[:, trial].max(1) >= 0
-        joined_worth = np.where(best[1], worth[np.arange(len(worth)), best[0]], 0.0)
-        spent = np.log2(1.0 + (2.0 ** compute[:, trial] - 1.0).sum(1))
-        objective.append(joined_worth - compute_price * spent)
-    return Judgement(
-        _forest(survey.seen, np.stack(objective, axis=1), LEAF, jobs), _forest(steps, target, STEP_LEAF, jobs)
-    )
+    worth[given_up["host"], given_up["size"]] = 0.0
+    spent[given_up["host"], given_up["size"]] = given_up["spent"]
+    kept = np.ones_like(pays)
+    kept[given_up["host"], given_up["size"]] = False
+    objective = np.empty_like(outcome)
+    for k, trial in enumerate(map(list, TRIALS)):
+        whole = kept[:, trial].all(1) & (len(trial) > 1)
+        compute = np.log2(1.0 + (2.0 ** spent[:, trial] - 1.0).sum(1))
+        objective[:, k] = np.where(whole, outcome[:, k], worth[:, trial].sum(1)) - compute_price * compute
+    return Judgement(_forest(survey.seen, objective, LEAF, jobs), _forest(steps, target, STEP_LEAF, jobs))
 
 
 def _forest(x: Array, y: Array, leaf: int, jobs: int) -> ExtraTreesRegressor:

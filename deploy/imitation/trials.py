@@ -25,7 +25,7 @@ LOOK = 1
 BETWEEN = 2
 """Epochs between the starts of two columns: one to germinate, one to begin its training."""
 LEFT = 2
-"""Epochs before the end in which it is decided: one to join, one to be fossilized."""
+"""Epochs before the end in which it is decided: one to join, one to be fossilized or for a second column to join."""
 MODEL = (
     "time", "horizon", "chance", "loss", "accuracy", "accuracy_known", "train_loss", "train_loss_known", "overfit",
     "price", "compute_price", "compute", "host_params", "train_rows", "params_per_row", "val_rows",
@@ -67,13 +67,14 @@ class TrialTeacher(RulePolicy):
     """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none.
 
     Each epoch it gives up a column if what it expects from it is below the price of training it to the end. Near the
-    end the column joins whose contribution exceeds its price by most. Memory: 1 + the number of the trial, -1 for none.
+    end the column joins whose contribution exceeds its price by most, and then the other one, if what it contributes to
+    the model with the first exceeds its price. Memory: 1 + the number of the trial, -1 for none.
     """
 
     MEMORY = 1
 
     def __init__(self, spaces: Spaces, judgement: Judgement | None, trial: int = -1, temperature: float = 0.0) -> None:
-        """Without a judgement, the trial of this number is made, with one column to its end, which joins.
+        """Without a judgement, the trial of this number is made and nothing given up; a column that is alone joins.
 
         With a `temperature` in points, the probability of each trial, and of none, is proportional to
         exp(expected J / temperature).
@@ -96,11 +97,11 @@ class TrialTeacher(RulePolicy):
     def _going_on(self, obs: NDArray[np.float32], stages: NDArray[np.int64], slot: int) -> NDArray[np.float64]:
         """Return the expected J of going on with what is in a slot, near the end of letting it join, `[N]`."""
         worth, slots = np.zeros(len(obs)), np.full(len(obs), slot)
-        if self.judgement is None:
+        if self.judgement is None and len(TRIALS[self.trial]) == 1:
             return worth
         ending = self._left <= LEFT
         worth[ending] = worth_now(self.reader, obs, slots)[ending]
-        if (going_on := ~ending & (stages[:, slot] == Stage.TRAINING)).any():
+        if self.judgement is not None and (going_on := ~ending & (stages[:, slot] == Stage.TRAINING)).any():
             seen = trial_features(self.reader, obs, slots)
             effort = 4.0 * self.reader.slot(obs, "effort")[:, slot, 0]
             worth[going_on] = self.judgement.worth.predict(seen[going_on])
@@ -117,8 +118,6 @@ class TrialTeacher(RulePolicy):
         row, stages = model.row, model.stages
         if memory[0] == 0 and self._epoch[row] == LOOK:
             memory[0] = self._chosen(model, self._start[row])
-        for held in np.flatnonzero(stages == Stage.HOLDING).tolist():
-            return choices(Op.FOSSILIZE, held) if model.legal(Op.FOSSILIZE, held) else WAIT
         if memory[0] <= 0:
             return WAIT
         for slot in np.flatnonzero(stages == Stage.GERMINATED).tolist():
@@ -127,11 +126,14 @@ class TrialTeacher(RulePolicy):
         for i, size in enumerate(TRIALS[int(memory[0]) - 1]):
             if self._epoch[row] == LOOK + i * BETWEEN and (free := model.germinable(self._blueprints[size])):
                 return choices(Op.GERMINATE, free[0], self._blueprints[size], target=AVERAGE, speed=INSTANT)
-        worth = np.where(stages == Stage.TRAINING, self._worth[row], np.nan)
-        if self._left[row] <= LEFT and np.nanmax(worth, initial=-1.0) >= 0:
-            best = int(np.nanargmax(worth))
-            return choices(Op.ADVANCE, best) if model.legal(Op.ADVANCE, best) else WAIT
-        for slot in np.flatnonzero(worth < 0).tolist():
+        training = stages == Stage.TRAINING
+        worth = np.where(training, self._worth[row], -np.inf)
+        best = int(worth.argmax())
+        if self._left[row] <= LEFT and worth[best] >= 0 and model.legal(Op.ADVANCE, best):
+            return choices(Op.ADVANCE, best)
+        for held in np.flatnonzero(stages == Stage.HOLDING).tolist():
+            return choices(Op.FOSSILIZE, held) if model.legal(Op.FOSSILIZE, held) else WAIT
+        for slot in np.flatnonzero(training & (worth < 0)).tolist():
             if model.legal(Op.PRUNE, slot):
                 return choices(Op.PRUNE, slot, speed=INSTANT)
         return WAIT
