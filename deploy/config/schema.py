@@ -96,14 +96,15 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """Pretraining by imitation: before PPO, a new policy imitates a teacher, which lets a column of the size learn that
-    regressions expect to pay most at the prices of the episode, and gives it up once they expect that it does not."""
+    """Pretraining by imitation: before PPO, a new policy imitates a teacher, which lets the column or the two
+    columns learn that regressions expect to pay most at the prices of the episode, and gives each up once they expect
+    that it does not."""
 
     episodes: int = 0
     """Demonstrations of the teacher. 0 without `files` disables pretraining, and so does `run.init_from`."""
     hosts: int = 504
-    """Hosts that the teacher's regressions are fitted to: a column of each size is tried on them. More for many
-    tasks."""
+    """Hosts that the teacher's regressions are fitted to: columns of each size, and pairs, are tried on them. More
+    for many tasks."""
     files: tuple[str, ...] = ()
     """Files or folders with further demonstrations. Whole episodes in the spaces of the run, such as reported training
     runs. They are imitated beside those of the teacher, or alone if `episodes` is 0."""
