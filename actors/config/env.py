@@ -10,7 +10,7 @@ from actors.config.checks import require, require_least, require_positive, requi
 
 MAX_SLOTS = 8
 """Most slots of one host, in its stream and for columns together."""
-FEATURE_GROUPS = ("contributions", "accuracy", "train_loss", "train_rows", "scores", "val_rows")
+FEATURE_GROUPS = ("contributions", "accuracy", "train_loss", "scores", "val_rows")
 """Groups of features that `drop_features` can hide."""
 PRICE = "price"
 """The group of the prices, which only `hidden_features` can hide."""
@@ -94,11 +94,11 @@ class EnvConfig:
     fixed end; it requires that the policy cannot observe the horizon."""
     drop_features: float = 0.0
     """Probability that a group of features is unknown for a whole episode. The groups are contributions, accuracy,
-    training loss, numbers of training and of validation rows, and scores. For policies that also grow models for which
+    training loss, the number of validation rows, and scores. For policies that also grow models for which
     they cannot be measured."""
     hidden_features: tuple[str, ...] = ()
     """Groups of features that the policy never observes, for ablations: contributions, accuracy, train_loss,
-    train_rows, scores, val_rows, or price, which then reads as one point per doubling of the parameters, and none for
+    scores, val_rows, or price, which then reads as one point per doubling of the parameters, and none for
     compute."""
     observe_time: bool = True
     """Whether the policy observes the horizon and the elapsed share of it. False for trainings whose end is not

@@ -34,7 +34,7 @@ class GrowthConfig:
     num_classes: int | None = None
     """Classes of a classification task; None for other tasks."""
     train_rows: int | None = None
-    """Rows of the training data; None if unknown."""
+    """Rows of the training data, to count the compute of evaluations; None if unknown."""
     val_rows: int | None = None
     """Rows of the validation data; None if unknown."""
     chance_loss: float | None = None

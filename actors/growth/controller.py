@@ -264,7 +264,6 @@ class GrowthController:
             val_losses=self._losses,
             accuracies=self._accuracies,
             train_losses=self._train_losses,
-            train_rows=self.config.train_rows,
             val_rows=self.config.val_rows,
         )
 

@@ -99,10 +99,6 @@ def early_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArr
     def base(name: str) -> NDArray[np.float64]:
         return column(reader.base(obs, name))
 
-    def with_flag(name: str) -> NDArray[np.float64]:
-        known, value = np.split(reader.base(obs, name), 2, axis=1)
-        return column(value, known)
-
     loss, accuracy = base("loss"), column(reader.base(obs, "accuracy"), reader.base(obs, "accuracy_known"))
     train = column(reader.base(obs, "train_loss"), reader.base(obs, "train_loss_known"))
     scores = reader.slot(obs, "score")
@@ -112,7 +108,6 @@ def early_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArr
     best = [np.where(np.isfinite(b), b, np.nan) for b in best]
     return np.concatenate(
         [loss[:, :LOOK], accuracy[:, :LOOK], train[:, :LOOK], accuracy[:, :1] - accuracy[:, LOOK - 1 : LOOK],
-         train[:, :1] - loss[:, :1], base("chance"), base("horizon"), base("host_params"), with_flag("train_rows"),
-         with_flag("params_per_row"), *(b[:, None] for b in best)],
+         train[:, :1] - loss[:, :1], base("chance"), base("horizon"), *(b[:, None] for b in best)],
         axis=1,
     )  # fmt: skip

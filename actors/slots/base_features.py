@@ -163,27 +163,6 @@ BASE: tuple[BaseFeature, ...] = (
         _overfit,
     ),
     BaseFeature(
-        "host_params", 1, 0, 1, "log2(parameters of the host) / 32", lambda v: [log2_scaled(v.host_params, 32.0)]
-    ),
-    BaseFeature(
-        "train_rows",
-        2,
-        0,
-        1,
-        "known; log2(rows of training data) / 32",
-        lambda v: known(v.training.train_rows, lambda rows: log2_scaled(rows, 32.0)),
-    ),
-    BaseFeature(
-        "params_per_row",
-        2,
-        -1,
-        1,
-        "known; log2((host + added parameters) / rows of training data) / 16",
-        lambda v: known(
-            v.training.train_rows, lambda rows: log2_scaled((v.host_params + v.joined_params) / rows, 16.0)
-        ),
-    ),
-    BaseFeature(
         "val_rows",
         2,
         0,

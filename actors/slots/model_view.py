@@ -26,7 +26,6 @@ class TrainingState(NamedTuple):
     val_losses: Sequence[float]  # nats, newest last, at least one
     accuracies: Sequence[float | None]  # points, as many; None if unknown
     train_losses: Sequence[float | None]  # nats, mean over an epoch, newest last; None if unknown
-    train_rows: int | None  # None if unknown
     val_rows: int | None  # on which val_losses, accuracies and contributions are measured; None if unknown
     time_hidden: bool = False
 

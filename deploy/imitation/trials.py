@@ -28,12 +28,11 @@ LEFT = 2
 """Epochs before the end in which it is decided: one to join, one to be fossilized or for a second column to join."""
 MODEL = (
     "time", "horizon", "chance", "loss", "accuracy", "accuracy_known", "train_loss", "train_loss_known", "overfit",
-    "price", "compute_price", "compute", "host_params", "train_rows", "params_per_row", "val_rows",
+    "price", "compute_price", "compute", "val_rows",
 )  # fmt: skip
 """Features of the model that are read before a trial."""
 IN_TRIAL = (
-    "time", "horizon", "chance", "accuracy", "overfit", "price", "host_params", "train_rows", "params_per_row",
-    "val_rows",
+    "time", "horizon", "chance", "accuracy", "overfit", "price", "val_rows",
 )  # fmt: skip
 COLUMN = ("contribution", "contribution_velocity", "size", "gradient_norm", "epochs_in_stage")
 """Features that are read within a trial: of the model, and of the column that is tried."""

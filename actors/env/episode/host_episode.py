@@ -331,7 +331,6 @@ class HostEpisode:
             val_losses=self.val_losses,
             accuracies=accuracies,
             train_losses=train_losses,
-            train_rows=None if "train_rows" in self.hidden_features else len(self.task.train),
             val_rows=None if "val_rows" in self.hidden_features else len(self.observed),
             time_hidden=not self.config.observe_time,
         )

@@ -18,12 +18,10 @@ from tests.support.env.walks import tiny_env
 CONTRIBUTIONS = {"contribution", "worth", "contribution_velocity", "contribution_freshness", "interaction"}
 ACCURACY = {"accuracy", "accuracy_known"}
 LOSS = {"train_loss", "train_loss_known", "overfit"}
-ROWS = {"train_rows", "params_per_row"}
 GROUPS = {
     "contributions": CONTRIBUTIONS,
     "accuracy": ACCURACY,
     "train_loss": LOSS,
-    "train_rows": ROWS,
     "scores": {"score"},
     "val_rows": {"val_rows"},
 }
