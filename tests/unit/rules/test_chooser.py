@@ -35,7 +35,7 @@ def played(policy: Policy, env: EnvConfig = ENV) -> list[tuple[HostEpisode, Epis
 
 def constant(choices: Sequence[ColumnChoice], gains: Sequence[float]) -> GainModel:
     """Return a model that expects the same everywhere."""
-    f, c = 18, len(choices)
+    f, c = 15, len(choices)
     return GainModel(tuple(choices), np.zeros(f), np.ones(f), np.zeros((2 * f, c)), np.array(gains, dtype=np.float64))
 
 
@@ -63,8 +63,8 @@ def test_features_that_the_host_does_not_tell_are_unknown() -> None:
     assert np.isfinite(all_known).all()
     hidden = replace(ENV, drop_features=0.99)
     some = early_features(reader, np.stack([e.obs[3] for _, e in played(Scheduled(reader._spaces, NEVER), hidden)]))
-    assert np.isnan(some).any(0).sum() >= 5
-    assert some.shape == all_known.shape == (len(SEEDS), 18)
+    assert np.isnan(some).any(0).sum() >= 4
+    assert some.shape == all_known.shape == (len(SEEDS), 15)
 
 
 def test_expected_doublings_are_those_that_columns_pay() -> None:
