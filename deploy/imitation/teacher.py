@@ -95,7 +95,7 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
     """
     rng = stream(config.run.seed, 0, Purpose.DEMONSTRATIONS)
     with workers(jobs) as pool:
-        judgement = fit_judgement(kept_survey(config, pool), jobs)
+        judgement = fit_judgement(kept_survey(config, pool), jobs, config.env.prune)
         waves = _waves(config, config.imitation.episodes, rng)
         play = partial(_teach, config.run.seed, config.learner.state_stride, judgement)
         played = [episode for wave in pool.map(play, *_jobs(config, waves)) for episode in wave]
@@ -128,8 +128,8 @@ def joined(parts: Sequence[Survey]) -> Survey:
 
 
 def _surveyed(env: EnvConfig) -> EnvConfig:
-    """Return the settings of a survey: all features known, and nothing spent on the rewards of PPO."""
-    return replace(env, drop_features=0.0, hidden_features=(), reference="untrained")
+    """Return the settings of a survey: all features known, all ops legal, and nothing spent on the rewards of PPO."""
+    return replace(env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
 
 
 def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
@@ -179,10 +179,11 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
     return seen, epochs
 
 
-def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
+def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgement:
     """Fit what the teacher expects, from the end to the start: what going on with a column is worth, which joins if its
     contribution exceeds its price; and what trials are worth in which columns are given up where going on is worth too
-    little. Columns in isolation do not affect each other: what is left of two is as if it had been alone.
+    little, where PRUNE is legal. Columns in isolation do not affect each other: the one that is left of two is as if it
+    had been alone.
 
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
@@ -196,7 +197,8 @@ def fit_judgement(survey: Survey, jobs: int = 1) -> Judgement:
     worth, spent = np.where(pays, outcome[:, alone], 0.0), survey.compute[:, alone]
     target = worth[epochs["host"], epochs["size"]]
     expected = _unseen(steps, target, epochs["host"], jobs)
-    given_up = epochs[expected < compute_price[epochs["host"]] * epochs["effort"]][::-1]  # the first epoch counts
+    hopeless = expected < compute_price[epochs["host"]] * epochs["effort"]
+    given_up = epochs[hopeless & prune][::-1]  # the first epoch counts
     worth[given_up["host"], given_up["size"]] = 0.0
     spent[given_up["host"], given_up["size"]] = given_up["spent"]
     kept = np.ones_like(pays)

@@ -105,6 +105,8 @@ def test_the_regressions_give_up_what_will_not_pay() -> None:
     np.testing.assert_allclose(found.start.predict(good)[0], expected, atol=2.0)
     np.testing.assert_allclose(np.diff(found.start.predict(good)[0]), np.diff(expected), atol=0.5)
     np.testing.assert_allclose(found.start.predict(bad)[0], 0.0, atol=2.5)  # given up at once, for nothing
+    kept = fit_judgement(known, prune=False).start.predict(bad)[0]
+    np.testing.assert_allclose(kept, -np.where(alone, 2.0, np.log2(7.0)), atol=1.5)  # trained to the end, for nothing
     assert found.worth.predict([[1.0, 5.0]])[0] == pytest.approx(8.0, abs=2.5)
     assert found.worth.predict([[0.0, 5.0]])[0] == pytest.approx(0.0, abs=2.0)
 
@@ -121,7 +123,9 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
     config: Config, monkeypatch: pytest.MonkeyPatch, price: float, worth: float, ops: list[Op]
 ) -> None:
     """All episodes try the one size that pays far more; it is given up at once, in the end, or joins there."""
-    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs: judging((0.0, 0.0, 100.0, 0.0, 0.0, 0.0), worth))
+    monkeypatch.setattr(
+        teacher, "fit_judgement", lambda survey, jobs, prune: judging((0.0, 0.0, 100.0, 0.0, 0.0, 0.0), worth)
+    )
     free = replace(config.env, points_per_doubling=price, points_per_compute_doubling=0.0)
     episodes = demonstrate(replace(config, env=free), 2)
     assert [e.task_id for e in episodes].count("moons") == 16
@@ -139,7 +143,7 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
 
 def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = tuple(100.0 * (trial == (2, 1)) for trial in TRIALS)
-    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs: judging(expected, 1e3))
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging(expected, 1e3))
     free = replace(config.env, points_per_doubling=0.0, points_per_compute_doubling=0.0, column_slots=2)
     quad, double = blueprint_index("column_quad"), blueprint_index("column_double")
     joined, both = [], 0
