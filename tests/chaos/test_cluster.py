@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from learner.run.checkpoint import load_checkpoint
-from tests.support.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes
+from tests.support.chaos.clusters import Nodes, flags, three_nodes
 from tests.support.chaos.harness import SLACK, TARGETS_S
 from tests.support.launching import rows, small, tamiyo
+from tests.support.stores import PASSWORD, server_with_password
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -39,8 +40,8 @@ def cluster() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with server_with_password(tmp_path_factory.mktemp("server")) as url:
-        yield url
+    with server_with_password(tmp_path_factory.mktemp("server")) as place:
+        yield f"redis://{place}/0"
 
 
 @pytest.mark.parametrize("outside", [False, True])

@@ -17,9 +17,11 @@ import redis
 from actors.config import QueueConfig
 from actors.transport.redis import Transport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from tests.support.ports import free_port
 from tests.support.small_queue import SmallQueue
 
 NUMBERS = itertools.count()
+PASSWORD = "a-word-for-tests"
 
 
 @cache
@@ -111,3 +113,11 @@ def running(folder: Path, *options: str | Path, binary: Path | None = None) -> I
             process.kill()
             process.wait()
             socket.unlink(missing_ok=True)
+
+
+@contextmanager
+def server_with_password(folder: Path) -> Iterator[str]:
+    """Run a server that asks for `PASSWORD`, and yield its HOST:PORT."""
+    port = str(free_port())
+    with running(folder, "--port", port, "--bind", "127.0.0.1", "--requirepass", PASSWORD):
+        yield f"127.0.0.1:{port}"

@@ -27,8 +27,9 @@ from deploy.launch.embedded_redis import find_server
 from deploy.launch.process_settings import checked_spaces
 from learner.run.checkpoint import load_checkpoint
 from tests.compose.ask import STEPS, ask
-from tests.support.composing import ROOT, Service, command_of, free_ports, project
+from tests.support.composing import ROOT, Service, command_of, project
 from tests.support.launching import SMALL, rows
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.integration
 FILE = project()

@@ -21,6 +21,7 @@ from actors.serving.client.blocking import PolicyClient, PolicyError
 from actors.slots.spaces import seed_spaces
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.launching import Command, rows, running, small, tamiyo
+from tests.support.ports import free_ports
 from tests.support.serving.servers import step_inputs
 
 PROMETHEUS = shutil.which("prometheus")
@@ -114,8 +115,8 @@ def shown_by_ray(run: Command, token: str) -> list[str]:
     return sorted(actor["actorClass"] for actor in actors if actor["state"] == "ALIVE")
 
 
-def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: list[int]) -> None:
-    of_ray, of_server, own = free_ports[:3]
+def test_every_panel_of_every_dashboard_has_data(tmp_path: Path) -> None:
+    of_ray, of_server, own = free_ports(3)
     changes = {"learner__updates": 5000, "policy__core": "lstm+memory", "run__metrics_port": of_ray}
     token = secrets.token_hex(32)
     with (

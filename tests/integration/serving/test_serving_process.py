@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -26,6 +25,7 @@ from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.learning.toy import SPACES, toy_network
+from tests.support.ports import free_port
 from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights
 from tests.support.waiting import wait_for
 
@@ -70,8 +70,7 @@ def command(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str]
 
 
 def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     with command(tmp_path, "--metrics-port", port) as (process, address), PolicyClient(address) as client:
         session = client.open(SPACES)
         assert session.step(*step_inputs(0, 0)).policy_version == 5

@@ -24,6 +24,7 @@ from actors.transport.redis import Transport, connect, namespaces
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
+from tests.support.ports import free_port
 from tests.support.queueing import DUPLICATE, OK, put, report
 from tests.support.serving.certificates import Authority
 from tests.support.stores import running
@@ -238,11 +239,10 @@ def test_rediss_verifies_the_servers_certificate(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    free_port: int,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "secret")
-    port = free_port
+    port = free_port()
     url = f"rediss://127.0.0.1:{port}/0"
     with ExitStack() as stack:
         stack.enter_context(behind_tls(tmp_path, certificate, port))
