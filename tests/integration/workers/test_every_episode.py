@@ -12,6 +12,7 @@ import pytest
 
 from actors.codec import decode_episode
 from actors.config import ActingConfig, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig
+from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.rollout.episode_files import write_episode
@@ -109,6 +110,9 @@ def test_an_actor_continues_with_its_weights_where_newer_ones_are_damaged(
         if version == 1:
             store.client.delete(store.key("weights:1:1"))
             learner.close()  # with the intact copy
+            late = RolloutWorker(WorkerSettings(acting, 1, "run", 0, store.url, store.namespace, first_weights_s=0.2))
+            with pytest.raises(UserError, match="found no weights"):  # a new actor waits rather than use them
+                late.sample()
         worker.sample()
         assert (worker.version, worker.damaged_weights) == (acted, damaged)
     assert "continuing with the weights before them" in caplog.text
