@@ -1,4 +1,4 @@
-"""`tamiyo train --env` with environments that end their process or take long; `test_counting_runs` has ordinary ones."""
+"""`tamiyo train --env` with environments that end their process or take long; `test_counting_runs` has others."""
 
 from __future__ import annotations
 
