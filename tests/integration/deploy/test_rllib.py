@@ -74,7 +74,9 @@ def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
     return worst
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize(
+    "core", [pytest.param(core, marks=[pytest.mark.long] * (core != "lstm+memory")) for core in CORES]
+)
 def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, core)
     env_runner = runner(folder)
