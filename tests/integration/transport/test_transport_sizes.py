@@ -11,13 +11,11 @@ from actors.config import ConfigError, GymConfig, PolicyConfig, QueueConfig
 from actors.policy.cores.core import make_core
 from actors.policy.state import PolicyState, StateSizes
 from actors.transport.base import EpisodeHeader
-from actors.transport.redis import connect
 from actors.types.actions import independent_spec
 from actors.types.episode import Episode, RecurrentState
 from actors.types.spaces import Spaces
 from deploy.commands.admin.dead_letters import dead_letters
 from deploy.config.schema import PRESETS
-from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import checked_spaces
 from learner.intake import Intake
 from learner.schema import EpisodeSchema
@@ -52,14 +50,12 @@ def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store, 
 
 
 @pytest.mark.parametrize("reason", ["[/]", "[bold red]not markup[/bold red]", "\x1b[2Jcleared\x07\r\nline"])
-def test_reasons_are_printed_literally(
-    embedded_redis: EmbeddedRedis, namespace: str, reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    transport = connect(embedded_redis.url, None, namespace)
+def test_reasons_are_printed_literally(store: Store, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    transport = store()
     transport.open_generation(-1, "learner")
     put(transport, 0)
     transport.dead_letter(take_ids(transport)[0], reason)
-    assert dead_letters("list", embedded_redis.url, namespace, []) == 0
+    assert dead_letters("list", store.url, store.namespace, []) == 0
     shown = capsys.readouterr().out
     assert "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason) in shown
     assert "\x1b" not in shown

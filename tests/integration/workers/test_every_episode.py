@@ -19,13 +19,12 @@ from actors.rollout.episode_files import write_episode
 from actors.rollout.sampler import make_sampler
 from actors.transport.base import Miscounted
 from actors.transport.ledger import ActorLedger
-from actors.transport.redis import Transport, connect
+from actors.transport.redis import Transport
 from actors.types.episode import Episode
 from actors.workers.episode_shipper import EpisodeShipper
 from actors.workers.outbox import Outbox
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.commands.admin.episodes import EpisodeImport
-from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_episode
 from tests.support.learning.toy import toy_network, toy_seed, toy_wave
 from tests.support.queueing import counts
@@ -65,19 +64,17 @@ def received(consumer: Transport) -> Counter[str]:
 
 
 @pytest.fixture
-def consumer(embedded_redis: EmbeddedRedis, namespace: str) -> Transport:
-    consumer = connect(embedded_redis.url, QUEUE, namespace)
+def consumer(store: Store) -> Transport:
+    consumer = store(max_episodes=QUEUE.max_episodes)
     consumer.open_generation(-1, "learner")
     return consumer
 
 
 @pytest.mark.parametrize("acting", SETTINGS.values(), ids=SETTINGS)
-def test_each_episode_of_a_sampler_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport, acting: ActingConfig
-) -> None:
+def test_each_episode_of_a_sampler_arrives_once(store: Store, consumer: Transport, acting: ActingConfig) -> None:
     spaces = make_sampler(acting, 0, 0, None).spaces
     consumer.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8, 16))
-    worker = RolloutWorker(WorkerSettings(acting, 0, namespace, 0, embedded_redis.url, namespace))
+    worker = RolloutWorker(WorkerSettings(acting, 0, "run", 0, store.url, store.namespace))
     made: Counter[str] = Counter()
     add = worker.outbox.add
 
@@ -118,10 +115,8 @@ def test_an_actor_continues_with_its_weights_where_newer_ones_are_damaged(
     assert "continuing with the weights before them" in caplog.text
 
 
-def test_each_episode_of_external_sessions_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport
-) -> None:
-    shipper = EpisodeShipper(connect(embedded_redis.url, QUEUE, namespace), namespace, 100, 4)
+def test_each_episode_of_external_sessions_arrives_once(store: Store, consumer: Transport) -> None:
+    shipper = EpisodeShipper(store(), "run", 100, 4)
     episodes = toy_wave(toy_network(), [toy_seed(1 + n % 6, False, n) for n in range(40)])
     for n, episode in enumerate(reversed(episodes)):
         shipper.add("token" * (n % 3), episode)
@@ -129,13 +124,11 @@ def test_each_episode_of_external_sessions_arrives_once(
     assert received(consumer) == Counter(map(content_of, episodes))
 
 
-def test_each_imported_episode_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport, tmp_path: Path
-) -> None:
+def test_each_imported_episode_arrives_once(store: Store, consumer: Transport, tmp_path: Path) -> None:
     network = toy_network()
     consumer.publish(to_weights(network, 0, 1, 1))
     episodes = toy_wave(network, [toy_seed(1 + n % 6, False, n) for n in range(12)])
-    importer = EpisodeImport(connect(embedded_redis.url, QUEUE, namespace), namespace, wait_s=1.0)
+    importer = EpisodeImport(store(), store.namespace, wait_s=1.0)
     for number, episode in reversed(list(enumerate(episodes))):
         path = tmp_path / f"{number}.episode"
         write_episode(path, dataclasses.replace(episode, episode_id=f"other/a/0/{number}"))
