@@ -100,7 +100,6 @@ def test_the_server_answers_and_ends_with_its_context() -> None:
 def test_the_server_ends_soon_after_its_parent_is_killed(mode: str) -> None:
     command = [sys.executable, "-c", PARENT, mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
-        assert parent.stdout is not None
         pid_text, socket_path = parent.stdout.readline().split()
         pid, folder = int(pid_text), Path(socket_path).parent
         assert is_alive(pid)

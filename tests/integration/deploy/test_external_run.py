@@ -76,8 +76,6 @@ def test_the_endpoint_stops_when_its_parent_ends(tmp_path: Path) -> None:
         EmbeddedRedis() as server,
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write(f"{server.url}\n".encode())
         process.stdin.flush()
         assert b"environments play at" in process.stdout.readline()

@@ -63,14 +63,13 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def seen_by(handle: Any) -> str | None:
     """The GPUs that CUDA would find in the process of a Ray actor."""
-    return ray.get(handle.__ray_call__.remote(lambda actor: os.getenv(VISIBLE)), timeout=60)  # type: ignore[no-any-return]
+    return ray.get(handle.__ray_call__.remote(lambda actor: os.getenv(VISIBLE)), timeout=60)
 
 
 def test_actors_share_a_gpu_and_the_learner_has_another(store: Store, tmp_path: Path) -> None:
     own = config(tmp_path, actors__count=2, actors__gpus_per_actor=0.5, learner__updates=1000, run__redis=store.url)
     supervisor = Supervisor(own, open_run(own, None))
     pool = supervisor._pool
-    assert isinstance(pool, WorkerPool)
     try:
         wait_for(lambda: pool.alive == 2, WAIT_S)
         actors = [seen_by(member.handle) for member in pool._members]

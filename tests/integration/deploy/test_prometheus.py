@@ -65,7 +65,6 @@ def prometheus(folder: Path, port: int, *targets: int) -> Iterator[Prometheus]:
     static = [{"targets": [f"127.0.0.1:{target}" for target in targets]}]
     scrape = {"job_name": "tamiyo", "scrape_interval": "2s", "static_configs": static}
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
-    assert PROMETHEUS is not None
     flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb")
     with running(folder, [PROMETHEUS, *flags, f"--web.listen-address=127.0.0.1:{port}"], {}) as process:
         server = Prometheus(port)

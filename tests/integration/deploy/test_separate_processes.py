@@ -49,7 +49,7 @@ def test_a_learner_service_resumes_its_run_and_stays_up_when_finished(tmp_path: 
         for updates in (2, 4):
             command = flags(folder, server, "--run.service", learner__updates=updates)
             with tamiyo(tmp_path, "learner", *command, **SECRET) as learner:
-                learner.wait_for(lambda running=learner: "serving metrics until stopped" in running.out, 120)  # type: ignore[misc]
+                learner.wait_for(lambda running=learner: "serving metrics until stopped" in running.out, 120)
                 assert learner.end(10) == 0, learner.out + learner.err
         with tamiyo(tmp_path, "learner", *flags(folder, server, learner__updates=4), **SECRET) as refused:
             assert refused.wait() == 2

@@ -36,7 +36,7 @@ def make_fail(transport: Transport, nth: int) -> None:
         keys = [server.key(name) for name in KEYS[verb].split()]
         return ["EVAL", FAILING % nth + SCRIPT, len(keys), *keys, verb, *args]
 
-    server._command = command  # type: ignore[method-assign]
+    server._command = command
 
 
 def content(transport: Transport) -> dict[str, Any]:

@@ -125,7 +125,6 @@ def test_weights_are_published_and_fetched_and_old_versions_deleted(any_store: S
             learner.publish(repeated)
     assert actor.head() == 3
     weights, expected = actor.fetch("of other weights"), make_weights(3)
-    assert weights is not None
     assert actor.fetch(weights.digest) is None
     assert (weights.version, weights.architecture, weights.burn_in) == (3, expected.architecture, expected.burn_in)
     assert all(np.array_equal(weights.tensors[name], tensor) for name, tensor in expected.tensors.items())
@@ -140,7 +139,6 @@ def test_weights_of_a_store_that_started_afresh_are_followed(any_store: Store) -
         learner.open_generation(-1, "learner")
         learner.publish(make_weights(version, tensors=tensors))
         weights = actor.fetch(known)
-        assert weights is not None
         assert weights.version == version
         known = weights.digest
         empty()
@@ -184,7 +182,7 @@ def test_incarnation_numbers_are_times_and_unique_under_concurrent_calls(any_sto
             started.append((actor, new.number, new.is_first))
 
     now = time.time_ns() // 1_000_000
-    in_threads(*(lambda t=transport: start_incarnations(t) for transport in handles))  # type: ignore[misc]
+    in_threads(*(lambda t=transport: start_incarnations(t) for transport in handles))
     assert len({(actor, number) for actor, number, _ in started}) == len(started) == 60
     first = [(actor, number) for actor, number, is_first in started if is_first]
     assert sorted(first) == [(actor, min(n for a, n, _ in started if a == actor)) for actor in "ab"]

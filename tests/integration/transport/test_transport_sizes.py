@@ -44,7 +44,6 @@ def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store, 
     assert transport.put(EpisodeHeader.from_episode(large[0]), large[1]).status is OK
     schema = EpisodeSchema(WIDE, StateSizes(h=(1, 8), c=(1, 8)), state_stride=8)
     taken = Intake(transport, schema, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
-    assert taken is not None
     assert len(taken[0].episode) == 1000
     assert counts(transport, "pending", "dead_lettered") == (1, 0)
 
@@ -69,7 +68,7 @@ def test_reasons_are_printed_literally(store: Store, reason: str, capsys: pytest
 def test_largest_episode_bytes_is_a_tight_upper_bound(
     core: str, steps: int, obs_size: int, sizes: list[int], stride: int, burn_in: int
 ) -> None:
-    config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)  # type: ignore[arg-type]
+    config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)
     spaces = Spaces.flat(independent_spec(sizes), obs_size)
     state = StateSizes.from_config(config)
     assert state == make_core(4, config).sizes

@@ -84,7 +84,7 @@ def test_each_episode_of_a_sampler_arrives_once(store: Store, consumer: Transpor
         assert carried == min(16, 8 * episode.telemetry.get("segment", 0))
         add(episode)
 
-    worker.outbox.add = record  # type: ignore[method-assign]
+    worker.outbox.add = record
     for _ in range(3):
         worker.sample()
     assert len({content.split()[0] for content in made}) > 1, "all episodes have one length"
@@ -147,7 +147,7 @@ def outbox_of(transport: Transport) -> Outbox:
 def test_a_refusal_that_the_producer_did_not_expect_is_an_error(store: Store) -> None:
     outbox = outbox_of(transport := store())
     put_all = transport.put_all
-    transport.put_all = lambda episodes: [put_all(episodes) for _ in range(2)][1]  # type: ignore[method-assign]
+    transport.put_all = lambda episodes: [put_all(episodes) for _ in range(2)][1]
     outbox.add(make_episode())
     with pytest.raises(Miscounted, match=r"run/a/\d+/2"):
         outbox.ship(0.0)

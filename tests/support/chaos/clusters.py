@@ -39,13 +39,11 @@ class Nodes:
         self.address = self.read()
 
     def read(self) -> str:
-        assert self.process.stdout is not None
         reply = next(line for line in self.process.stdout if line.startswith(ANSWER))
         return reply.removeprefix(ANSWER).strip()
 
     def ask(self, command: str) -> str:
         """Send a command and return its reply."""
-        assert self.process.stdin is not None
         print(command, file=self.process.stdin, flush=True)
         return self.read()
 

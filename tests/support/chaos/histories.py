@@ -320,7 +320,6 @@ class History:
     def check(self) -> Ledger:
         """Check that ledger, checkpoint, rows and weights agree on one lineage."""
         for process in self.learners:
-            assert process.status is not None
             assert os.WIFSIGNALED(process.status) or os.WEXITSTATUS(process.status) in (0, FENCED), self._broken()
         ledger, lineage = self.transport.ledger(), self.lineage()
         ledger.check()

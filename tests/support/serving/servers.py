@@ -113,7 +113,7 @@ def write_file(path: Path, text: str) -> Path:
 def connect_outcome(address: str, **options: object) -> str:
     """Take one step. Return OK, or the reason or status code of the refusal."""
     try:
-        with PolicyClient(address, deadline_s=1.0, **options) as client:  # type: ignore[arg-type]
+        with PolicyClient(address, deadline_s=1.0, **options) as client:
             client.open(SPACES).step(*step_inputs(0, 0))
     except PolicyError as error:
         return error.reason or error.code.name

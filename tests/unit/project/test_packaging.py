@@ -52,7 +52,6 @@ def test_wheels_of_the_folder_are_listed_with_their_hashes(tmp_path: Path) -> No
     command = [sys.executable, str(ROOT / "deploy/image/list_wheels.py"), str(tmp_path)]
     (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     link = re.fullmatch(r'<a href="(\S+)#sha256=(\w+)">(\S+)</a>', line)
-    assert link is not None
     assert (Path(unquote(urlsplit(link[1]).path)), link[3]) == (wheel, wheel.name)
     assert link[2] == hashlib.sha256(b"some bytes").hexdigest()
 

@@ -25,7 +25,6 @@ from tests.support.serving.servers import step_inputs
 
 def brute_force(masks: ActionMasks) -> bool:
     """Whether an action exists for every legal op and slot, by enumerating all choices."""
-    assert masks.slot is not None
     if not masks.op.any():
         return False
     for op in np.flatnonzero(masks.op):
@@ -50,14 +49,12 @@ def test_playable_agrees_with_an_enumeration_of_all_choices(seed: int, share: fl
         rng.random((n, ops, slots)) < share,
         rng.random((n, ops, slots, SPEC.rest_size)) < share,
     )
-    assert masks.slot is not None
     expected = [brute_force(ActionMasks(masks.op[i], masks.slot[i], masks.rest[i])) for i in range(n)]
     assert playable(SPEC, masks).tolist() == expected
 
 
 def test_without_rest_mask_the_flat_mask_applies_to_every_op_and_slot() -> None:
     layout, (obs, blueprints, masks) = MessageLayout(SPACES), step_inputs(2, 0)
-    assert masks.slot is not None
     open_masks = ActionMasks(np.ones_like(masks.op), np.ones_like(masks.slot), np.ones_like(masks.rest))
     open_masks.rest[..., 1] = False
     request = step_request("s", 0, obs, blueprints, open_masks, True, False)

@@ -156,14 +156,13 @@ def test_exports_are_copies_of_what_waits(run: Transport, ask: Any, tmp_path: Pa
 def test_a_learner_trains_on_imported_runs(store: Store, ask: Any, tmp_path: Path) -> None:
     transport, reported = store(), list[dict[str, float]]()
     sizes = {"updates": 2, "batch_episodes": 3, "minibatches": 1, "update_epochs": 1, "max_policy_lag": 1}
-    config = LearnerConfig(state_stride=STRIDE, device="cpu", **sizes)  # type: ignore[arg-type]
+    config = LearnerConfig(state_stride=STRIDE, device="cpu", **sizes)
     run = (config, config_of(TRAINED_WEIGHTS), SPACES, transport, tmp_path / "run", 0)
     thread = threading.Thread(target=Learner(*run, report=reported.append, init=weights(0)).run)
     thread.start()
     try:
         wait_for(lambda: transport.head() >= 0, 60)
         first = transport.fetch()
-        assert first is not None
         own = LocalPolicy(from_weights(first), first.version, first.generation, first.state_stride)
         for seed in range(3):
             report(tmp_path / "first", 0, seed=seed, policy=own)

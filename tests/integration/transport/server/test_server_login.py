@@ -108,6 +108,6 @@ def test_an_outage_between_two_refused_logins_is_not_a_refused_login(
     errors = ((redis.AuthenticationError, LoginRefused), (redis.ConnectionError, Unreachable))
     for raised, expected in (*errors, *errors, errors[0], (redis.AuthenticationError, UserError)):
         with pytest.raises(expected):
-            server._with_retries(lambda error=raised: fail(error()))  # type: ignore[misc]
+            server._with_retries(lambda error=raised: fail(error()))
         time.sleep(0.02)
     server.close()

@@ -151,10 +151,10 @@ def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
     assert monitor.dead_letters() == []
     for user in (reader, monitor):
         refused(
-            lambda t=user: put(t, 5),  # type: ignore[misc]
-            lambda t=user: t.take(1, 0),  # type: ignore[misc]
-            lambda t=user: t.publish(make_weights(1)),  # type: ignore[misc]
-            lambda t=user: t.server.client.delete(t.server.key("ledger")),  # type: ignore[misc]
+            lambda t=user: put(t, 5),
+            lambda t=user: t.take(1, 0),
+            lambda t=user: t.publish(make_weights(1)),
+            lambda t=user: t.server.client.delete(t.server.key("ledger")),
         )
 
 
@@ -173,7 +173,7 @@ def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> No
         actor.ledger().check()
         for role in ROLES:
             other = open_as(role, "other")
-            refused(other.ledger, lambda t=other: t.fetch(-1))  # type: ignore[misc]
+            refused(other.ledger, lambda t=other: t.fetch(-1))
         refused(lambda: put(open_as("actor", "other"), 0), lambda: open_as("learner", "other").open_generation(-1, "x"))
         learner.close()
         actor.close()

@@ -39,7 +39,7 @@ def walk(network: FactoredRecurrentActorCritic, program: Any, steps: int = 200, 
         obs = torch.from_numpy(rng.standard_normal((COUNT, SPACES.obs_size)).astype(np.float32))
         blueprints = torch.from_numpy(rng.integers(-1, 4, (COUNT, 2)))
         drawn = [random_masks(rng) for _ in range(COUNT)]
-        masks = MaskTensors(*(torch.from_numpy(np.stack([m[k] for m in drawn])) for k in range(3)))  # type: ignore[misc]
+        masks = MaskTensors(*(torch.from_numpy(np.stack([m[k] for m in drawn])) for k in range(3)))
         reset, noise = torch.from_numpy(rng.random(COUNT) < 0.05), torch.from_numpy(rng.random((COUNT, 4)))
         greedy = step % 10 == 0
         with torch.no_grad():

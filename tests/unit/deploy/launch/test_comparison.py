@@ -141,7 +141,7 @@ def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: 
             raise TimeoutError
         return play(player, *args)
 
-    pool.play = once  # type: ignore[method-assign]
+    pool.play = once
     references, said, _ = compare(tmp_path, config, pool)
     assert len(references["seeds"]) == len(references["tasks"]) == len(references["learned"]) == 2
     assert "n=2 paired seeds" in said
