@@ -204,8 +204,7 @@ def up(places: Stack, *names: str) -> Iterator[dict[str, Service]]:
                 assert services[name].process.wait(60) == 0, services[name].said
             for address in addresses:
                 services[name].wait_for(
-                    lambda at=address: not failure_reason(at, places.secrets / "serve.crt", 3.0),
-                    60,
+                    lambda at=address: not failure_reason(at, places.secrets / "serve.crt", 3.0), 60
                 )
         yield services
 

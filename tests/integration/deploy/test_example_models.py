@@ -32,8 +32,7 @@ def epochs(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "script",
-    [pytest.param(path, marks=[pytest.mark.long] * (path.stem in LONG), id=path.stem) for path in SCRIPTS],
+    "script", [pytest.param(path, marks=[pytest.mark.long] * (path.stem in LONG), id=path.stem) for path in SCRIPTS]
 )
 def test_the_added_lines_change_nothing_until_a_column_joins(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

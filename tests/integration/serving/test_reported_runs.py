@@ -164,8 +164,5 @@ def _sessions(own: Any) -> list[Any]:
 
 
 def test_other_spaces_are_refused_in_one_line() -> None:
-    with (
-        endpoint(WEIGHTS) as own,
-        pytest.raises(UserError, match="cannot learn from this model: this run learns from"),
-    ):
+    with endpoint(WEIGHTS) as own, pytest.raises(UserError, match="cannot learn from this model: this run learns from"):
         Run(mlp(), own.address, ["1"], report=True)

@@ -59,10 +59,7 @@ def policy(certificate: Path, *hosts: str) -> Iterator[tuple[int, health.HealthS
 def test_http_is_well_with_status_200_alone(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["health", f"{page}/well"]) == 0
     assert cli.main(["health", f"{page}/well", f"{page}/ill"]) == 1
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        f"{page}/well: healthy",
-        f"{page}/ill: returned status 503",
-    ]
+    assert capsys.readouterr().out.splitlines()[1:] == [f"{page}/well: healthy", f"{page}/ill: returned status 503"]
 
 
 def test_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
