@@ -61,54 +61,6 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             yield
 
 
-def seen_by(handle: Any) -> str | None:
-    """The GPUs that CUDA would find in the process of a Ray actor."""
-    return ray.get(handle.__ray_call__.remote(lambda actor: os.getenv(VISIBLE)), timeout=60)
-
-
-def test_actors_share_a_gpu_and_the_learner_has_another(store: Store, tmp_path: Path) -> None:
-    own = config(tmp_path, actors__count=2, actors__gpus_per_actor=0.5, learner__updates=1000, run__redis=store.url)
-    supervisor = Supervisor(own, open_run(own, None))
-    pool = supervisor._pool
-    try:
-        wait_for(lambda: pool.alive == 2, WAIT_S)
-        actors = [seen_by(member.handle) for member in pool._members]
-        learner = seen_by(supervisor._learner._handle)
-    finally:
-        supervisor.close(at_once=True)
-    assert {learner, *actors} == {"0", "1"}
-    assert actors[0] == actors[1] != learner
-
-
-@pytest.mark.long
-def test_processes_without_a_share_see_no_gpu(store: Store, tmp_path: Path) -> None:
-    """The learner, tasks on a cluster, processes of teachers and evaluations, and the endpoint."""
-    own = config(tmp_path, learner__device="cpu", run__redis=store.url)
-    learner, endpoint = (
-        LearnerActor(learner_settings(own, tmp_path), 0.0, print),
-        EndpointPool(tmp_path, "redis://localhost", print),
-    )
-    try:
-        process = psutil.Process(endpoint._process.pid)
-        wait_for(lambda: process.environ().get(VISIBLE) == "", WAIT_S)  # it has a copy of ours at first
-        assert seen_by(learner._handle) == ""
-        assert run_on_cluster(os.getenv)(VISIBLE) == ""
-        with workers(1) as pool:
-            assert pool.submit(os.getenv, VISIBLE).result() == ""
-    finally:
-        learner.close()
-        endpoint.stop()
-
-
-def test_a_run_that_does_not_fit_on_its_machine_is_refused(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "local_ray", lambda *_: nullcontext(""))  # which is there
-    own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=store.url)
-    with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):
-        processes.run_actors(own)
-
-
 class Actors:
     """A pool of one actor with environments in `folder`, and what it said."""
 
@@ -221,3 +173,51 @@ def test_actors_that_die_or_are_removed_leave_nothing(actors: Actors) -> None:
     actors.pool.stop()
     assert actors.files("open") - actors.files("closed") == first
     wait_for(lambda: gone(theirs))
+
+
+def seen_by(handle: Any) -> str | None:
+    """The GPUs that CUDA would find in the process of a Ray actor."""
+    return ray.get(handle.__ray_call__.remote(lambda actor: os.getenv(VISIBLE)), timeout=60)
+
+
+def test_actors_share_a_gpu_and_the_learner_has_another(store: Store, tmp_path: Path) -> None:
+    own = config(tmp_path, actors__count=2, actors__gpus_per_actor=0.5, learner__updates=1000, run__redis=store.url)
+    supervisor = Supervisor(own, open_run(own, None))
+    pool = supervisor._pool
+    try:
+        wait_for(lambda: pool.alive == 2, WAIT_S)
+        actors = [seen_by(member.handle) for member in pool._members]
+        learner = seen_by(supervisor._learner._handle)
+    finally:
+        supervisor.close(at_once=True)
+    assert {learner, *actors} == {"0", "1"}
+    assert actors[0] == actors[1] != learner
+
+
+@pytest.mark.long
+def test_processes_without_a_share_see_no_gpu(store: Store, tmp_path: Path) -> None:
+    """The learner, tasks on a cluster, processes of teachers and evaluations, and the endpoint."""
+    own = config(tmp_path, learner__device="cpu", run__redis=store.url)
+    learner, endpoint = (
+        LearnerActor(learner_settings(own, tmp_path), 0.0, print),
+        EndpointPool(tmp_path, "redis://localhost", print),
+    )
+    try:
+        process = psutil.Process(endpoint._process.pid)
+        wait_for(lambda: process.environ().get(VISIBLE) == "", WAIT_S)  # it has a copy of ours at first
+        assert seen_by(learner._handle) == ""
+        assert run_on_cluster(os.getenv)(VISIBLE) == ""
+        with workers(1) as pool:
+            assert pool.submit(os.getenv, VISIBLE).result() == ""
+    finally:
+        learner.close()
+        endpoint.stop()
+
+
+def test_a_run_that_does_not_fit_on_its_machine_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "local_ray", lambda *_: nullcontext(""))  # which is there
+    own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=store.url)
+    with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):
+        processes.run_actors(own)
