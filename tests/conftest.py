@@ -38,6 +38,7 @@ hypothesis.settings.load_profile("repeatable")  # `make test-long` explores: --h
 
 LONGEST = (
     "integration/deploy/test_launch.py",
+    "integration/deploy/test_on_ray.py",
     "integration/deploy/test_grow_example.py",
     "integration/policy/test_device_programs.py",
     "property/env/test_cnn_fleet.py",

@@ -54,7 +54,7 @@ def policy(env: Recorded, squash: bool = False, seed: int = 0) -> tuple[GymSpace
     return converter, to_weights(FactoredRecurrentActorCritic(converter.spaces, config), 1, 1, 8)
 
 
-@pytest.mark.parametrize("action_space", [BOX, MIXED], ids=["box", "dict"])
+@pytest.mark.parametrize("action_space", [pytest.param(BOX, marks=pytest.mark.long), MIXED], ids=["box", "dict"])
 def test_an_environment_gets_values_and_the_episode_records_cells(action_space: spaces.Space[Any]) -> None:
     env = Recorded(action_space)
     converter, weights = policy(env)
