@@ -45,7 +45,6 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def stop(folder: Path, cluster: Nodes, address: str) -> None:
-    """Stop the run, and check that each episode was trained on once and that no actor of Ray is left."""
     with tamiyo(folder.parent, "stop", folder.name, "--address", address) as stopping:
         assert stopping.wait(TIMEOUT_S) == 0, stopping.out + stopping.err
         assert stopping.err == ""
@@ -120,7 +119,6 @@ def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes,
 
 
 def played(folder: Path) -> set[tuple[str, str]]:
-    """(actor, incarnation) of every episode that was trained on."""
     ids = [row["episode_id"].split("/") for row in rows(folder / "episodes.jsonl")]
     return {(actor, incarnation) for _, actor, incarnation, _ in ids}
 

@@ -54,7 +54,6 @@ class ExternalRun(ChaosRun):
         return [float(line) for file in files for line in file.read_text().split()]
 
     def returns(self) -> list[float]:
-        """Returns of the episodes that were trained on."""
         return [row["return"] for row in rows(self.folder / "episodes.jsonl")]
 
     def endpoint(self) -> psutil.Process:

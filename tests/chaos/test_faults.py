@@ -108,8 +108,6 @@ def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
 
 
 def _is_silent(run: ChaosRun, actor: str) -> bool:
-    """Whether this actor produces nothing for two seconds."""
-
     def produced() -> int:
         return sum(a.produced for (name, _), a in run.ledger().actors.items() if name == actor)
 

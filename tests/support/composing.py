@@ -32,7 +32,6 @@ def interpolated(text: str, settings: Mapping[str, str]) -> str:
 
 
 def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str]:
-    """The command of the container, including the entrypoint."""
     command = service.get("command", [])
     if isinstance(command, str):
         words = shlex.split(interpolated(command, settings))
@@ -43,8 +42,6 @@ def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str
 
 
 class Service(Command):
-    """The command of one service as a process."""
-
     def __init__(self, command: list[str], environment: Mapping[str, str], folder: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         super().__init__(folder, command, {**environment, "PATH": path, "OMP_NUM_THREADS": "1"})

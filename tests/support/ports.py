@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 
 def free_ports(count: int) -> list[int]:
-    """Return this many different ports."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(probe.getsockname()[1]) for probe in probes]

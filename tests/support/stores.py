@@ -61,14 +61,12 @@ class Store:
 
     @cached_property
     def client(self) -> Any:
-        """A connection to the server, with all rights."""
         return redis.Redis.from_url(self.url)
 
     def key(self, name: str) -> str:
         return f"{{{self.namespace}}}:{name}"
 
     def keys(self, pattern: str = "*") -> list[str]:
-        """The names of the store's keys, without the namespace."""
         return sorted(key.decode().partition(":")[2] for key in self.client.keys(self.key(pattern)))
 
     def freeze(self) -> Callable[[], None]:
@@ -83,7 +81,6 @@ class Store:
         return thaw
 
     def empty(self) -> None:
-        """Remove all keys."""
         for key in self.client.keys(self.key("*")):
             self.client.delete(key)
 

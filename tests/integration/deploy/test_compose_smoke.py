@@ -93,7 +93,6 @@ def test_the_commands_parse_and_no_secret_is_in_the_file() -> None:
 
 
 def actors(settings: dict[str, str]) -> Config:
-    """The settings of the service `fleet`."""
     script = command_of(OURS["fleet"], settings)[2]
     return parse("actors", script.partition("exec tamiyo actors ")[2].split(), resumable=False).config
 
@@ -210,7 +209,6 @@ def up(places: Stack, *names: str) -> Iterator[dict[str, Service]]:
 
 
 def metric(address: str, name: str) -> float:
-    """Sum over its series; 0 without any, and where nobody answers."""
     try:
         page = urllib.request.urlopen(f"http://{address}/metrics", timeout=5).read().decode()
     except OSError:

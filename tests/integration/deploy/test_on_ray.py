@@ -45,7 +45,6 @@ ENVS = 2
 
 
 def config(folder: Path, **changes: Any) -> Config:
-    """Of a run of convolutional hosts, which would use a GPU."""
     return parse("train", small(folder, "run", env__tasks="gratings", **changes), resumable=True).config
 
 
@@ -80,7 +79,6 @@ class Actors:
         self.pool = WorkerPool(acting, "run", 0, store.url, store.namespace, self.said.append, logs=str(folder))
 
     def simulators(self) -> dict[int, psutil.Process]:
-        """The living processes of simulators, by PID."""
         found = {}
         for process in psutil.process_iter():
             try:
@@ -176,7 +174,6 @@ def test_actors_that_die_or_are_removed_leave_nothing(actors: Actors) -> None:
 
 
 def seen_by(handle: Any) -> str | None:
-    """The GPUs that CUDA would find in the process of a Ray actor."""
     return ray.get(handle.__ray_call__.remote(lambda actor: os.getenv(VISIBLE)), timeout=60)
 
 

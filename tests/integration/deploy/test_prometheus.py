@@ -45,7 +45,6 @@ class Prometheus:
         self.port = port
 
     def ask(self, expr: str) -> list[dict[str, Any]]:
-        """The result of a query; raises where it is wrong."""
         address = f"http://127.0.0.1:{self.port}/api/v1/query?" + urlencode({"query": expr})
         with urlopen(address, timeout=10) as reply:
             found = json.load(reply)

@@ -64,7 +64,6 @@ def test_actors_can_join_and_leave_during_training(tmp_path: Path, server: str) 
     command = flags(folder, server, learner__updates=1_000_000)
 
     def trained() -> dict[str, list[int]]:
-        """Seeds by incarnation."""
         found = defaultdict(list)
         for row in rows(folder / "episodes.jsonl"):
             found["/".join(row["episode_id"].split("/")[1:3])].append(row["seed"])

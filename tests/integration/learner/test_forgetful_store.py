@@ -30,7 +30,6 @@ class Forgetful:
 
 
 def check(folder: Path, transport: Transport, batches: int) -> None:
-    """Rows, checkpoint and ledger agree on what was trained, each episode once."""
     ids = [row["episode_id"] for row in lines(folder / "episodes.jsonl")]
     ledger = transport.ledger()
     ledger.check()

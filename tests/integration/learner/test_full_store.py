@@ -32,7 +32,6 @@ def server() -> Iterator[EmbeddedRedis]:
 
 
 def fill(transport: Transport) -> None:
-    """Episodes of the newest weights, each with a payload of at least so many bytes."""
     weights = transport.fetch()
     episodes = toy_wave(
         from_weights(weights),

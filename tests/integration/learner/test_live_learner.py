@@ -14,7 +14,6 @@ from tests.support.stores import Store
 
 
 def test_a_learner_at_work_is_noticed_and_one_that_ended_is_not(store: Store, tmp_path: Path) -> None:
-    """The first waits for episodes, which nobody sends."""
     newcomer = store()
     refuse_second_learner(newcomer, "mine")  # a new run
     stop = threading.Event()

@@ -33,7 +33,6 @@ STRIDE = 2
 
 
 def untrained() -> WeightSet:
-    """Return weights of a policy that grows at random."""
     torch.manual_seed(3)
     return to_weights(FactoredRecurrentActorCritic(SPACES, PolicyConfig(hidden_size=12)), 9, 1, STRIDE)
 

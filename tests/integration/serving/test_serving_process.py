@@ -64,7 +64,6 @@ def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_graceful
         assert "tamiyo_serve_policy_version 5.0" in page
 
         async def drain() -> None:
-            """Health changes to NOT_SERVING on SIGTERM."""
             async with grpc.aio.insecure_channel(address) as channel:
                 statuses = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
                 assert (await anext(statuses)).status == SERVING
@@ -85,8 +84,6 @@ def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_graceful
 
 
 def test_steps_in_progress_are_answered_before_shutdown() -> None:
-    """Unary steps and steps on a stream, while new work is refused."""
-
     async def main() -> None:
         async with AsyncPolicyClient(running.address, deadline_s=20) as client:
             sessions = [await client.open(SPACES) for _ in range(2)]

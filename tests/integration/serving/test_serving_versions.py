@@ -77,7 +77,6 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
 
 
 def adopt(running: RunningServer, version: int) -> None:
-    """Have the server adopt `version`, as if it had read it from the store."""
     model = running.service.models.build(weights(seed=version, version=version))
     running.call(lambda: running.service.adopt(model))
 

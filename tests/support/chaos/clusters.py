@@ -43,7 +43,6 @@ class Nodes:
         return reply.removeprefix(ANSWER).strip()
 
     def ask(self, command: str) -> str:
-        """Send a command and return its reply."""
         print(command, file=self.process.stdin, flush=True)
         return self.read()
 

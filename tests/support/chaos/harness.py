@@ -158,7 +158,6 @@ class ChaosRun:
         return ledger
 
     def end(self) -> Ledger:
-        """Stop the run, and compare the ledger with the lineage of the last checkpoint."""
         assert self.command.end(30) == 130, self.command.out + self.command.err
         assert self.command.err == "", self.command.err
         assert "Traceback" not in self.command.out

@@ -14,7 +14,6 @@ from tests.support.waiting import wait_for
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a call with this token, or without one."""
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 

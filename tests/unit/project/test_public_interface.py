@@ -22,7 +22,6 @@ NEEDS_AN_EXTRA = {"GrowthCallback"}  # lightning
 
 
 def internal_imports(source: str) -> list[str]:
-    """Return the lines of a Python source that import an internal package."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -25,8 +25,6 @@ QUERY = parse_step(step_request("", 0, *step_inputs(0, 0), True, False), LAYOUT)
 
 @dataclass
 class ModelSession:
-    """A session in the model."""
-
     owner: str
     last_used_s: float
     busy: bool = False

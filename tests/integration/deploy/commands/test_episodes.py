@@ -45,7 +45,6 @@ def weights(version: int, generation: int = 1) -> Any:
 
 
 def report(folder: Path, version: int, generation: int = 1, seed: int = 0, **options: Any) -> Path:
-    """Grow a model, and return the file of its report."""
     before = set(folder.glob("*.episode"))
     policy = options.pop("policy", LocalPolicy(NETWORK, version, generation, STRIDE))
     Run(mlp(seed), policy, ["1"], columns=COLUMN, horizon_epochs=5, seed=seed, report=folder, **options).epochs(5)

@@ -46,7 +46,6 @@ def written(command: Command, *folders: Path) -> dict[str, bytes]:
 
 
 def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> None:
-    """While it runs, and when it has ended."""
     seen: dict[str, bytes] = {}
     command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 200.0)
     seen |= {name: line.encode() for name, line in lists_of_processes(command).items()}

@@ -36,7 +36,6 @@ ROLES = ("actor", "learner", "reader", "monitor")
 
 
 def users(folder: Path) -> Path:
-    """Write `users.acl` with the hashes of test passwords."""
     text = ACL.read_text()
     for role in ROLES:
         text = text.replace(f"${{{role.upper()}_SHA256}}", hashlib.sha256(f"secret of {role}".encode()).hexdigest())
@@ -69,7 +68,6 @@ def learner(guarded: Callable[..., Transport], namespace: str) -> Transport:
 
 
 def refused(*calls: Callable[[], Any]) -> None:
-    """Check that the user may not make any of these calls."""
     for call in calls:
         with pytest.raises(redis.ResponseError, match=r"[Nn]o permissions"):
             call()

@@ -35,8 +35,6 @@ def acting(env_id: str, *kwargs: str, width: int = 2, **settings: Any) -> Acting
 
 
 class Pool:
-    """Both policies are the random one."""
-
     def __init__(self, acting: ActingConfig, error: Exception | None = None) -> None:
         self.sampler, self.error = make_sampler(acting, 0, 3, None), error
         self.played: list[str] = []

@@ -131,7 +131,6 @@ def test_the_report_of_a_gymnasium_run_mentions_stopped_updates_and_no_seed_host
 
 
 def curve(run: RunFolder) -> list[float]:
-    """The points of the learning curve that are drawn."""
     figure = charts.learning_curve(run)
     y = np.array(figure.axes[0].lines[-1].get_ydata(), dtype=np.float64)
     return y[np.isfinite(y)].tolist()
