@@ -50,7 +50,7 @@ def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_graceful
     save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
     flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", port)
     with tamiyo(tmp_path, "serve", *flags, OMP_NUM_THREADS="1") as serve:
-        serve.wait_for(lambda: serve.out.endswith("\n"))
+        serve.wait_for(lambda: serve.out.endswith("\n"), 100)
         address = serve.out.split()[-1]
         client = PolicyClient(address)
         session = client.open(SPACES)
