@@ -9,7 +9,6 @@ import gc
 import importlib.util
 import itertools
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +38,7 @@ hypothesis.settings.load_profile("repeatable")  # `make test-long` explores: --h
 
 LONGEST = (
     "integration/deploy/test_launch.py",
+    "integration/deploy/test_on_ray.py",
     "integration/deploy/test_grow_example.py",
     "integration/policy/test_device_programs.py",
     "property/env/test_cnn_fleet.py",
@@ -115,19 +115,6 @@ def embedded_redis() -> EmbeddedRedis:
 def namespace() -> str:
     """A run name that no other test uses on the shared server."""
     return f"test{next(NAMESPACES)}"
-
-
-@pytest.fixture
-def free_ports() -> list[int]:
-    """Four different free ports on loopback."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
-@pytest.fixture
-def free_port(free_ports: list[int]) -> int:
-    return free_ports[0]
 
 
 def other_servers() -> dict[str, Path]:

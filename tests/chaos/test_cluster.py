@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from learner.run.checkpoint import load_checkpoint
-from tests.support.chaos.clusters import PASSWORD, Nodes, flags, server_with_password, three_nodes
+from tests.support.chaos.clusters import Nodes, flags, three_nodes
 from tests.support.chaos.harness import SLACK, TARGETS_S
 from tests.support.launching import rows, small, tamiyo
+from tests.support.stores import PASSWORD, server_with_password
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -39,8 +40,17 @@ def cluster() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with server_with_password(tmp_path_factory.mktemp("server")) as url:
-        yield url
+    with server_with_password(tmp_path_factory.mktemp("server")) as place:
+        yield f"redis://{place}/0"
+
+
+def stop(folder: Path, cluster: Nodes, address: str) -> None:
+    with tamiyo(folder.parent, "stop", folder.name, "--address", address) as stopping:
+        assert stopping.wait(TIMEOUT_S) == 0, stopping.out + stopping.err
+        assert stopping.err == ""
+    ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
+    assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
+    wait_for(lambda: cluster.ask("actors") == "0", 60)
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -60,8 +70,7 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
 
     with tamiyo(tmp_path, "train", *arguments, **SECRET) as follower:  # the same command again
         follower.wait_for(lambda: "is already running: following it" in follower.out and "update" in follower.out)
-        follower.process.send_signal(signal.SIGINT)
-        assert follower.wait(20) == 130
+        assert follower.end(20, signal.SIGINT) == 130
         assert f"tamiyo stop {name}" in follower.out
         assert follower.err == ""
 
@@ -75,13 +84,8 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
     wait_for(replaced, SLACK * TARGETS_S["node"])
     print(f"node: running again after {time.monotonic() - killed:.1f} s (target {TARGETS_S['node']:.0f} s)")
 
-    with tamiyo(tmp_path, "stop", name, "--address", address) as stop:
-        assert stop.wait(60) == 0, stop.out + stop.err
-        assert stop.err == ""
-    ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
-    assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
+    stop(folder, cluster, address)
     assert PASSWORD not in (folder / "config.yaml").read_text()
-    wait_for(lambda: cluster.ask("actors") == "0", 15)
 
 
 def test_a_killed_supervisor_is_restarted(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
@@ -98,13 +102,8 @@ def test_a_killed_supervisor_is_restarted(tmp_path: Path, cluster: Nodes, redis_
         driver.wait_for(lambda: len(rows(metrics)) >= at + 3, 90.0)  # rows after the last checkpoint are removed
         print(f"supervisor: three updates {time.monotonic() - killed:.1f} s later")
         assert driver.process.poll() is None, driver.out + driver.err
-        driver.process.send_signal(signal.SIGINT)
-        assert driver.wait(20) == 130
-    with tamiyo(tmp_path, "stop", "again", "--address", cluster.address) as stop:
-        assert stop.wait(60) == 0, stop.out + stop.err
-    ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
-    assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
-    wait_for(lambda: cluster.ask("actors") == "0", 15)
+        assert driver.end(20, signal.SIGINT) == 130
+    stop(folder, cluster, cluster.address)
 
 
 def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
@@ -120,7 +119,6 @@ def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes,
 
 
 def played(folder: Path) -> set[tuple[str, str]]:
-    """(actor, incarnation) of every episode that was trained on."""
     ids = [row["episode_id"].split("/") for row in rows(folder / "episodes.jsonl")]
     return {(actor, incarnation) for _, actor, incarnation, _ in ids}
 
@@ -149,16 +147,10 @@ def test_the_number_of_actors_follows_the_cluster(tmp_path: Path, cluster: Nodes
         assert cluster.ask("join") == "done"
         run.wait_for(lambda: cluster.ask("places") == "4 4", TIMEOUT_S)
         run.wait_for(lambda: len(played(folder) - before) > 0, TIMEOUT_S)
-        run.process.send_signal(signal.SIGINT)
-        assert run.wait(60) == 130
-    with tamiyo(tmp_path, "stop", "elastic", "--address", cluster.address) as stop:
-        assert stop.wait(TIMEOUT_S) == 0, stop.out + stop.err
-    episodes = rows(folder / "episodes.jsonl")
-    ids = [row["episode_id"] for row in episodes]
-    assert len(ids) == len(set(ids)) == load_checkpoint(folder).progress.episodes_trained
-    seeds = [row["seed"] for row in episodes]
+        assert run.end(60, signal.SIGINT) == 130
+    stop(folder, cluster, cluster.address)
+    seeds = [row["seed"] for row in rows(folder / "episodes.jsonl")]
     assert len(seeds) == len(set(seeds)), "a restarted actor repeated its episodes"
-    wait_for(lambda: cluster.ask("actors") == "0", 60)
 
 
 def test_a_run_from_outside_can_ship_its_code(

@@ -67,7 +67,7 @@ def test_episodes_lost_with_a_killed_actor_are_counted(store: Store, point: str)
     def act() -> None:
         transport = store()
         outbox = Outbox(transport, "run", "a", 0, capacity_steps=1000)
-        transport.put_all = (before if point == "before put" else after)(transport.put_all, 2)  # type: ignore[method-assign]
+        transport.put_all = (before if point == "before put" else after)(transport.put_all, 2)
         for wave in range(2):
             for n in range(3):
                 outbox.add(make_episode(n, actor="a", sequence=3 * wave + n))

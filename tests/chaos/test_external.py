@@ -54,7 +54,6 @@ class ExternalRun(ChaosRun):
         return [float(line) for file in files for line in file.read_text().split()]
 
     def returns(self) -> list[float]:
-        """Returns of the episodes that were trained on."""
         return [row["return"] for row in rows(self.folder / "episodes.jsonl")]
 
     def endpoint(self) -> psutil.Process:
@@ -172,7 +171,6 @@ def test_a_killed_endpoint_is_restarted(run: ExternalRun) -> None:
 
 def test_a_killed_store_is_waited_for(run: ExternalRun) -> None:
     server = run.server
-    assert isinstance(server, EmbeddedRedis)
     os.kill(server.pid, signal.SIGKILL)
     time.sleep(2.0)
     assert server.restart_if_dead()

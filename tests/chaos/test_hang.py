@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from actors.policy.saved import CheckpointKey
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.chaos.harness import SLACK, TARGETS_S, ChaosRun, chaos_run
-from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 HANG_S = 20.0
@@ -72,7 +70,6 @@ def test_a_learner_whose_training_thread_hangs_is_replaced(run: ChaosRun) -> Non
 
 def test_processes_that_wait_for_the_server_are_not_killed(run: ChaosRun) -> None:
     server = run.server
-    assert isinstance(server, EmbeddedRedis)
     known, notes = {number for _, number in run.ledger().actors}, run.command.out.count("has hung")
     os.kill(server.pid, signal.SIGKILL)
     time.sleep(1.2 * HANG_S)
@@ -85,35 +82,3 @@ def test_processes_that_wait_for_the_server_are_not_killed(run: ChaosRun) -> Non
 
 def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:
     run.end()
-
-
-def test_an_actor_with_a_deadlocked_environment_is_replaced(tmp_path: Path) -> None:
-    flag, folder = tmp_path / "flag", tmp_path / "stuck"
-    flags = {
-        "--env": "tests.support.env.gym_envs:tests/Deadlocked-v0",
-        "--gym.kwargs": f"flag={flag}",
-        "--actors.count": "1",
-        "--actors.envs_per_actor": "2",
-        "--actors.hang_s": str(HANG_S),
-        "--learner.batch_episodes": "4",
-        "--learner.batch_steps": "0",
-        "--gym.max_segment_steps": "16",
-        "--learner.updates": "1000000",
-        "--run.root": str(tmp_path),
-        "--run.name": folder.name,
-    }
-    with tamiyo(tmp_path, "train", *(part for pair in flags.items() for part in pair)) as command:
-
-        def incarnations() -> set[str]:
-            return {row["episode_id"].split("/")[2] for row in rows(folder / "episodes.jsonl")}
-
-        command.wait_for(lambda: len(incarnations()) == 1, 200.0)
-        flag.touch()
-        command.wait_for(lambda: not flag.exists())
-        since = time.monotonic()
-        command.wait_for(lambda: len(incarnations()) == 2, HANG_S + SLACK * TARGETS_S["actor"])
-        assert time.monotonic() - since >= HANG_S
-        assert "actor-0 has hung" in command.out
-        command.process.send_signal(signal.SIGTERM)
-        assert command.wait(30) == 130
-        assert command.left() == []

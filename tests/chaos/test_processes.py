@@ -33,7 +33,7 @@ def test_a_spare_takes_the_place_of_a_killed_actor_each_time(run: ChaosRun) -> N
         spare = run.wait_for_spare(actors=1)
         before = {number for _, number in run.ledger().actors}
         run.acting_again(run.kill("RayRolloutWorker"), before)
-        run.wait_for(lambda process=spare: command_line(process).startswith("ray::RayRolloutWorker.run"))  # type: ignore[misc]
+        run.wait_for(lambda process=spare: command_line(process).startswith("ray::RayRolloutWorker.run"))
     run.identities()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 
@@ -25,8 +24,7 @@ def test_a_killed_embedded_server_is_restarted(tmp_path: Path) -> None:
         command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= update + 2)
         print(f"embedded redis: running again after {time.monotonic() - killed:.1f} s")
         assert "the embedded Redis server died and was restarted" in command.out
-        command.process.send_signal(signal.SIGTERM)
-        assert command.wait(30) == 130
+        assert command.end(30) == 130
         assert command.left() == []
     ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
     assert len(ids) == len(set(ids))

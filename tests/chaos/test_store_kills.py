@@ -45,7 +45,7 @@ class KilledServer(EmbeddedRedis):
         assert self.restart_if_dead()
 
 
-@pytest.mark.parametrize("fsync", ["always", "everysec"])
+@pytest.mark.parametrize("fsync", [pytest.param("always", marks=pytest.mark.long), "everysec"])
 def test_accepted_episodes_survive_a_kill_of_the_server(fsync: str) -> None:
     """The server is killed three times while an actor puts and a learner acknowledges."""
     with KilledServer(appendfsync=fsync) as server:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +32,6 @@ def interpolated(text: str, settings: Mapping[str, str]) -> str:
 
 
 def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str]:
-    """The command of the container, including the entrypoint."""
     command = service.get("command", [])
     if isinstance(command, str):
         words = shlex.split(interpolated(command, settings))
@@ -44,8 +42,6 @@ def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str
 
 
 class Service(Command):
-    """The command of one service as a process."""
-
     def __init__(self, command: list[str], environment: Mapping[str, str], folder: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         super().__init__(folder, command, {**environment, "PATH": path, "OMP_NUM_THREADS": "1"})
@@ -53,13 +49,3 @@ class Service(Command):
     @property
     def said(self) -> str:
         return self.out + self.err
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -76,7 +76,6 @@ class Command:
             time.sleep(0.1)
 
     def end(self, timeout_s: float = 20.0, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, and return the exit status."""
         self.process.send_signal(number)
         return self.wait(timeout_s)
 
@@ -103,7 +102,6 @@ class Command:
             time.sleep(0.1)
 
     def clean(self) -> None:
-        """Kill all of its processes."""
         self.process.kill()  # a server may have overwritten its environment, and with it the mark
         for process in self.relatives():
             process.kill()

@@ -23,7 +23,7 @@ def made_up_row(gain: float, **changes: object) -> Row:
     """An episode of a host of 8 units that does not grow."""
     ops = (HORIZON, 0, 0, 0, 0, 0)
     own = Row(0, gain, 0.0, 0.0, 50 + gain, 50 + gain, 8, 100, 0, 0, False, HORIZON, 0, True, ops)
-    return replace(own, **changes)  # type: ignore[arg-type]
+    return replace(own, **changes)
 
 
 def grown_row(gain: float, doublings: float, **changes: object) -> Row:

@@ -20,22 +20,18 @@ def header(
 
 
 def put(transport: Transport, *sequences: int, payload: bytes = b"payload", **fields: Any) -> list[PutStatus]:
-    """Put the episodes with these sequence numbers; returns their statuses."""
     return [transport.put(header(sequence, **fields), payload).status for sequence in sequences]
 
 
 def take_ids(transport: Transport, count: int = 100) -> list[str]:
-    """Take up to `count` entries and return their ids."""
     return [delivery.entry_id for delivery in transport.take(count, 0)]
 
 
 def counts(transport: Transport, *terms: str) -> tuple[int, ...]:
-    """Check the ledger and return these terms of it."""
     ledger = transport.ledger()
     ledger.check()
     return tuple(getattr(ledger, term) for term in terms)
 
 
 def report(transport: Transport, incarnation: int = 0, /, actor: str = "a", **totals: int) -> None:
-    """Report these totals of an actor, without health figures."""
     transport.report(actor, incarnation, ActorLedger(**totals), {})

@@ -11,6 +11,6 @@ from actors.config import QueueConfig
 class SmallQueue(QueueConfig):
     """The constants of `QueueConfig` as fields."""
 
-    payload_ttl_s: float = QueueConfig.payload_ttl_s  # type: ignore[misc]
-    weights_kept: int = QueueConfig.weights_kept  # type: ignore[misc]
-    dead_letters_kept: int = QueueConfig.dead_letters_kept  # type: ignore[misc]
+    payload_ttl_s: float = QueueConfig.payload_ttl_s
+    weights_kept: int = QueueConfig.weights_kept
+    dead_letters_kept: int = QueueConfig.dead_letters_kept

@@ -17,9 +17,11 @@ import redis
 from actors.config import QueueConfig
 from actors.transport.redis import Transport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from tests.support.ports import free_port
 from tests.support.small_queue import SmallQueue
 
 NUMBERS = itertools.count()
+PASSWORD = "a-word-for-tests"
 
 
 @cache
@@ -59,14 +61,12 @@ class Store:
 
     @cached_property
     def client(self) -> Any:
-        """A connection to the server, with all rights."""
         return redis.Redis.from_url(self.url)
 
     def key(self, name: str) -> str:
         return f"{{{self.namespace}}}:{name}"
 
     def keys(self, pattern: str = "*") -> list[str]:
-        """The names of the store's keys, without the namespace."""
         return sorted(key.decode().partition(":")[2] for key in self.client.keys(self.key(pattern)))
 
     def freeze(self) -> Callable[[], None]:
@@ -81,7 +81,6 @@ class Store:
         return thaw
 
     def empty(self) -> None:
-        """Remove all keys."""
         for key in self.client.keys(self.key("*")):
             self.client.delete(key)
 
@@ -111,3 +110,11 @@ def running(folder: Path, *options: str | Path, binary: Path | None = None) -> I
             process.kill()
             process.wait()
             socket.unlink(missing_ok=True)
+
+
+@contextmanager
+def server_with_password(folder: Path) -> Iterator[str]:
+    """Run a server that asks for `PASSWORD`, and yield its HOST:PORT."""
+    port = str(free_port())
+    with running(folder, "--port", port, "--bind", "127.0.0.1", "--requirepass", PASSWORD):
+        yield f"127.0.0.1:{port}"

@@ -27,8 +27,9 @@ from deploy.launch.embedded_redis import find_server
 from deploy.launch.process_settings import checked_spaces
 from learner.run.checkpoint import load_checkpoint
 from tests.compose.ask import STEPS, ask
-from tests.support.composing import ROOT, Service, command_of, free_ports, project
+from tests.support.composing import ROOT, Service, command_of, project
 from tests.support.launching import SMALL, rows
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.integration
 FILE = project()
@@ -92,7 +93,6 @@ def test_the_commands_parse_and_no_secret_is_in_the_file() -> None:
 
 
 def actors(settings: dict[str, str]) -> Config:
-    """The settings of the service `fleet`."""
     script = command_of(OURS["fleet"], settings)[2]
     return parse("actors", script.partition("exec tamiyo actors ")[2].split(), resumable=False).config
 
@@ -203,14 +203,12 @@ def up(places: Stack, *names: str) -> Iterator[dict[str, Service]]:
                 assert services[name].process.wait(60) == 0, services[name].said
             for address in addresses:
                 services[name].wait_for(
-                    lambda at=address: not failure_reason(at, places.secrets / "serve.crt", 3.0),  # type: ignore[misc]
-                    60,
+                    lambda at=address: not failure_reason(at, places.secrets / "serve.crt", 3.0), 60
                 )
         yield services
 
 
 def metric(address: str, name: str) -> float:
-    """Sum over its series; 0 without any, and where nobody answers."""
     try:
         page = urllib.request.urlopen(f"http://{address}/metrics", timeout=5).read().decode()
     except OSError:

@@ -7,6 +7,7 @@ more here. The learner's end is `episodes.jsonl`. `COUNTING_RUN_S` sets how long
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ def test_all_episodes_that_were_drawn_are_trained_on(tmp_path: Path, preset: str
     limits = ["--learner.max_seconds", str(TRAIN_S), "--learner.updates", "1000000", "--run.reference_episodes", "2"]
     with tamiyo(tmp_path, "train", *RUNS[preset], *limits, "--run.root", str(tmp_path), "--run.name", "run") as run:
         assert run.wait(TRAIN_S + 500) == 0, run.err
+        assert run.left() == []
     folder = tmp_path / "run"
     config = yaml.safe_load((folder / "config.yaml").read_text())
     width, times = config["actors"]["envs_per_actor"], config["actors"]["episodes_per_seed"]
@@ -50,6 +52,10 @@ def test_all_episodes_that_were_drawn_are_trained_on(tmp_path: Path, preset: str
     ids = [e["episode_id"] for e in episodes]
     assert len(ids) == len(set(ids))
     whole = [e for e in episodes if e["end_reason"] != "cut"]
+    if preset == "general":
+        assert "on CartPole-v1" in (folder / "report.html").read_text()
+        assert all(e["return"] >= e["steps"] for e in whole)  # 1 a step, also of the segments before
+        assert json.loads((folder / "references.json").read_text()).keys() >= {"seeds", "learned", "random"}
     missing = 0
     for actor in sorted({e["episode_id"].split("/")[1] for e in whole}):
         trained = [e["seed"] for e in whole if e["episode_id"].split("/")[1] == actor]

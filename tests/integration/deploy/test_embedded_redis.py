@@ -55,9 +55,6 @@ def test_a_server_continues_with_the_data_of_the_one_before(tmp_path: Path, appe
                 transport.take(1, 0)
             ledgers.append(transport.ledger())
             transport.close()
-            pid, folder = server.pid, server.socket_path.parent
-        assert not is_alive(pid)
-        assert not folder.exists()
         assert file.exists()
     assert ledgers[0] == ledgers[1]
     assert (ledgers[0].queued, ledgers[0].pending) == (2, 1)
@@ -103,7 +100,6 @@ def test_the_server_answers_and_ends_with_its_context() -> None:
 def test_the_server_ends_soon_after_its_parent_is_killed(mode: str) -> None:
     command = [sys.executable, "-c", PARENT, mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
-        assert parent.stdout is not None
         pid_text, socket_path = parent.stdout.readline().split()
         pid, folder = int(pid_text), Path(socket_path).parent
         assert is_alive(pid)

@@ -46,10 +46,7 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
     script = ["node", str(node / "cartpole.js"), str(ROOT / "proto"), address, "100000"]
     with tamiyo(tmp_path, "train", *command) as run:
         run.wait_for((tmp_path / "e").exists, 120)
-        with (
-            running(tmp_path, script, {}) as in_node,
-            running(tmp_path, [sys.executable, "-c", CLIENT, address], {}),
-        ):
+        with running(tmp_path, script, {}) as in_node, running(tmp_path, [sys.executable, "-c", CLIENT, address], {}):
             assert run.wait(200) == 0, run.out + run.err
             played = [json.loads(line) for line in in_node.out.splitlines()]
         assert run.err == ""
@@ -76,8 +73,6 @@ def test_the_endpoint_stops_when_its_parent_ends(tmp_path: Path) -> None:
         EmbeddedRedis() as server,
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write(f"{server.url}\n".encode())
         process.stdin.flush()
         assert b"environments play at" in process.stdout.readline()

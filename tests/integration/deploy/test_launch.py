@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from learner.run.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint
-from tests.support.launching import Command, rows, running, small, tamiyo
+from tests.support.launching import Command, command_line, rows, running, small, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -128,7 +128,7 @@ def test_one_ctrl_c_stops_a_run_whose_learner_hangs(tmp_path: Path) -> None:
     folder = tmp_path / "hangs"
     with tamiyo(tmp_path, "train", *small(tmp_path, "hangs", learner__updates=1000)) as run:
         run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
-        (learner,) = ray_process(run, "LearnerService")
+        (learner,) = [p for p in run.relatives() if command_line(p).startswith("ray::LearnerService")]
         learner.send_signal(signal.SIGSTOP)
         assert run.end(30, signal.SIGINT) == 130
         assert run.err == ""
@@ -167,8 +167,3 @@ def beyond_loopback(run: Command) -> set[str]:
     connections = [c for p in run.relatives() for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     assert len(connections) > 5
     return {c.laddr.ip for c in connections} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-
-
-def ray_process(run: Command, kind: str) -> list[psutil.Process]:
-    """Ray names a worker's process after its actor's class: `ray::RayRolloutWorker`."""
-    return [p for p in run.relatives() if p.is_running() and " ".join(p.cmdline()).startswith(f"ray::{kind}")]

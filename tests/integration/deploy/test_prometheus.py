@@ -21,6 +21,7 @@ from actors.serving.client.blocking import PolicyClient, PolicyError
 from actors.slots.spaces import seed_spaces
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.launching import Command, rows, running, small, tamiyo
+from tests.support.ports import free_ports
 from tests.support.serving.servers import step_inputs
 
 PROMETHEUS = shutil.which("prometheus")
@@ -44,7 +45,6 @@ class Prometheus:
         self.port = port
 
     def ask(self, expr: str) -> list[dict[str, Any]]:
-        """The result of a query; raises where it is wrong."""
         address = f"http://127.0.0.1:{self.port}/api/v1/query?" + urlencode({"query": expr})
         with urlopen(address, timeout=10) as reply:
             found = json.load(reply)
@@ -64,7 +64,6 @@ def prometheus(folder: Path, port: int, *targets: int) -> Iterator[Prometheus]:
     static = [{"targets": [f"127.0.0.1:{target}" for target in targets]}]
     scrape = {"job_name": "tamiyo", "scrape_interval": "2s", "static_configs": static}
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
-    assert PROMETHEUS is not None
     flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb")
     with running(folder, [PROMETHEUS, *flags, f"--web.listen-address=127.0.0.1:{port}"], {}) as process:
         server = Prometheus(port)
@@ -114,8 +113,8 @@ def shown_by_ray(run: Command, token: str) -> list[str]:
     return sorted(actor["actorClass"] for actor in actors if actor["state"] == "ALIVE")
 
 
-def test_every_panel_of_every_dashboard_has_data(tmp_path: Path, free_ports: list[int]) -> None:
-    of_ray, of_server, own = free_ports[:3]
+def test_every_panel_of_every_dashboard_has_data(tmp_path: Path) -> None:
+    of_ray, of_server, own = free_ports(3)
     changes = {"learner__updates": 5000, "policy__core": "lstm+memory", "run__metrics_port": of_ray}
     token = secrets.token_hex(32)
     with (

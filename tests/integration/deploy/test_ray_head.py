@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from deploy.launch.embedded_redis import find_server
-from tests.support.composing import free_ports
 from tests.support.launching import running
+from tests.support.ports import free_port
+from tests.support.stores import PASSWORD, server_with_password
 
 ADDRESS = "--node-ip-address=127.0.0.1"
 
@@ -22,15 +21,9 @@ ADDRESS = "--node-ip-address=127.0.0.1"
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
-    password, (store, head) = f"word-{secrets.token_hex(12)}", free_ports(2)
-    file, settings = tmp_path / "password", tmp_path / "redis.conf"
-    file.write_text(password + "\n")
-    settings.write_text(f'port {store}\nbind 127.0.0.1\nrequirepass {password}\nsave ""\ndir {tmp_path}\n')
-    environment = {
-        "RAY_REDIS_ADDRESS": f"127.0.0.1:{store}",
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_raylet_start_wait_time_s": "120",
-    }
+    file, head = tmp_path / "password", free_port()
+    file.write_text(PASSWORD + "\n")
+    environment = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
     options = ["--head", f"--port={head}", ADDRESS, "--num-cpus=1", "--redis-username=default"]
     quiet = ["--include-dashboard=false", "--disable-usage-stats"]
     command = [sys.executable, "-m", "deploy.launch.ray.ray_head", str(file), *options, *quiet]
@@ -39,8 +32,8 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
         "print(*ray.get(ray.remote(lambda: open('/proc/self/cmdline').read()).remote()).split())"
     )
     with (
-        running(tmp_path, [str(find_server()), str(settings)], {}),
-        running(tmp_path, command, environment) as started,
+        server_with_password(tmp_path) as store,
+        running(tmp_path, command, environment | {"RAY_REDIS_ADDRESS": store}) as started,
     ):
         assert started.wait() == 0, started.out + started.err
         with running(tmp_path, [sys.executable, "-c", task], environment) as asked:
@@ -50,8 +43,8 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
         assert all(any(name in line for line in lines) for name in ("gcs_server", "raylet"))
         written = [p.read_text(errors="replace") for p in started.temporary.rglob("*") if p.is_file()]
         for text in (*lines, *written, started.out, started.err, asked.out):
-            assert password not in text
-        with redis.Redis(port=store, password=password) as state:
+            assert PASSWORD not in text
+        with redis.Redis.from_url(f"redis://:{PASSWORD}@{store}") as state:
             assert state.dbsize() > 0
 
 

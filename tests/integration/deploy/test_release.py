@@ -48,7 +48,6 @@ def copy_of_the_project(folder: Path) -> Path:
 
 
 def build(project: Path, out: Path) -> tuple[Path, Path]:
-    """sdist, and the wheel that is built from it."""
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, project, cwd=project)
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
     return sdist, wheel

@@ -13,7 +13,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "research.md"
 
 
 def run(loop: str) -> dict[str, float]:
-    """Return the metrics of its last update."""
     torch.set_num_threads(1)
     variables: dict[str, dict[str, float]] = {}
     exec(compile(loop, PAGE, "exec"), variables)

@@ -32,7 +32,7 @@ ENV = {"tasks": ("moons",), "horizon_epochs": 5, "inner_steps": 2, "slots": 2, "
 def checkpoint(folder: Path, core: str) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, core=core, num_layers=2)  # type: ignore[arg-type]
+    config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, core=core, num_layers=2)
     network = FactoredRecurrentActorCritic(seed_spaces(5), config)
     with torch.no_grad():
         for p in network.parameters():
@@ -74,7 +74,9 @@ def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
     return worst
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize(
+    "core", [pytest.param(core, marks=[pytest.mark.long] * (core != "lstm+memory")) for core in CORES]
+)
 def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, core)
     env_runner = runner(folder)

@@ -30,7 +30,6 @@ class Forgetful:
 
 
 def check(folder: Path, transport: Transport, batches: int) -> None:
-    """Rows, checkpoint and ledger agree on what was trained, each episode once."""
     ids = [row["episode_id"] for row in lines(folder / "episodes.jsonl")]
     ledger = transport.ledger()
     ledger.check()
@@ -71,8 +70,8 @@ def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(store: Sto
 
     def produce() -> bool:
         if learner.progress.update == 2:
-            learner.state.ack_tracker.look = lambda: None  # type: ignore[method-assign] # it does not answer
-            transport.ack = end  # type: ignore[method-assign,assignment]
+            learner.state.ack_tracker.look = lambda: None  # it does not answer
+            transport.ack = end
         return actor()
 
     with pytest.raises(Ended):

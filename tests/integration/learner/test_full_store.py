@@ -32,9 +32,7 @@ def server() -> Iterator[EmbeddedRedis]:
 
 
 def fill(transport: Transport) -> None:
-    """Episodes of the newest weights, each with a payload of at least so many bytes."""
     weights = transport.fetch()
-    assert weights is not None
     episodes = toy_wave(
         from_weights(weights),
         [toy_seed(5, False, salt) for salt in range(QUEUED)],

@@ -8,20 +8,16 @@ from pathlib import Path
 import pytest
 
 from actors.errors import UserError
-from actors.transport.redis import connect
-from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.ownership import refuse_second_learner
 from tests.support.learning.toy_learner import make_learner
+from tests.support.stores import Store
 
 
-def test_a_learner_at_work_is_noticed_and_one_that_ended_is_not(
-    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path
-) -> None:
-    """The first waits for episodes, which nobody sends."""
-    newcomer = connect(embedded_redis.url, None, namespace)
+def test_a_learner_at_work_is_noticed_and_one_that_ended_is_not(store: Store, tmp_path: Path) -> None:
+    newcomer = store()
     refuse_second_learner(newcomer, "mine")  # a new run
     stop = threading.Event()
-    learner = make_learner(tmp_path, connect(embedded_redis.url, None, namespace))
+    learner = make_learner(tmp_path, store)
     thread = threading.Thread(target=learner.run, args=(stop.is_set,))
     thread.start()
     try:
@@ -33,4 +29,3 @@ def test_a_learner_at_work_is_noticed_and_one_that_ended_is_not(
         stop.set()
         thread.join()
     refuse_second_learner(newcomer, "mine")
-    newcomer.close()

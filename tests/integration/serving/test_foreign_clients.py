@@ -26,12 +26,10 @@ PACKAGES = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1", "@bufbuild/buf@1
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the Node packages."""
     return install(tmp_path_factory.mktemp("foreign"), *PACKAGES)
 
 
 def as_json(step: int) -> dict[str, Any]:
-    """Return the arrays of a request."""
     request = MessageToDict(
         step_request("", step, *step_inputs(0, step), True, False), preserving_proto_field_name=True
     )

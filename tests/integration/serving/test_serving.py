@@ -75,8 +75,6 @@ def test_sessions_that_share_batches_do_not_affect_each_other(server: RunningSer
             assert_same(answer, local.step(*step_inputs(seed, step, spaces), seed % 2 == 0))
     batches = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_bucket", {"le": "1.0"})
     total = server.server.metrics.registry.get_sample_value("tamiyo_serve_batch_steps_count")
-    assert batches is not None
-    assert total is not None
     assert batches < total  # some passes were shared
 
 

@@ -82,35 +82,21 @@ def open_session(stub: Any) -> str:
     return session
 
 
-@pytest.mark.parametrize(("reason", "changes"), BAD)
-def test_an_invalid_step_is_refused_and_does_not_change_its_session(
-    stub: Any, reason: Reason, changes: dict[str, dict[str, Any]]
-) -> None:
-    session, local = open_session(stub), LocalPolicy(toy_network(), 1).open(SPACES)
-    for index in range(2):
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.Step(bad(session, index, changes), timeout=10)
-        assert (caught.value.code(), error_info(caught.value).reason) == (INVALID, reason)
-        assert caught.value.details()
-        answer = stub.Step(good(session, index), timeout=10)
-        np.testing.assert_allclose(answer.log_probs, local.step(*step_inputs(0, index)).log_probs, atol=1e-5)
-
-
-def test_invalid_steps_do_not_affect_the_others_of_their_batch_and_stream(stub: Any) -> None:
+def test_invalid_steps_change_neither_their_sessions_nor_the_others_of_their_batch_and_stream(stub: Any) -> None:
     spoilt = {open_session(stub): case for case in BAD}
     fine = [open_session(stub) for _ in BAD]
-    steps = [s for (i, (_, c)), f in zip(spoilt.items(), fine, strict=True) for s in (bad(i, 0, c), good(f))]
-    answers = {a.session_id: a for a in stub.StepStream(map(_streamed, steps), timeout=20)}
-    expected = LocalPolicy(toy_network(), 1).open(SPACES).step(*step_inputs(0, 0))
-    for session, (reason, _) in spoilt.items():
-        assert (answers[session].failure.reason, answers[session].failure.code) == (reason, 3)
-    for session in fine:
-        assert list(answers[session].step.action) == expected.action.tolist()
-        np.testing.assert_allclose(answers[session].step.log_probs, expected.log_probs, atol=1e-5)
-
-
-def _streamed(step: policy_pb2.StepRequest) -> policy_pb2.StepStreamRequest:
-    return policy_pb2.StepStreamRequest(step=step)
+    local = LocalPolicy(toy_network(), 1).open(SPACES)
+    for index in range(2):
+        expected = local.step(*step_inputs(0, index))
+        invalid = [bad(session, index, changes) for session, (_, changes) in spoilt.items()]
+        steps = [step for pair in zip(invalid, (good(f, index) for f in fine), strict=True) for step in pair]
+        streamed = stub.StepStream((policy_pb2.StepStreamRequest(step=step) for step in steps), timeout=20)
+        answers = {answer.session_id: answer for answer in streamed}
+        for session, (reason, _) in spoilt.items():
+            assert (answers[session].failure.reason, answers[session].failure.code) == (reason, INVALID.value[0])
+        for answer in (*(answers[f].step for f in fine), *(stub.Step(good(s, index), timeout=10) for s in spoilt)):
+            assert list(answer.action) == expected.action.tolist()
+            np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=1e-5)
 
 
 def test_malformed_and_oversized_messages_are_refused(server: RunningServer, stub: Any) -> None:

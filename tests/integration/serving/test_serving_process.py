@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -25,12 +18,13 @@ from actors.serving.client.blocking import PolicyClient
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
+from tests.support.launching import tamiyo
 from tests.support.learning.toy import SPACES, toy_network
+from tests.support.ports import free_port
 from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[3]
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -50,29 +44,15 @@ def test_health_is_serving_once_weights_are_loaded() -> None:
         assert connect_outcome(running.address) == "OK"
 
 
-@contextmanager
-def command(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run `tamiyo serve --checkpoint`, and yield the process and the address that it prints."""
-    network = toy_network()
+def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
+    network, port = toy_network(), str(free_port())
     optimizer = torch.optim.AdamW(network.parameters())
     save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.cli", "serve", "--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", *flags],
-        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=(tmp_path / "log").open("w"),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().split()[-1]
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
-    with command(tmp_path, "--metrics-port", port) as (process, address), PolicyClient(address) as client:
+    flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", port)
+    with tamiyo(tmp_path, "serve", *flags, OMP_NUM_THREADS="1") as serve:
+        serve.wait_for(lambda: serve.out.endswith("\n"), 100)
+        address = serve.out.split()[-1]
+        client = PolicyClient(address)
         session = client.open(SPACES)
         assert session.step(*step_inputs(0, 0)).policy_version == 5
         with pytest.raises(PolicyError):
@@ -84,16 +64,16 @@ def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_graceful
         assert "tamiyo_serve_policy_version 5.0" in page
 
         async def drain() -> None:
-            """Health changes to NOT_SERVING on SIGTERM."""
             async with grpc.aio.insecure_channel(address) as channel:
                 statuses = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
                 assert (await anext(statuses)).status == SERVING
-                process.send_signal(signal.SIGTERM)
+                serve.process.terminate()
                 assert (await anext(statuses)).status == NOT_SERVING
 
         asyncio.run(asyncio.wait_for(drain(), 20))
-        assert process.wait(20) == 0
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+        assert serve.wait(20) == 0
+        client.close()
+        lines = [json.loads(line) for line in serve.err.splitlines()]
     events = [line["event"] for line in lines]
     assert events[0] == "listening"
     assert "serving" in events
@@ -104,8 +84,6 @@ def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_graceful
 
 
 def test_steps_in_progress_are_answered_before_shutdown() -> None:
-    """Unary steps and steps on a stream, while new work is refused."""
-
     async def main() -> None:
         async with AsyncPolicyClient(running.address, deadline_s=20) as client:
             sessions = [await client.open(SPACES) for _ in range(2)]

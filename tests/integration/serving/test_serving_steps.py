@@ -41,7 +41,7 @@ def key(tmp_path: Path) -> Path:
 
 
 def open_raw(running: RunningServer, **fields: object) -> RawSession:
-    return RawSession(running.address, train=False, **fields)  # type: ignore[arg-type]
+    return RawSession(running.address, train=False, **fields)
 
 
 def test_a_repeated_step_returns_the_same_answer_and_does_not_advance_the_session(server: RunningServer) -> None:

@@ -67,7 +67,7 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
         state, hazard = networks[1].initial_state(1), np.zeros(1)
         for step, answer in enumerate(answers):
             obs, blueprints, masks = step_inputs(seed, step)
-            batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
+            batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])
             noise = step_noise(seed, step, 4)[None] if seed % 2 else median_noise(hazard, 4)
             decision, state = networks[answer.policy_version].act(obs[None], blueprints[None], batch, state, noise)
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
@@ -77,7 +77,6 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
 
 
 def adopt(running: RunningServer, version: int) -> None:
-    """Have the server adopt `version`, as if it had read it from the store."""
     model = running.service.models.build(weights(seed=version, version=version))
     running.call(lambda: running.service.adopt(model))
 
@@ -103,7 +102,7 @@ def test_new_weights_are_adopted_and_the_sessions_of_the_oldest_version_move() -
     state = from_weights(weights(seed=1)).initial_state(1)
     for step, (version, answer) in enumerate(((1, first[0]), (5, found[0]))):
         obs, blueprints, masks = step_inputs(0, step)
-        batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
+        batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])
         network, noise = from_weights(weights(seed=version)), step_noise(5, step, 4)[None]
         decision, state = network.act(obs[None], blueprints[None], batch, state, noise)
         assert list(answer.action) == decision.actions[0].tolist()

@@ -57,7 +57,6 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
         async with AsyncPolicyClient(address) as client:
             async with client.episode(seed=5) as episode:
                 actions = await act(episode, 6, 0)
-            assert episode.summary is not None
             assert (episode.summary.steps, episode.answer is not None) == (6, True)
             async with client.episode(seed=6, spaces=SPACES) as episode:
                 await act(episode, 3, 1)
@@ -98,7 +97,7 @@ def oracle(network: Any, seed: int, steps: int, inputs: int = 0) -> dict[str, An
     found: dict[str, Any] = {"states": [], "after": [], "likeliest": [], "decisions": [], "obs": [], "blueprints": []}
     for step in range(steps + 1):
         obs, blueprints, masks = step_inputs(inputs, step)
-        batch = ActionMasks(masks.op[None], masks.slot[None], masks.rest[None])  # type: ignore[index]
+        batch = ActionMasks(masks.op[None], masks.slot[None], masks.rest[None])
         before: PolicyState = state
         noise = step_noise(seed, step, heads)[None]
         decision, state = network.act(obs[None], blueprints[None], batch, before, noise)
@@ -167,7 +166,6 @@ def test_a_long_episode_ships_as_segments() -> None:
         with client.episode(11, SPACES) as episode:
             play(episode, 10)
         segments = e.episodes(3)
-    assert episode.summary is not None
     assert episode.summary.steps == 10
     for segment, (start, end) in zip(segments, ((0, 4), (4, 8), (8, 10)), strict=True):
         same(segment, expected, start, end)
@@ -329,7 +327,6 @@ def test_a_segment_has_weights_of_one_version(
     assert [list(s.policy_version) for s in segments] == expected
     assert np.concatenate([s.rewards for s in segments]).tolist() == [reward_of(step) for step in range(len(published))]
     assert segments[0].truncated
-    assert episode.summary is not None
     assert episode.summary.policy_lag == 0
 
 

@@ -36,7 +36,7 @@ def make_fail(transport: Transport, nth: int) -> None:
         keys = [server.key(name) for name in KEYS[verb].split()]
         return ["EVAL", FAILING % nth + SCRIPT, len(keys), *keys, verb, *args]
 
-    server._command = command  # type: ignore[method-assign]
+    server._command = command
 
 
 def content(transport: Transport) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def content(transport: Transport) -> dict[str, Any]:
 
 
 class Case:
-    """A store with queued and pending episodes, dead letters and foreign entries, and one call of each verb on it."""
+    """A store with queued and pending episodes, dead letters and foreign entries."""
 
     def __init__(self, transport: Transport) -> None:
         self.t = transport
@@ -78,85 +78,47 @@ class Case:
             report(transport, incarnation, produced=2, unsent=2)
         (_, self.letter) = transport.dead_letters()
 
-    def put(self) -> None:
-        self.t.put_all([(header(n, version=3, incarnation=2), b"xyz") for n in range(3)])
 
-    def put_oversize(self) -> None:
-        self.t.put_all([(header(n, version=3), b"x" * 30) for n in (7, 8)])
-
-    def put_fenced(self) -> None:
-        self.t.put(header(9, generation=2), b"xyz")
-
-    def import_episode(self) -> None:
-        self.t.import_episode("other/b/0/0", header(0, actor="files"), b"xyz")
-
-    def new_incarnation(self) -> None:
-        self.t.new_incarnation("a")
-
-    def report(self) -> None:
-        self.t.report("a", 7, ActorLedger(4, 1, unsent=3), {})
-
-    def take(self) -> None:
-        assert len(self.t.take(9, 0)) == 2
-
-    def begin_attempt(self) -> None:
-        self.t.begin_attempt(self.first)
-
-    def end_attempt(self) -> None:
-        self.t.end_attempt(self.first)
-
-    def ack(self) -> None:
-        self.t.ack([self.first, self.second])
-
-    def drop(self) -> None:
-        self.t.drop([self.second], DropReason.STALE)
-
-    def dead_letter(self) -> None:
-        self.t.dead_letter(self.first, "reason")
-
-    def requeue(self) -> None:
-        self.t.requeue(self.letter.dead_id)
-
-    def publish(self) -> None:
-        for version in range(4):
-            self.t.publish(make_weights(version))
-
-    def revoke(self) -> None:
-        self.t.revoke(1)
-
-    def claim(self) -> None:
-        self.t.claim_generation(5)
-
-    def open(self) -> None:
-        self.t.open_generation(2, "learner", Generation(1, 9))
-
-
-CALLS: list[Callable[[Case], None]] = [
-    call for name, call in vars(Case).items() if callable(call) and not name.startswith("_")
-]
+CALLS: dict[str, Callable[[Case], object]] = {
+    "put": lambda c: c.t.put_all([(header(n, version=3, incarnation=2), b"xyz") for n in range(3)]),
+    "put oversize": lambda c: c.t.put_all([(header(n, version=3), b"x" * 30) for n in (7, 8)]),
+    "put fenced": lambda c: c.t.put(header(9, generation=2), b"xyz"),
+    "import": lambda c: c.t.import_episode("other/b/0/0", header(0, actor="files"), b"xyz"),
+    "new incarnation": lambda c: c.t.new_incarnation("a"),
+    "report": lambda c: c.t.report("a", 7, ActorLedger(4, 1, unsent=3), {}),
+    "take": lambda c: c.t.take(9, 0),
+    "begin attempt": lambda c: c.t.begin_attempt(c.first),
+    "end attempt": lambda c: c.t.end_attempt(c.first),
+    "ack": lambda c: c.t.ack([c.first, c.second]),
+    "drop": lambda c: c.t.drop([c.second], DropReason.STALE),
+    "dead letter": lambda c: c.t.dead_letter(c.first, "reason"),
+    "requeue": lambda c: c.t.requeue(c.letter.dead_id),
+    "publish": lambda c: [c.t.publish(make_weights(version)) for version in range(4)],
+    "revoke": lambda c: c.t.revoke(1),
+    "claim": lambda c: c.t.claim_generation(5),
+    "open": lambda c: c.t.open_generation(2, "learner", Generation(1, 9)),
+}
 
 
 @pytest.mark.parametrize("server", ["valkey", *OTHERS])
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_a_verb_that_fails_changes_nothing(
-    server_urls: dict[str, str], namespace: str, server: str, call: Callable[[Case], None]
-) -> None:
+@pytest.mark.parametrize("verb", CALLS)
+def test_a_verb_that_fails_changes_nothing(server_urls: dict[str, str], namespace: str, server: str, verb: str) -> None:
     config = SmallQueue(max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)
     transport = connect(server_urls[server], config, namespace)
     case = Case(transport)
-    if call is Case.publish:
+    if verb == "publish":
         transport.publish(make_weights(0))
     before, failures = content(transport), 0
     for nth in itertools.count(1):
         make_fail(transport, nth)
         try:
-            call(case)
+            CALLS[verb](case)
             break
         except redis.ResponseError as error:
             if "made to fail" not in str(error):
                 raise
             failures += 1
-        if call is not Case.publish:  # of several calls, the first ones succeed
+        if verb != "publish":  # of several calls, the first ones succeed
             assert content(transport) == before, f"command {nth}"
         transport.ledger().check()
     assert failures > 1

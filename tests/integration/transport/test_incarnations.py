@@ -29,7 +29,6 @@ def summed(transport: Transport) -> ActorLedger:
 
 @pytest.fixture
 def transport(any_store: Store) -> Transport:
-    """A store after `COUNT` incarnations."""
     transport = any_store(max_episodes=1000)
     transport.open_generation(-1, "learner")
     run_incarnations(transport, *range(COUNT))

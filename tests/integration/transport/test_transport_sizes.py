@@ -11,13 +11,11 @@ from actors.config import ConfigError, GymConfig, PolicyConfig, QueueConfig
 from actors.policy.cores.core import make_core
 from actors.policy.state import PolicyState, StateSizes
 from actors.transport.base import EpisodeHeader
-from actors.transport.redis import connect
 from actors.types.actions import independent_spec
 from actors.types.episode import Episode, RecurrentState
 from actors.types.spaces import Spaces
 from deploy.commands.admin.dead_letters import dead_letters
 from deploy.config.schema import PRESETS
-from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import checked_spaces
 from learner.intake import Intake
 from learner.schema import EpisodeSchema
@@ -46,20 +44,17 @@ def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store, 
     assert transport.put(EpisodeHeader.from_episode(large[0]), large[1]).status is OK
     schema = EpisodeSchema(WIDE, StateSizes(h=(1, 8), c=(1, 8)), state_stride=8)
     taken = Intake(transport, schema, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
-    assert taken is not None
     assert len(taken[0].episode) == 1000
     assert counts(transport, "pending", "dead_lettered") == (1, 0)
 
 
 @pytest.mark.parametrize("reason", ["[/]", "[bold red]not markup[/bold red]", "\x1b[2Jcleared\x07\r\nline"])
-def test_reasons_are_printed_literally(
-    embedded_redis: EmbeddedRedis, namespace: str, reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    transport = connect(embedded_redis.url, None, namespace)
+def test_reasons_are_printed_literally(store: Store, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    transport = store()
     transport.open_generation(-1, "learner")
     put(transport, 0)
     transport.dead_letter(take_ids(transport)[0], reason)
-    assert dead_letters("list", embedded_redis.url, namespace, []) == 0
+    assert dead_letters("list", store.url, store.namespace, []) == 0
     shown = capsys.readouterr().out
     assert "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason) in shown
     assert "\x1b" not in shown
@@ -73,7 +68,7 @@ def test_reasons_are_printed_literally(
 def test_largest_episode_bytes_is_a_tight_upper_bound(
     core: str, steps: int, obs_size: int, sizes: list[int], stride: int, burn_in: int
 ) -> None:
-    config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)  # type: ignore[arg-type]
+    config = PolicyConfig(core=core, hidden_size=24, num_layers=2, memory_cells=5, memory_size=6)
     spaces = Spaces.flat(independent_spec(sizes), obs_size)
     state = StateSizes.from_config(config)
     assert state == make_core(4, config).sizes

@@ -12,19 +12,19 @@ import pytest
 
 from actors.codec import decode_episode
 from actors.config import ActingConfig, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig
+from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.rollout.episode_files import write_episode
 from actors.rollout.sampler import make_sampler
 from actors.transport.base import Miscounted
 from actors.transport.ledger import ActorLedger
-from actors.transport.redis import Transport, connect
+from actors.transport.redis import Transport
 from actors.types.episode import Episode
 from actors.workers.episode_shipper import EpisodeShipper
 from actors.workers.outbox import Outbox
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.commands.admin.episodes import EpisodeImport
-from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_episode
 from tests.support.learning.toy import toy_network, toy_seed, toy_wave
 from tests.support.queueing import counts
@@ -64,19 +64,17 @@ def received(consumer: Transport) -> Counter[str]:
 
 
 @pytest.fixture
-def consumer(embedded_redis: EmbeddedRedis, namespace: str) -> Transport:
-    consumer = connect(embedded_redis.url, QUEUE, namespace)
+def consumer(store: Store) -> Transport:
+    consumer = store(max_episodes=QUEUE.max_episodes)
     consumer.open_generation(-1, "learner")
     return consumer
 
 
 @pytest.mark.parametrize("acting", SETTINGS.values(), ids=SETTINGS)
-def test_each_episode_of_a_sampler_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport, acting: ActingConfig
-) -> None:
+def test_each_episode_of_a_sampler_arrives_once(store: Store, consumer: Transport, acting: ActingConfig) -> None:
     spaces = make_sampler(acting, 0, 0, None).spaces
     consumer.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8, 16))
-    worker = RolloutWorker(WorkerSettings(acting, 0, namespace, 0, embedded_redis.url, namespace))
+    worker = RolloutWorker(WorkerSettings(acting, 0, "run", 0, store.url, store.namespace))
     made: Counter[str] = Counter()
     add = worker.outbox.add
 
@@ -86,7 +84,7 @@ def test_each_episode_of_a_sampler_arrives_once(
         assert carried == min(16, 8 * episode.telemetry.get("segment", 0))
         add(episode)
 
-    worker.outbox.add = record  # type: ignore[method-assign]
+    worker.outbox.add = record
     for _ in range(3):
         worker.sample()
     assert len({content.split()[0] for content in made}) > 1, "all episodes have one length"
@@ -109,15 +107,16 @@ def test_an_actor_continues_with_its_weights_where_newer_ones_are_damaged(
         if version == 1:
             store.client.delete(store.key("weights:1:1"))
             learner.close()  # with the intact copy
+            late = RolloutWorker(WorkerSettings(acting, 1, "run", 0, store.url, store.namespace, first_weights_s=0.2))
+            with pytest.raises(UserError, match="found no weights"):  # a new actor waits rather than use them
+                late.sample()
         worker.sample()
         assert (worker.version, worker.damaged_weights) == (acted, damaged)
     assert "continuing with the weights before them" in caplog.text
 
 
-def test_each_episode_of_external_sessions_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport
-) -> None:
-    shipper = EpisodeShipper(connect(embedded_redis.url, QUEUE, namespace), namespace, 100, 4)
+def test_each_episode_of_external_sessions_arrives_once(store: Store, consumer: Transport) -> None:
+    shipper = EpisodeShipper(store(), "run", 100, 4)
     episodes = toy_wave(toy_network(), [toy_seed(1 + n % 6, False, n) for n in range(40)])
     for n, episode in enumerate(reversed(episodes)):
         shipper.add("token" * (n % 3), episode)
@@ -125,13 +124,11 @@ def test_each_episode_of_external_sessions_arrives_once(
     assert received(consumer) == Counter(map(content_of, episodes))
 
 
-def test_each_imported_episode_arrives_once(
-    embedded_redis: EmbeddedRedis, namespace: str, consumer: Transport, tmp_path: Path
-) -> None:
+def test_each_imported_episode_arrives_once(store: Store, consumer: Transport, tmp_path: Path) -> None:
     network = toy_network()
     consumer.publish(to_weights(network, 0, 1, 1))
     episodes = toy_wave(network, [toy_seed(1 + n % 6, False, n) for n in range(12)])
-    importer = EpisodeImport(connect(embedded_redis.url, QUEUE, namespace), namespace, wait_s=1.0)
+    importer = EpisodeImport(store(), store.namespace, wait_s=1.0)
     for number, episode in reversed(list(enumerate(episodes))):
         path = tmp_path / f"{number}.episode"
         write_episode(path, dataclasses.replace(episode, episode_id=f"other/a/0/{number}"))
@@ -150,7 +147,7 @@ def outbox_of(transport: Transport) -> Outbox:
 def test_a_refusal_that_the_producer_did_not_expect_is_an_error(store: Store) -> None:
     outbox = outbox_of(transport := store())
     put_all = transport.put_all
-    transport.put_all = lambda episodes: [put_all(episodes) for _ in range(2)][1]  # type: ignore[method-assign]
+    transport.put_all = lambda episodes: [put_all(episodes) for _ in range(2)][1]
     outbox.add(make_episode())
     with pytest.raises(Miscounted, match=r"run/a/\d+/2"):
         outbox.ship(0.0)

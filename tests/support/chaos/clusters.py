@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ import pytest
 
 from tests.support.chaos.nodes import ANSWER
 from tests.support.launching import small
-from tests.support.stores import running
+from tests.support.ports import free_port
 
-PASSWORD = "a-word-for-tests"
 SLOWLY = {"RAY_raylet_start_wait_time_s": "120"}  # the tests share a busy machine
 
 
@@ -41,13 +39,10 @@ class Nodes:
         self.address = self.read()
 
     def read(self) -> str:
-        assert self.process.stdout is not None
         reply = next(line for line in self.process.stdout if line.startswith(ANSWER))
         return reply.removeprefix(ANSWER).strip()
 
     def ask(self, command: str) -> str:
-        """Send a command and return its reply."""
-        assert self.process.stdin is not None
         print(command, file=self.process.stdin, flush=True)
         return self.read()
 
@@ -72,19 +67,6 @@ def three_nodes() -> Iterator[Nodes]:
             yield nodes
         finally:
             nodes.process.communicate("", timeout=30)
-
-
-@contextmanager
-def server_with_password(folder: Path) -> Iterator[str]:
-    port = str(free_port())
-    with running(folder, "--port", port, "--bind", "127.0.0.1", "--requirepass", PASSWORD):
-        yield f"redis://127.0.0.1:{port}/0"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def flags(root: Path, name: str, address: str, url: str, **changes: object) -> list[str]:

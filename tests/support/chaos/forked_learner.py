@@ -115,7 +115,7 @@ def train(
                 file.write(json.dumps(row) + "\n")
             return metrics
 
-        learner._update = recorded  # type: ignore[method-assign]
+        learner._update = recorded
         if fault is not None:
 
             def fail() -> None:

@@ -158,9 +158,7 @@ class ChaosRun:
         return ledger
 
     def end(self) -> Ledger:
-        """Stop the run, and compare the ledger with the lineage of the last checkpoint."""
-        self.command.process.send_signal(signal.SIGTERM)
-        assert self.command.wait(30) == 130, self.command.out + self.command.err
+        assert self.command.end(30) == 130, self.command.out + self.command.err
         assert self.command.err == "", self.command.err
         assert "Traceback" not in self.command.out
         ledger = self.identities()

@@ -59,8 +59,6 @@ def history(server: EmbeddedRedis, name: str, folder: Path, seed: int, changes: 
 
 @dataclass
 class History:
-    """A run under random faults, and a record of these."""
-
     url: str
     namespace: str
     folder: Path
@@ -84,12 +82,10 @@ class History:
     # Learners
 
     def fault_at(self, point: str | None) -> Fault | None:
-        """A learner that suspends or kills itself at one of its first calls of this point."""
         action = self.random.choice([signal.SIGSTOP, signal.SIGSTOP, signal.SIGKILL])
         return Fault(point, self.random.randint(1, 4), action) if point else None
 
     def begin(self, fault: Fault | None = None) -> LearnerProcess:
-        """Fork another learner."""
         used = {m.cable for m in self.living}
         cable = next(n for n in range(CABLES) if n not in used)
         self.network.set(cable, OPEN)
@@ -125,7 +121,6 @@ class History:
     # Faults
 
     def inject_fault(self) -> None:
-        """Inject one random fault."""
         living, running = self.living, self.running
         stopped = [m for m in living if m.stopped]
         choices: list[str] = [*STORE_FAULTS]
@@ -155,7 +150,6 @@ class History:
         process.stopped = True
 
     def heal(self, probability: float) -> None:
-        """Resume stopped learners and reopen connections, each with this probability."""
         for process in self.living:
             if process.stopped and self.random.random() < probability:
                 process.stopped = False
@@ -165,7 +159,6 @@ class History:
                 self.network.set(cable, OPEN)
 
     def copy_store(self) -> Snapshot:
-        """Return the keys of the store with their time to live and content."""
         names = self.client.keys(f"{{{self.namespace}}}:*")
         pipeline = self.client.pipeline(transaction=True)
         for name in names:
@@ -234,7 +227,6 @@ class History:
         return True
 
     def run(self, faults: int) -> None:
-        """Inject this many faults, then let the run recover and end."""
         self.begin()
         assert self.act_for(2, 60.0)
         while sum(self.faults.values()) < faults:
@@ -318,9 +310,7 @@ class History:
         return [i for batch in reversed(ids) for i in batch]
 
     def check(self) -> Ledger:
-        """Check that ledger, checkpoint, rows and weights agree on one lineage."""
         for process in self.learners:
-            assert process.status is not None
             assert os.WIFSIGNALED(process.status) or os.WEXITSTATUS(process.status) in (0, FENCED), self._broken()
         ledger, lineage = self.transport.ledger(), self.lineage()
         ledger.check()

@@ -26,7 +26,6 @@ def answer(text: str) -> None:
 
 
 def worker_nodes() -> list[str]:
-    """The node of each rollout worker."""
     return [
         a.node_id
         for a in list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", "RayRolloutWorker")], detail=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 import zlib
 from pathlib import Path
@@ -136,20 +135,6 @@ class Constant(Continuous):
         Constant.living -= 1
 
 
-class Deadlocked(Scripted):
-    """Waits for ever in the step after a file appeared; it takes the file away, so that this happens once."""
-
-    def __init__(self, flag: str) -> None:
-        super().__init__(longest=4)
-        self.flag = Path(flag)
-
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, Info]:
-        if self.flag.exists():
-            self.flag.unlink()
-            threading.Event().wait()
-        return super().step(action)
-
-
 def nap(folder: Path) -> str:
     """A command that ends after ten minutes, and that no other test has."""
     return f"sleep 600.{zlib.crc32(str(folder).encode())}"
@@ -225,7 +210,6 @@ register("tests/SlowReset-v0", entry_point=SlowReset)
 register("tests/Simulated-v0", entry_point=Simulated)
 register("tests/Scripted-v0", entry_point=Scripted)
 register("tests/Constant-v0", entry_point=Constant)
-register("tests/Deadlocked-v0", entry_point=Deadlocked)
 register("tests/Continuous-v0", entry_point=Continuous)
 register("tests/Mixed-v0", entry_point=Mixed)
 register("tests/Whole-v0", entry_point=Whole)

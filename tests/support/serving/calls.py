@@ -14,7 +14,6 @@ from tests.support.waiting import wait_for
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a call with this token, or without one."""
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 
@@ -26,37 +25,20 @@ def connections(address: str, count: int) -> Iterator[list[grpc.Channel]]:
         yield [stack.enter_context(grpc.insecure_channel(address, options)) for _ in range(count)]
 
 
-class BlockedRequests:
-    """An iterator of requests that blocks until `end`."""
-
-    def __init__(self) -> None:
-        self._queue: queue.Queue[None] = queue.Queue()
-
-    def __iter__(self) -> BlockedRequests:
-        return self
-
-    def __next__(self) -> bytes:
-        self._queue.get()
-        raise StopIteration
-
-    def end(self) -> None:
-        self._queue.put(None)
-
-
 @contextmanager
 def half_open(channels: list[grpc.Channel], method: str, count: int, token: str = "") -> Iterator[list[Any]]:
     """Start calls that send no request."""
-    requests = [BlockedRequests() for _ in range(count)]
+    ends = [queue.SimpleQueue[None]() for _ in range(count)]
     calls = [
-        channels[i % len(channels)].stream_stream(method)(request, metadata=bearer(token))
-        for i, request in enumerate(requests)
+        channels[i % len(channels)].stream_stream(method)(iter(end.get, None), metadata=bearer(token))
+        for i, end in enumerate(ends)
     ]
     try:
         yield calls
     finally:
-        for call, request in zip(calls, requests, strict=True):
+        for call, end in zip(calls, ends, strict=True):
             call.cancel()
-            request.end()
+            end.put(None)
 
 
 def outcome(call: Any, timeout_s: float = 10.0) -> str:

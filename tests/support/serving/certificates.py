@@ -23,7 +23,6 @@ class Authority:
         self.certificate = self._write("ca.pem", self._sign(self._name, self._key, authority=True))
 
     def issue(self, name: str, *others: str) -> tuple[Path, Path]:
-        """Return the paths of a certificate and its key for 127.0.0.1, localhost and `others`."""
         key = ec.generate_private_key(ec.SECP256R1())
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -29,8 +29,6 @@ CALL_S = 30.0
 
 
 class StepInputs(NamedTuple):
-    """The arguments of `PolicySession.step`, without a batch dimension."""
-
     obs: NDArray[np.float32]
     blueprint_indices: NDArray[np.int64]
     masks: ActionMasks
@@ -44,7 +42,6 @@ def step_inputs(seed: int, step: int, spaces: Spaces = SPACES) -> StepInputs:
 
 
 def weights(seed: int = 0, version: int = 1, **changes: Any) -> WeightSet:
-    """Return the weights of `toy_network(seed, **changes)`."""
     return to_weights(toy_network(seed, **changes), version, 1, 8)
 
 
@@ -60,8 +57,6 @@ class FakeWeightStore:
 
 
 class RunningServer:
-    """A running server."""
-
     def __init__(self, server: PolicyServer) -> None:
         self.server, self.loop = server, server.loop
 
@@ -74,7 +69,6 @@ class RunningServer:
         return self.server.handlers.service
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Run `function` in the server's event loop and return its result."""
         done: Future[Any] = Future()
 
         def run() -> None:
@@ -105,7 +99,6 @@ def serving(
 
 
 def write_file(path: Path, text: str) -> Path:
-    """Write `text` to `path` and return `path`."""
     path.write_text(text)
     return path
 
@@ -113,7 +106,7 @@ def write_file(path: Path, text: str) -> Path:
 def connect_outcome(address: str, **options: object) -> str:
     """Take one step. Return OK, or the reason or status code of the refusal."""
     try:
-        with PolicyClient(address, deadline_s=1.0, **options) as client:  # type: ignore[arg-type]
+        with PolicyClient(address, deadline_s=1.0, **options) as client:
             client.open(SPACES).step(*step_inputs(0, 0))
     except PolicyError as error:
         return error.reason or error.code.name

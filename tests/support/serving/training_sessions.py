@@ -29,8 +29,6 @@ from tests.support.waiting import wait_for
 
 
 class Endpoint:
-    """A server whose training sessions are shipped to a queue."""
-
     def __init__(self, running: RunningServer, shipper: EpisodeShipper, transport: Transport) -> None:
         self.running, self.shipper, self.transport = running, shipper, transport
         self.address = running.address
@@ -103,7 +101,6 @@ class RawSession:
 
 
 def refused(call: Callable[..., Any], *arguments: Any, **fields: Any) -> str:
-    """Return the code and the reason with which a call is refused."""
     with pytest.raises(grpc.RpcError) as caught:
         call(*arguments, **fields)
     return f"{caught.value.code().name} {error_of_call(caught.value).reason}"

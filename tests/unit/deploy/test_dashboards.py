@@ -33,7 +33,6 @@ def committed(name: str) -> dict[str, Any]:
 
 
 def panels() -> Iterator[dict[str, Any]]:
-    """All panels except row headings."""
     for name in NAMES:
         yield from (p for p in committed(name)["panels"] if p["type"] != "row")
 

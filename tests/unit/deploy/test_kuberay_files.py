@@ -34,7 +34,6 @@ def kind(name: str) -> list[Manifest]:
 
 
 def templates(manifest: Manifest) -> Iterator[Manifest]:
-    """Of all pods that come of it."""
     if manifest["kind"] == "RayCluster":
         spec = manifest["spec"]
         yield from (group["template"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]))

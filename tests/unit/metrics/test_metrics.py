@@ -27,6 +27,7 @@ from actors.transport.ledger import ActorLedger, Ledger
 from deploy.launch.supervision import monitor as watch
 from learner.run.run_metrics import t_interval
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.ports import free_port
 from tests.support.stores import Store
 
 
@@ -51,19 +52,19 @@ def scraped(port: int) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     return found
 
 
-def test_a_process_exports_the_last_values_of_its_roles(free_port: int) -> None:
-    metrics = ProcessMetrics("a-run")
-    end = metrics.serve("127.0.0.1", free_port)
+def test_a_process_exports_the_last_values_of_its_roles() -> None:
+    metrics, port = ProcessMetrics("a-run"), free_port()
+    end = metrics.serve("127.0.0.1", port)
     try:
         learner, actor = metrics.reporter("learner"), metrics.reporter("actor-0")
         learner({"return_mean": 1.0, "env_steps": 10, "entropy/op": 0.5, "entropy/slot": 0.25})
         learner({"return_mean": 2.0, "env_steps": 30})
         actor({"actor_episodes": 7})
-        page = scraped(free_port)
+        page = scraped(port)
         with pytest.raises(KeyError):
             learner({"nothing": 1.0})
-        with pytest.raises(UserError, match=f"cannot serve metrics on 127.0.0.1:{free_port}"):
-            ProcessMetrics("other").serve("127.0.0.1", free_port)
+        with pytest.raises(UserError, match=f"cannot serve metrics on 127.0.0.1:{port}"):
+            ProcessMetrics("other").serve("127.0.0.1", port)
     finally:
         end()
     of_learner = (("role", "learner"), ("run", "a-run"))
@@ -72,7 +73,7 @@ def test_a_process_exports_the_last_values_of_its_roles(free_port: int) -> None:
     assert page["tamiyo_head_entropy"] == {(("head", "op"), *of_learner): 0.5, (("head", "slot"), *of_learner): 0.25}
     assert page["tamiyo_actor_episodes_total"] == {(("role", "actor-0"), ("run", "a-run")): 7.0}
     with pytest.raises(OSError, match="refused"):
-        scraped(free_port)
+        scraped(port)
 
 
 LEDGER = Ledger(

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SLOW = (
-    "learner",
-    "acting",
-    "env",
-    "memory",
-    "race --sides tamiyo",
-    "serve",
-)
+SLOW = ("learner", "acting", "env", "memory", "race --sides tamiyo", "serve")
 
 
 @pytest.mark.slow

@@ -119,7 +119,6 @@ sys.exit(pytest.main(flags.split()))
 
 @pytest.mark.long
 def test_the_steps_import_nothing_else_nor_do_the_cuda_tests() -> None:
-    """Ray, in particular."""
     allowed = {normalized(name) for name in required()} | OF_TORCH | {"tamiyo"}
     programs = [step.program for step in STEPS if not step.junit]
     command = [sys.executable, "-c", BARE, " ".join(allowed), " ".join(programs)]

@@ -12,7 +12,6 @@ MB = 1_000_000
 
 
 def _tracked(*folders: str) -> dict[str, int]:
-    """Size in bytes of every file that git tracks below `folders`."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listed = subprocess.run(["git", "ls-files", "-z", *folders], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -63,8 +63,6 @@ def busy_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine as a test."""
-
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         asyncio.run(test(*args, **kwargs))

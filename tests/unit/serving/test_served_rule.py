@@ -21,7 +21,7 @@ RULE = "fixed-column:double@2"
 
 
 def make(slots: int) -> SeedTrainingEnv:
-    env = tamiyo.make_env(
+    return tamiyo.make_env(
         tasks=("moons",),
         slots=slots,
         column_slots=1,
@@ -30,8 +30,6 @@ def make(slots: int) -> SeedTrainingEnv:
         host_width=3,
         points_per_doubling=1.0,
     ).unwrapped
-    assert isinstance(env, SeedTrainingEnv)
-    return env
 
 
 @pytest.mark.parametrize("slots", [1, 4])

@@ -63,7 +63,6 @@ def test_logs_are_limited_while_they_are_written_to(tmp_path: Path, monkeypatch:
     logs = ActorLogs(str(tmp_path))
     logs.append("actor-1", "first\n")
     path = logs.path("actor-1")
-    assert path is not None
     with path.open("ab", buffering=0) as writer:
         for part in range(3):
             writer.write(f"{part}\n".encode() * 60)

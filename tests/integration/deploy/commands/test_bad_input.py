@@ -53,7 +53,6 @@ def complaint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Complaint:
 
 
 def run_folder(root: Path, config: Config) -> Path:
-    """Create the folder of a run with one checkpoint."""
     folder = root / "runs" / "mine"
     network = FactoredRecurrentActorCritic(seed_spaces(config.env.total_slots), config.policy)
     optimizer = make_optimizer(network, 1e-3, 0.0)

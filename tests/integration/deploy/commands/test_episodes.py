@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from actors.codec import decode_episode, encode_episode
-from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.policy.publish import config_of, from_weights, to_weights
@@ -21,17 +19,18 @@ from actors.rollout.episode_files import read_episode, write_episode
 from actors.sessions.local import LocalPolicy
 from actors.slots.spaces import seed_spaces
 from actors.transport.base import EpisodeHeader
-from actors.transport.redis import Transport, connect
+from actors.transport.redis import Transport
 from actors.types.episode import Episode, RecurrentState
 from deploy.cli import main
 from deploy.commands.admin.episodes import import_episodes
-from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.config import LearnerConfig
 from learner.train import Learner
 from tests.support.builders import make_episode
 from tests.support.episodes import episodes_equal
 from tests.support.growth.growing import Run, mlp
 from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, header
+from tests.support.stores import Store
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 SPACES = seed_spaces(2)
@@ -46,7 +45,6 @@ def weights(version: int, generation: int = 1) -> Any:
 
 
 def report(folder: Path, version: int, generation: int = 1, seed: int = 0, **options: Any) -> Path:
-    """Grow a model, and return the file of its report."""
     before = set(folder.glob("*.episode"))
     policy = options.pop("policy", LocalPolicy(NETWORK, version, generation, STRIDE))
     Run(mlp(seed), policy, ["1"], columns=COLUMN, horizon_epochs=5, seed=seed, report=folder, **options).epochs(5)
@@ -55,9 +53,9 @@ def report(folder: Path, version: int, generation: int = 1, seed: int = 0, **opt
 
 
 @pytest.fixture
-def run(embedded_redis: EmbeddedRedis, namespace: str) -> Transport:
+def run(store: Store) -> Transport:
     """A run at weights 5 of generation 1, whose learner accepts a lag of 2."""
-    transport = connect(embedded_redis.url, QueueConfig(max_episodes=8), namespace)
+    transport = store(max_episodes=8)
     transport.open_generation(-1, "learner")
     transport.publish(weights(5))
     transport.report_learner({"update": 5, "max_policy_lag": 2})
@@ -65,15 +63,13 @@ def run(embedded_redis: EmbeddedRedis, namespace: str) -> Transport:
 
 
 @pytest.fixture
-def ask(embedded_redis: EmbeddedRedis, namespace: str, capsys: pytest.CaptureFixture[str]) -> Any:
+def ask(store: Store, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run a command on the run. Returns its status and the lines that it prints, without the paths."""
 
     def command(action: str, *args: object) -> tuple[int, list[str]]:
         capsys.readouterr()
-        store = ("--redis", embedded_redis.url, "--run", namespace)
-        status = main(["episodes", action, *map(str, args), *store])
-        found = capsys.readouterr()
-        return status, [line.partition(": ")[2] for line in (found.out + found.err).splitlines()]
+        status = main(["episodes", action, *map(str, args), "--redis", store.url, "--run", store.namespace])
+        return status, [line.partition(": ")[2] for line in "".join(capsys.readouterr()).splitlines()]
 
     return command
 
@@ -118,17 +114,17 @@ def _every_state(episode: Episode) -> Any:
 
 
 def test_what_a_run_has_accepted_is_not_imported_into_it(
-    run: Transport, ask: Any, namespace: str, tmp_path: Path
+    run: Transport, ask: Any, store: Store, tmp_path: Path
 ) -> None:
     good, out = report(tmp_path, 5), tmp_path / "out"
-    played = replace(read_episode(good), episode_id=f"{namespace}/a/7/3")
+    played = replace(read_episode(good), episode_id=f"{store.namespace}/a/7/3")
     run.put(EpisodeHeader.from_episode(played), encode_episode(played))
     assert ask("import", good) == (0, ["accepted"])
     assert ask("export", "--out", out)[0] == 0
     status, lines = ask("import", out)
     assert (status, len(lines)) == (1, 2)
     assert all(line.startswith("refused: duplicate: ") for line in lines)
-    other = replace(played, episode_id=f"{namespace}-2/a/7/3")  # of another run
+    other = replace(played, episode_id=f"{store.namespace}-2/a/7/3")  # of another run
     write_episode(tmp_path / "other.episode", other)
     assert ask("import", tmp_path / "other.episode") == (0, ["accepted"])
     assert run.ledger().accepted == 3
@@ -156,53 +152,33 @@ def test_exports_are_copies_of_what_waits(run: Transport, ask: Any, tmp_path: Pa
 
 
 @pytest.mark.timeout(120)
-def test_a_learner_trains_on_imported_runs(
-    embedded_redis: EmbeddedRedis, namespace: str, ask: Any, tmp_path: Path
-) -> None:
-    transport = connect(embedded_redis.url, QueueConfig(), namespace)
-    config = LearnerConfig(
-        updates=2, batch_episodes=3, minibatches=1, update_epochs=1, state_stride=STRIDE, device="cpu", max_policy_lag=1
-    )
-    reported: list[dict[str, float]] = []
-    policy, run_dir = config_of(TRAINED_WEIGHTS), tmp_path / "run"
-    learner = Learner(
-        config, policy, SPACES, transport, run_dir, 0, report=reported.append, init=weights(0)
-    )  # fmt: skip
-    thread = threading.Thread(target=learner.run)
+def test_a_learner_trains_on_imported_runs(store: Store, ask: Any, tmp_path: Path) -> None:
+    transport, reported = store(), list[dict[str, float]]()
+    sizes = {"updates": 2, "batch_episodes": 3, "minibatches": 1, "update_epochs": 1, "max_policy_lag": 1}
+    config = LearnerConfig(state_stride=STRIDE, device="cpu", **sizes)
+    run = (config, config_of(TRAINED_WEIGHTS), SPACES, transport, tmp_path / "run", 0)
+    thread = threading.Thread(target=Learner(*run, report=reported.append, init=weights(0)).run)
     thread.start()
     try:
-        _wait(lambda: transport.head() >= 0)
+        wait_for(lambda: transport.head() >= 0, 60)
         first = transport.fetch()
-        assert first is not None
         own = LocalPolicy(from_weights(first), first.version, first.generation, first.state_stride)
         for seed in range(3):
             report(tmp_path / "first", 0, seed=seed, policy=own)
         assert ask("import", tmp_path / "first") == (0, ["accepted"] * 3)
-        _wait(lambda: transport.head() > first.version)
+        wait_for(lambda: transport.head() > first.version, 60)
         status, lines = ask("import", tmp_path / "first")  # their weights are still recent enough
         assert (status, [line.partition(" the")[0] for line in lines]) == (1, ["refused: duplicate:"] * 3)
         for seed in range(3, 6):
             report(tmp_path / "second", 0, seed=seed, policy=own)
         assert ask("import", tmp_path / "second") == (0, ["accepted"] * 3)
-        thread.join(60)
-        assert not thread.is_alive()
     finally:
         thread.join(60)
-    ledger = transport.ledger()
-    ledger.check()
-    assert (ledger.accepted, ledger.trained, ledger.dead_lettered, ledger.dropped_stale) == (6, 6, 0, 0)
-    assert sum(row.accepted for (actor, _), row in ledger.actors.items() if actor == "imported") == 6
+    assert counts(transport, "accepted", "trained", "dead_lettered", "dropped_stale") == (6, 6, 0, 0)
     assert reported[0]["ratio_error"] < 1e-4  # the learner reproduces the log-probs of real runs
     assert reported[1]["policy_lag_mean"] == 1
     files = [read_episode(path) for path in sorted((tmp_path / "first").iterdir())]
     assert reported[0]["return_mean"] == pytest.approx(np.mean([e.telemetry["objective"] for e in files]), abs=1e-6)
-
-
-def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_id_is_imported_once_on_every_backend(transport: Transport) -> None:
@@ -236,9 +212,7 @@ def test_imports_wait_for_room_in_the_learners_queue(run: Transport, ask: Any, t
     assert decode_episode(run.waiting(9)[-1].payload).task_id == "reported"
 
 
-def test_a_run_without_weights_is_refused(embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path) -> None:
-    transport = connect(embedded_redis.url, None, namespace)
-    transport.open_generation(-1, "learner")
-    path = report(tmp_path, 5)
+def test_a_run_without_weights_is_refused(store: Store, tmp_path: Path) -> None:
+    store().open_generation(-1, "learner")
     with pytest.raises(UserError, match="has published no weights yet"):
-        import_episodes(embedded_redis.url, namespace, [path], 0.0)
+        import_episodes(store.url, store.namespace, [report(tmp_path, 5)], 0.0)

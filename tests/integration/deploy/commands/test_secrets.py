@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,23 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.launch.embedded_redis import find_server
-from tests.support.composing import free_ports
 from tests.support.launching import Command, rows, small, tamiyo
+from tests.support.stores import PASSWORD, server_with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
-PASSWORD, TOKEN = f"word-{secrets.token_hex(12)}", secrets.token_hex(32)
+TOKEN = secrets.token_hex(32)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """HOST:PORT of a Redis server with a password from a file."""
-    folder, (port,) = tmp_path_factory.mktemp("server"), free_ports(1)
-    settings = folder / "redis.conf"
-    settings.write_text(f'port {port}\nbind 127.0.0.1\nrequirepass {PASSWORD}\nsave ""\ndir {folder}\n')
-    with subprocess.Popen([str(find_server()), str(settings)], stdout=subprocess.DEVNULL) as process:
-        yield f"127.0.0.1:{port}"
-        process.kill()
+    with server_with_password(tmp_path_factory.mktemp("server")) as place:
+        yield place
 
 
 def lists_of_processes(command: Command) -> dict[str, str]:
@@ -53,7 +46,6 @@ def written(command: Command, *folders: Path) -> dict[str, bytes]:
 
 
 def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> None:
-    """While it runs, and when it has ended."""
     seen: dict[str, bytes] = {}
     command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 200.0)
     seen |= {name: line.encode() for name, line in lists_of_processes(command).items()}

@@ -12,7 +12,7 @@ import redis
 from actors.codec import decode_episode
 from actors.transport.base import DropReason, Generation
 from actors.transport.redis import Transport
-from actors.transport.redis_exchange import WRITE_BYTES, exchange, join_commands
+from actors.transport.redis_exchange import exchange
 from actors.types.episode import InvalidEpisode
 from tests.conftest import FIRST_SERVER
 from tests.support.builders import make_weights
@@ -140,13 +140,6 @@ def client(store: Store) -> Iterator[redis.Redis]:
     client.close()
 
 
-def test_an_error_takes_the_place_of_its_reply(client: redis.Redis) -> None:
-    commands = [("GET", "a"), ("HGET", "a", "field"), ("GET", "b")]
-    first, error, last = exchange(client.connection_pool, commands, redis.ResponseError)
-    assert (first, last) == (b"1", b"2")
-    assert isinstance(error, redis.ResponseError)
-
-
 def test_replies_that_were_not_read_reach_nobody(client: redis.Redis) -> None:
     commands = [("GET", "a"), ("HGET", "a", "field"), *[("GET", "a")] * 1000]
     for _ in range(20):
@@ -158,13 +151,3 @@ def test_replies_that_were_not_read_reach_nobody(client: redis.Redis) -> None:
 def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, store: Store) -> None:
     store.client.client_kill_filter(_id=str(client.client_id()))
     assert exchange(client.connection_pool, [("GET", "a"), ("GET", "b")], redis.ResponseError) == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("sizes", [[10], [1000] * 500, [WRITE_BYTES - 1, 5, WRITE_BYTES * 3, 5, 5]])
-def test_commands_are_joined_to_writes_of_a_bounded_size(sizes: list[int]) -> None:
-    commands = [("SET", f"key{i}", b"x" * size) for i, size in enumerate(sizes)]
-    alone = [join_commands([command])[0] for command in commands]
-    writes = join_commands(commands)
-    assert b"".join(writes) == b"".join(alone)
-    assert all(len(write) <= WRITE_BYTES or write in alone for write in writes)
-    assert len(writes) <= 1 + 2 * sum(map(len, alone)) // WRITE_BYTES

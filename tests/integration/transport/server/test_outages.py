@@ -68,12 +68,21 @@ def disk_error(folder: Path, client: Any) -> Iterator[None]:
 
 
 @contextmanager
-def no_replicas(folder: Path, client: Any) -> Iterator[None]:
-    client.config_set("min-replicas-to-write", 1)
+def configured(client: Any, **settings: str | int) -> Iterator[None]:
+    """The server has these settings."""
+    named = {name.replace("_", "-"): value for name, value in settings.items()}
+    before = {name: client.config_get(name)[name] for name in named}
+    for name, value in named.items():
+        client.config_set(name, value)
     try:
         yield
     finally:
-        client.config_set("min-replicas-to-write", 0)
+        for name, value in before.items():
+            client.config_set(name, value)
+
+
+def no_replicas(folder: Path, client: Any) -> Any:
+    return configured(client, min_replicas_to_write=1)
 
 
 @contextmanager
@@ -195,15 +204,8 @@ def flush(client: Any) -> bool:
 # Memory
 
 
-@contextmanager
-def eviction(client: Any, policy: str, limit: int) -> Iterator[None]:
-    client.config_set("maxmemory-policy", policy)
-    client.config_set("maxmemory", limit)
-    try:
-        yield
-    finally:
-        client.config_set("maxmemory", 0)
-        client.config_set("maxmemory-policy", "noeviction")
+def eviction(client: Any, policy: str, limit: int) -> Any:
+    return configured(client, maxmemory_policy=policy, maxmemory=limit)
 
 
 def test_puts_into_a_full_store_are_busy_until_episodes_are_settled(server: tuple[Path, Any], store: Store) -> None:

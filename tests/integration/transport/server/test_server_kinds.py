@@ -16,6 +16,7 @@ from actors.transport import redis_server
 from actors.transport.base import Unreachable
 from actors.transport.redis import connect
 from deploy.launch.embedded_redis import find_server
+from tests.support.ports import free_port, free_ports
 from tests.support.queueing import OK, put
 from tests.support.waiting import wait_for
 
@@ -44,20 +45,21 @@ def running(folder: Path, port: int, *settings: str) -> Iterator[redis.Redis]:
         process.wait()
 
 
-def test_a_node_of_a_cluster_is_refused(tmp_path: Path, free_port: int) -> None:
-    words = "in a Redis Cluster, which is not supported: give a server"
-    with running(tmp_path, free_port, "cluster-enabled yes"), pytest.raises(UserError, match=words):
-        connect(f"redis://127.0.0.1:{free_port}/0")
+def test_a_node_of_a_cluster_is_refused(tmp_path: Path) -> None:
+    port, words = free_port(), "in a Redis Cluster, which is not supported: give a server"
+    with running(tmp_path, port, "cluster-enabled yes"), pytest.raises(UserError, match=words):
+        connect(f"redis://127.0.0.1:{port}/0")
 
 
-def test_an_old_version_is_refused(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
     monkeypatch.setattr(redis_server, "OLDEST", (99, 0))
-    with running(tmp_path, free_port), pytest.raises(UserError, match=r"has version [0-9.]+: use 6.2 or newer"):
-        connect(f"redis://127.0.0.1:{free_port}/0")
+    with running(tmp_path, port), pytest.raises(UserError, match=r"has version [0-9.]+: use 6.2 or newer"):
+        connect(f"redis://127.0.0.1:{port}/0")
 
 
-def test_a_sentinel_leads_to_the_primary(tmp_path: Path, free_ports: list[int]) -> None:
-    primary, sentinel, *_ = free_ports
+def test_a_sentinel_leads_to_the_primary(tmp_path: Path) -> None:
+    primary, sentinel = free_ports(2)
     watched = f"sentinel monitor main 127.0.0.1 {primary} 1"
     with running(tmp_path, primary) as client, running(tmp_path, sentinel, "--sentinel", watched):
         with pytest.raises(UserError, match=r"is a Sentinel: give redis\+sentinel://"):
@@ -72,8 +74,8 @@ def test_a_sentinel_leads_to_the_primary(tmp_path: Path, free_ports: list[int]) 
 
 
 @pytest.mark.long
-def test_a_sentinel_leads_to_the_next_primary_after_a_failover(tmp_path: Path, free_ports: list[int]) -> None:
-    primary, replica, sentinel, _ = free_ports
+def test_a_sentinel_leads_to_the_next_primary_after_a_failover(tmp_path: Path) -> None:
+    primary, replica, sentinel = free_ports(3)
     watched = (f"sentinel monitor main 127.0.0.1 {primary} 1", "sentinel down-after-milliseconds main 200")
     with ExitStack() as stack:
         first = stack.enter_context(running(tmp_path, primary))

@@ -18,6 +18,7 @@ from actors.transport.retry import Retry
 from deploy.launch.embedded_redis import EmbeddedRedis
 
 pytestmark = pytest.mark.integration
+Renewable = tuple[str, Path, Callable[[str], None]]
 
 
 def test_the_password_is_read_from_the_environment(
@@ -47,7 +48,7 @@ def test_an_unreachable_server_is_reported_in_one_line_without_the_password(url:
 
 
 @pytest.fixture
-def renewable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path, Callable[[str], None]]]:
+def renewable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Renewable]:
     """The URL of a server without its password, the file that holds it, and a function that changes it in the server
     and closes all connections."""
     with EmbeddedRedis() as server:
@@ -63,7 +64,7 @@ def renewable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
         yield f"unix://{bare}", tmp_path / "password", renew
 
 
-def test_a_renewed_password_is_read_again(renewable: tuple[str, Path, Callable[[str], None]]) -> None:
+def test_a_renewed_password_is_read_again(renewable: Renewable) -> None:
     url, file, renew = renewable
     transport = connect(url)
     for new in ("second", "third"):
@@ -77,9 +78,7 @@ def test_a_renewed_password_is_read_again(renewable: tuple[str, Path, Callable[[
     transport.close()
 
 
-def test_a_login_that_is_refused_for_a_minute_is_an_error(
-    renewable: tuple[str, Path, Callable[[str], None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_login_refused_for_a_minute_is_an_error(renewable: Renewable, monkeypatch: pytest.MonkeyPatch) -> None:
     url, _, renew = renewable
     for module in (redis_server, retry):
         monkeypatch.setattr(module, "LOGIN_S", 0.3)
@@ -109,6 +108,6 @@ def test_an_outage_between_two_refused_logins_is_not_a_refused_login(
     errors = ((redis.AuthenticationError, LoginRefused), (redis.ConnectionError, Unreachable))
     for raised, expected in (*errors, *errors, errors[0], (redis.AuthenticationError, UserError)):
         with pytest.raises(expected):
-            server._with_retries(lambda error=raised: fail(error()))  # type: ignore[misc]
+            server._with_retries(lambda error=raised: fail(error()))
         time.sleep(0.02)
     server.close()

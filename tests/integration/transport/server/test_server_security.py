@@ -24,6 +24,7 @@ from actors.transport.redis import Transport, connect, namespaces
 from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
+from tests.support.ports import free_port
 from tests.support.queueing import DUPLICATE, OK, put, report
 from tests.support.serving.certificates import Authority
 from tests.support.stores import running
@@ -35,7 +36,6 @@ ROLES = ("actor", "learner", "reader", "monitor")
 
 
 def users(folder: Path) -> Path:
-    """Write `users.acl` with the hashes of test passwords."""
     text = ACL.read_text()
     for role in ROLES:
         text = text.replace(f"${{{role.upper()}_SHA256}}", hashlib.sha256(f"secret of {role}".encode()).hexdigest())
@@ -68,7 +68,6 @@ def learner(guarded: Callable[..., Transport], namespace: str) -> Transport:
 
 
 def refused(*calls: Callable[[], Any]) -> None:
-    """Check that the user may not make any of these calls."""
     for call in calls:
         with pytest.raises(redis.ResponseError, match=r"[Nn]o permissions"):
             call()
@@ -150,10 +149,10 @@ def test_a_reader_can_only_fetch_weights_and_a_monitor_can_only_read(
     assert monitor.dead_letters() == []
     for user in (reader, monitor):
         refused(
-            lambda t=user: put(t, 5),  # type: ignore[misc]
-            lambda t=user: t.take(1, 0),  # type: ignore[misc]
-            lambda t=user: t.publish(make_weights(1)),  # type: ignore[misc]
-            lambda t=user: t.server.client.delete(t.server.key("ledger")),  # type: ignore[misc]
+            lambda t=user: put(t, 5),
+            lambda t=user: t.take(1, 0),
+            lambda t=user: t.publish(make_weights(1)),
+            lambda t=user: t.server.client.delete(t.server.key("ledger")),
         )
 
 
@@ -172,7 +171,7 @@ def test_users_of_one_run_cannot_touch_the_keys_of_another(tmp_path: Path) -> No
         actor.ledger().check()
         for role in ROLES:
             other = open_as(role, "other")
-            refused(other.ledger, lambda t=other: t.fetch(-1))  # type: ignore[misc]
+            refused(other.ledger, lambda t=other: t.fetch(-1))
         refused(lambda: put(open_as("actor", "other"), 0), lambda: open_as("learner", "other").open_generation(-1, "x"))
         learner.close()
         actor.close()
@@ -238,11 +237,10 @@ def test_rediss_verifies_the_servers_certificate(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    free_port: int,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "secret")
-    port = free_port
+    port = free_port()
     url = f"rediss://127.0.0.1:{port}/0"
     with ExitStack() as stack:
         stack.enter_context(behind_tls(tmp_path, certificate, port))

@@ -25,6 +25,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")
 COUNT = 3
 
 
+def export(network: FactoredRecurrentActorCritic, path: Path) -> int:
+    save_checkpoint(path.parent, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
+    return cli.main(["export", str(path.parent), str(path)])
+
+
 def walk(network: FactoredRecurrentActorCritic, program: Any, steps: int = 200, keep_state: bool = True) -> float:
     """Largest difference to eager; rows are reset at random, every tenth step is greedy."""
     rng = np.random.default_rng(0)
@@ -34,7 +39,7 @@ def walk(network: FactoredRecurrentActorCritic, program: Any, steps: int = 200, 
         obs = torch.from_numpy(rng.standard_normal((COUNT, SPACES.obs_size)).astype(np.float32))
         blueprints = torch.from_numpy(rng.integers(-1, 4, (COUNT, 2)))
         drawn = [random_masks(rng) for _ in range(COUNT)]
-        masks = MaskTensors(*(torch.from_numpy(np.stack([m[k] for m in drawn])) for k in range(3)))  # type: ignore[misc]
+        masks = MaskTensors(*(torch.from_numpy(np.stack([m[k] for m in drawn])) for k in range(3)))
         reset, noise = torch.from_numpy(rng.random(COUNT) < 0.05), torch.from_numpy(rng.random((COUNT, 4)))
         greedy = step % 10 == 0
         with torch.no_grad():
@@ -55,9 +60,8 @@ def walk(network: FactoredRecurrentActorCritic, program: Any, steps: int = 200, 
 )
 def test_the_program_is_the_policy_over_200_steps_with_resets(core: str, tmp_path: Path) -> None:
     network = toy_network(core=core, critic="q_op").eval()
-    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     path = tmp_path / "policy.pt2"
-    assert cli.main(["export", str(tmp_path), str(path)]) == 0
+    assert export(network, path) == 0
     extra = {"tamiyo.json": ""}
     program = torch.export.load(path, extra_files=extra).module()
     assert list(json.loads(extra["tamiyo.json"])["inputs"]) == list(INPUTS)
@@ -95,9 +99,8 @@ def test_the_onnx_model_is_the_policy_over_200_steps_with_resets(
     core: str, options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network = toy_network(core=core, **options).eval()
-    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     path = tmp_path / "policy.onnx"
-    assert cli.main(["export", str(tmp_path), str(path)]) == 0
+    assert export(network, path) == 0
     said = capsys.readouterr()
     assert "ONNX opset 20" in said.out
     assert said.err == ""
@@ -110,9 +113,7 @@ def test_the_onnx_model_is_the_policy_over_200_steps_with_resets(
 def test_without_the_extra_the_export_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    network = toy_network()
-    save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    assert cli.main(["export", str(tmp_path), str(tmp_path / "policy.onnx")]) == 2
+    assert export(toy_network(), tmp_path / "policy.onnx") == 2
     assert "pip install 'tamiyo[onnx]'" in capsys.readouterr().err
     assert not (tmp_path / "policy.onnx").exists()

@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from deploy import cli
 from deploy.commands.admin.certificate import self_signed
 from deploy.commands.admin.health import main as health_of
-from tests.support.composing import free_ports
+from tests.support.ports import free_port
 
 MANIFEST = Path(__file__).parents[4] / "deploy" / "kuberay" / "policy-server.yaml"
 
@@ -59,14 +59,11 @@ def policy(certificate: Path, *hosts: str) -> Iterator[tuple[int, health.HealthS
 def test_http_is_well_with_status_200_alone(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["health", f"{page}/well"]) == 0
     assert cli.main(["health", f"{page}/well", f"{page}/ill"]) == 1
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        f"{page}/well: healthy",
-        f"{page}/ill: returned status 503",
-    ]
+    assert capsys.readouterr().out.splitlines()[1:] == [f"{page}/well: healthy", f"{page}/ill: returned status 503"]
 
 
 def test_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     assert cli.main(["health", f"http://127.0.0.1:{port}/", f"grpc://127.0.0.1:{port}", "--timeout", "1"]) == 1
     assert [line.partition(": ")[2][:15] for line in capsys.readouterr().out.splitlines()] == ["does not answer"] * 2
 

@@ -35,8 +35,6 @@ def acting(env_id: str, *kwargs: str, width: int = 2, **settings: Any) -> Acting
 
 
 class Pool:
-    """Both policies are the random one."""
-
     def __init__(self, acting: ActingConfig, error: Exception | None = None) -> None:
         self.sampler, self.error = make_sampler(acting, 0, 3, None), error
         self.played: list[str] = []
@@ -141,7 +139,7 @@ def test_a_comparison_that_ends_early_has_the_pairs_that_are_complete(tmp_path: 
             raise TimeoutError
         return play(player, *args)
 
-    pool.play = once  # type: ignore[method-assign]
+    pool.play = once
     references, said, _ = compare(tmp_path, config, pool)
     assert len(references["seeds"]) == len(references["tasks"]) == len(references["learned"]) == 2
     assert "n=2 paired seeds" in said

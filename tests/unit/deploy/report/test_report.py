@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.config import GymConfig
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
 from actors.slots.objective import Standing
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
-from deploy.config.schema import PRESETS
+from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.report import charts
 from deploy.report.episodes import BINS, summarize
@@ -26,14 +27,22 @@ from deploy.report.page import FIGURES, headline, write_report
 from deploy.report.run_folder import RunFolder, read_run
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
+CART_POLE = dataclasses.replace(PRESETS["general"], gym=GymConfig(id="CartPole-v1"))
+Rows = list[dict[str, Any]]
+
+
+def write(path: Path, config: Config, metrics: Rows, episodes: Rows) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.yaml").write_text(to_yaml(config))
+    for name, rows in (("metrics", metrics), ("episodes", episodes)):
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def write_run(path: Path, updates: int = 60, advantage: float = 9.0, extras: bool = True) -> Path:
     rng = np.random.default_rng(4)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "config.yaml").write_text(to_yaml(PRESETS["quick"]))
-    rows: list[dict[str, Any]] = []
-    episodes: list[dict[str, Any]] = []
+    rows: Rows = []
+    episodes: Rows = []
     for update in range(1, updates + 1):
         returns = rng.normal(4 + advantage * update / 60, 9, size=32)
         episodes += [
@@ -47,8 +56,7 @@ def write_run(path: Path, updates: int = 60, advantage: float = 9.0, extras: boo
              **{f"op/{op.name}": float(s) for op, s in zip(Op, shares, strict=True)},
              **{f"entropy/{head}": 0.98 - 0.01 * update for head in HEADS}}
         )  # fmt: skip
-    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (path / "episodes.jsonl").write_text("".join(json.dumps(e) + "\n" for e in episodes))
+    write(path, PRESETS["quick"], rows, episodes)
     if extras:
         (path / "references.json").write_text(json.dumps(references(rng, advantage)))
         (path / "timeline.json").write_text(json.dumps(example()))
@@ -107,10 +115,7 @@ def test_the_report_of_a_gymnasium_run_mentions_stopped_updates_and_no_seed_host
     rows = [json.loads(line) | {"kl_limit": 0.09} for line in (run / "metrics.jsonl").read_text().splitlines()]
     for n, row in enumerate(rows):
         row |= {"kl_stop": float(n < 2), "update_epochs_done": 1.5 if n < 2 else 4.0}
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    general = PRESETS["general"]
-    config = dataclasses.replace(general, gym=dataclasses.replace(general.gym, id="CartPole-v1"))
-    (run / "config.yaml").write_text(to_yaml(config))
+    write(run, CART_POLE, rows, [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()])
     (run / "timeline.json").unlink()
     played = json.loads((run / "references.json").read_text())
     del played["never_grow"]
@@ -125,20 +130,8 @@ def test_the_report_of_a_gymnasium_run_mentions_stopped_updates_and_no_seed_host
     assert re.match(r"Learned beats random by \d+\.\d \[", said_of(run))
 
 
-def write_rows(path: Path, metrics: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> RunFolder:
-    path.mkdir()
-    general = PRESETS["general"]
-    config = dataclasses.replace(general, gym=dataclasses.replace(general.gym, id="CartPole-v1"))
-    (path / "config.yaml").write_text(to_yaml(config))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
-    (path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in episodes))
-    return read_run(path)
-
-
 def curve(run: RunFolder) -> list[float]:
-    """The points of the learning curve that are drawn."""
     figure = charts.learning_curve(run)
-    assert figure is not None
     y = np.array(figure.axes[0].lines[-1].get_ydata(), dtype=np.float64)
     return y[np.isfinite(y)].tolist()
 
@@ -163,12 +156,12 @@ def test_memory_does_not_grow_with_the_run_and_long_runs_keep_their_curve() -> N
 def test_a_constant_reward_gives_a_flat_curve_also_where_few_or_no_episodes_end(ends: bool, tmp_path: Path) -> None:
     """Segments report what their episode has gained so far, which rises with its length."""
     row = {"task_id": "CartPole-v1", "steps": 64, "seed": 1}
-    metrics: list[dict[str, Any]] = [{"update": u, "elapsed_s": u, "reward_mean": 0.0012} for u in range(1, 31)]
+    metrics: Rows = [{"update": u, "elapsed_s": u, "reward_mean": 0.0012} for u in range(1, 31)]
     episodes = [row | {"update": u, "return": 64.0 * u, "end_reason": "cut"} for u in range(1, 31)]
     if ends:
         metrics[19]["return_mean"] = 1290.0
         episodes.insert(20, row | {"update": 20, "return": 1290.0, "end_reason": "environment"})
-    run = write_rows(tmp_path / "run", metrics, episodes)
+    run = read_run(write(tmp_path / "run", CART_POLE, metrics, episodes))
     assert curve(run) == pytest.approx([1290.0] * 5 if ends else [0.0012] * 30)
     text = page(run.path)
     assert ("last mean return" in text) == ends
@@ -180,11 +173,10 @@ def test_a_figure_draws_the_commonest_of_many_series(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     shares = {f"op/{k}": float(rng.random() / 5_000) for k in range(10_000)} | {"op/77": 0.4}
     heads = {f"entropy/action{k}": 0.5 for k in range(300)}
-    run = write_rows(tmp_path / "run", [{"update": u} | shares | heads for u in range(1, 4)], [])
+    run = read_run(write(tmp_path / "run", CART_POLE, [{"update": u} | shares | heads for u in range(1, 4)], []))
     began = time.process_time()
     for draw, kind in ((charts.op_shares, "collections"), (charts.head_entropies, "lines")):
         figure = draw(run)
-        assert figure is not None
         (ax,) = figure.axes
         assert len(getattr(ax, kind)) == charts.MOST_LINES
         labels = {text.get_text() for text in ax.get_legend().get_texts()}

@@ -9,14 +9,13 @@ from scipy import stats
 from deploy.report.statistics import mean_interval, paired_interval, stratified_mean, stratified_moments
 
 
-@pytest.mark.parametrize("skewed", [False, True])
-def test_coverage_on_simulated_nulls(skewed: bool) -> None:
+def test_coverage_on_simulated_skewed_nulls() -> None:
     rng = np.random.default_rng(11)
     trials, n = 600, 48
     covered = 0
     for trial in range(trials):
         tasks = rng.normal(0, 30, n)  # shared by both sides: pairing has to remove it
-        noise = rng.exponential(5.0, n) - 5.0 if skewed else rng.normal(0, 5, n)
+        noise = rng.exponential(5.0, n) - 5.0
         interval = paired_interval((tasks + noise).tolist(), tasks.tolist(), seed=trial, resamples=400)
         covered += interval.low <= 0.0 <= interval.high
     assert 0.90 <= covered / trials <= 0.97

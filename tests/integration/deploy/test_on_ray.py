@@ -1,50 +1,69 @@
-"""Users' environments in real actors: they are closed, what they leave is ended, and their faults are explained."""
+"""Actors and learners on a real, local Ray, whose two GPUs are pretended: what each process sees of them, and users'
+environments: they are closed, what they leave is ended, and their faults are explained."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import ray
 from ray.experimental import internal_kv
 
 from actors.config import ActingConfig, ActorsConfig, GymConfig, PolicyConfig, QueueConfig
+from actors.errors import UserError
 from actors.gym.make import gym_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
-from actors.transport.redis import connect
 from actors.workers.hang_detector import NAMESPACE
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.flags import parse
-from deploy.launch.embedded_redis import EmbeddedRedis
+from deploy.config.schema import Config
+from deploy.evaluation.cells import workers
+from deploy.launch import processes
+from deploy.launch.cluster import run_on_cluster
+from deploy.launch.prepare import open_run
+from deploy.launch.process_settings import learner_settings
 from deploy.launch.ray.local_ray import local_ray
+from deploy.launch.supervision.endpoint_pool import EndpointPool
+from deploy.launch.supervision.learner_actor import LearnerActor
+from deploy.launch.supervision.supervisor import Supervisor
 from tests.support.env import gym_envs
 from tests.support.launching import RAY_TOKEN, small
+from tests.support.stores import Store
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+VISIBLE, WAIT_S = "CUDA_VISIBLE_DEVICES", 90.0
+TWO_GPUS = {"RAY_OVERRIDE_RESOURCES": '{"GPU": 2}', VISIBLE: "0,1"}
 ENVS = 2
 
 
+def config(folder: Path, **changes: Any) -> Config:
+    return parse("train", small(folder, "run", env__tasks="gratings", **changes), resumable=True).config
+
+
 @pytest.fixture(scope="module", autouse=True)
-def own_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN", RAY_TOKEN)
         for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
             patch.setenv(name, "")  # so that they are removed afterwards
             patch.delenv(name)
-        config = parse("train", small(tmp_path_factory.mktemp("ray"), "run", actors__count=2), resumable=True).config
-        with local_ray(config):
+        for name, value in ({"RAY_AUTH_TOKEN": RAY_TOKEN} | TWO_GPUS).items():
+            patch.setenv(name, value)
+        with local_ray(config(tmp_path_factory.mktemp("ray"), actors__count=3)):
             yield
 
 
 class Actors:
     """A pool of one actor with environments in `folder`, and what it said."""
 
-    def __init__(self, folder: Path, redis: str, namespace: str) -> None:
+    def __init__(self, folder: Path, store: Store) -> None:
         self.folder, self.said = folder, list[str]()
         name = f"{gym_envs.__name__}:tests/Simulated-v0"
         acting = ActingConfig(
@@ -52,16 +71,14 @@ class Actors:
             actors=ActorsConfig(count=1, envs_per_actor=ENVS, spares=0),
             queue=QueueConfig(max_episodes=100_000),
         )
-        learner = connect(redis, acting.queue, namespace)
+        learner = store(max_episodes=100_000)
         learner.open_generation(-1, "learner")
         spaces = gym_spaces(acting.gym)
         learner.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
-        learner.close()
         self.end_simulators()  # of the look at the spaces
-        self.pool = WorkerPool(acting, "run", 0, redis, namespace, self.said.append, logs=str(folder))
+        self.pool = WorkerPool(acting, "run", 0, store.url, store.namespace, self.said.append, logs=str(folder))
 
     def simulators(self) -> dict[int, psutil.Process]:
-        """The living processes of simulators, by PID."""
         found = {}
         for process in psutil.process_iter():
             try:
@@ -85,8 +102,8 @@ class Actors:
 
 
 @pytest.fixture
-def actors(tmp_path: Path, embedded_redis: EmbeddedRedis, namespace: str) -> Iterator[Actors]:
-    made = Actors(tmp_path, embedded_redis.url, namespace)
+def actors(tmp_path: Path, store: Store) -> Iterator[Actors]:
+    made = Actors(tmp_path, store)
     yield made
     made.pool.stop(at_once=True)
     made.end_simulators()
@@ -154,3 +171,50 @@ def test_actors_that_die_or_are_removed_leave_nothing(actors: Actors) -> None:
     actors.pool.stop()
     assert actors.files("open") - actors.files("closed") == first
     wait_for(lambda: gone(theirs))
+
+
+def seen_by(handle: Any) -> str | None:
+    return ray.get(handle.__ray_call__.remote(lambda actor: os.getenv(VISIBLE)), timeout=60)
+
+
+def test_actors_share_a_gpu_and_the_learner_has_another(store: Store, tmp_path: Path) -> None:
+    own = config(tmp_path, actors__count=2, actors__gpus_per_actor=0.5, learner__updates=1000, run__redis=store.url)
+    supervisor = Supervisor(own, open_run(own, None))
+    pool = supervisor._pool
+    try:
+        wait_for(lambda: pool.alive == 2, WAIT_S)
+        actors = [seen_by(member.handle) for member in pool._members]
+        learner = seen_by(supervisor._learner._handle)
+    finally:
+        supervisor.close(at_once=True)
+    assert {learner, *actors} == {"0", "1"}
+    assert actors[0] == actors[1] != learner
+
+
+@pytest.mark.long
+def test_processes_without_a_share_see_no_gpu(store: Store, tmp_path: Path) -> None:
+    """The learner, tasks on a cluster, processes of teachers and evaluations, and the endpoint."""
+    own = config(tmp_path, learner__device="cpu", run__redis=store.url)
+    learner, endpoint = (
+        LearnerActor(learner_settings(own, tmp_path), 0.0, print),
+        EndpointPool(tmp_path, "redis://localhost", print),
+    )
+    try:
+        process = psutil.Process(endpoint._process.pid)
+        wait_for(lambda: process.environ().get(VISIBLE) == "", WAIT_S)  # it has a copy of ours at first
+        assert seen_by(learner._handle) == ""
+        assert run_on_cluster(os.getenv)(VISIBLE) == ""
+        with workers(1) as pool:
+            assert pool.submit(os.getenv, VISIBLE).result() == ""
+    finally:
+        learner.close()
+        endpoint.stop()
+
+
+def test_a_run_that_does_not_fit_on_its_machine_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "local_ray", lambda *_: nullcontext(""))  # which is there
+    own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=store.url)
+    with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):
+        processes.run_actors(own)
