@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from actors.blueprints.family import FAMILIES
+from actors.growth.columns.adoption import WRAPPED
 from actors.growth.columns.column import Column
 from actors.growth.columns.column_slots import CHILDREN, ColumnSlots, column_slots_of
 from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept
@@ -62,11 +63,13 @@ def exported_model(
 
 
 def _plain(model: Any) -> nn.Module:
-    """Return a copy without slots and the hooks that serve them."""
+    """Return a copy without slots, the hooks that serve them, and accelerate's wrappers."""
     plain: nn.Module = copy.deepcopy(model)
     for module in list(plain.modules()):
         module._modules.pop(CHILD, None)
         module._modules.pop(CHILDREN, None)
+        if module.__dict__.pop(WRAPPED, None) is not None:
+            del module.__dict__["forward"]
         _drop_hooks(module)
     return plain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil, inf, isfinite
 from typing import Any
@@ -21,6 +21,8 @@ try:
 except ImportError as error:
     raise UserError("GrowthCallback needs Lightning: pip install 'tamiyo[lightning]'") from error
 
+HOMELESS = "the checkpoint has grown parameters, but not where they grew: leave out save_weights_only"
+
 
 class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     """Grow a Lightning module while it trains.
@@ -33,7 +35,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     `shadow_loss(module, batch)`. Further `options` are the fields of `GrowthConfig`. There is one decision per epoch
     with validation, and the horizon defaults to their number. The grown topology is saved in checkpoints and restored
     from them, also by `validate`, `test` and `predict` with a `ckpt_path`, in any process whose trainer has this
-    callback.
+    callback, and by its own `load_from_checkpoint`.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         self.accuracy = accuracy if options.get("higher_is_better") is None else None
         self.shadow_loss, self.options = shadow_loss, options
         self.grower: GrowthController | None = None
-        self._batch: tuple[Any, int] = (None, 0)
+        self._batch: tuple[Any, int] | None = None  # of which young seeds have not learned yet
         self._restored: Mapping[str, Any] | None = None  # a checkpoint whose seeds have yet to be created
         self._strict = True
         self._validated = False  # since the last epoch that training ended
@@ -68,15 +70,11 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
 
     def _look_for_seeds(self, module: Any, parameters: Mapping[str, Any], *_: Any) -> None:
         """Find out whether parameters of seeds are loaded that the module does not have."""
-        grown = {name for name in parameters if f".{CHILD}" in f".{name}"}
-        self._homeless = bool(grown and grown - module.state_dict().keys())
+        self._homeless = bool(_grown(parameters) - module.state_dict().keys())
 
     def _require_homes(self) -> None:
         """Raise `UserError` if such parameters were loaded. Lightning tells callbacks nothing of such a checkpoint."""
-        require(
-            not self._homeless,
-            "the checkpoint has grown parameters, but not where they grew: leave out save_weights_only",
-        )
+        require(not self._homeless, HOMELESS)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         self._require_homes()
@@ -89,12 +87,25 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint
-        if trainer.state.fn != "fit":  # the model is only looked at: no optimizer trains it
-            if self.grower is None:
-                options = {**self.options, "horizon_epochs": 1, "policy": "never", "report": False, "log_file": None}
-                optimizer = torch.optim.SGD(pl_module.parameters(), lr=0.0)
-                self.grower = GrowthController(pl_module, self.slots, optimizer, **options)
-            self._restore(pl_module)
+        if trainer.state.fn != "fit":
+            self._look_at(pl_module)
+
+    def load_from_checkpoint(self, kind: Any, path: Any, **options: Any) -> Any:
+        """Return what `kind.load_from_checkpoint(path, **options)` does, with what had grown. Raises `UserError`."""
+        module = kind.load_from_checkpoint(path, **options, strict=False)
+        given = torch.load(path, map_location=module.device, weights_only=options.get("weights_only", True))
+        require("tamiyo" in given or not _grown(given["state_dict"]), HOMELESS)
+        self._restored = given
+        self._look_at(module)
+        return module
+
+    def _look_at(self, pl_module: Any) -> None:
+        """Restore a module that no optimizer trains."""
+        if self.grower is None:
+            options = {**self.options, "horizon_epochs": 1, "policy": "never", "report": False, "log_file": None}
+            optimizer = torch.optim.SGD(pl_module.parameters(), lr=0.0)
+            self.grower = GrowthController(pl_module, self.slots, optimizer, **options)
+        self._restore(pl_module)
 
     def _restore(self, pl_module: Any) -> None:
         """Give the module the seeds and the parameters of the checkpoint. Raises `UserError`."""
@@ -140,17 +151,20 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._validated = not trainer.sanity_checking
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Train young seeds."""
-        assert self.grower is not None
-        batch, index = self._batch
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        """Train young seeds on each minibatch, as the module."""
+        if self.grower is None or self._batch is None:
+            return
+        (batch, index), self._batch = self._batch, None
 
         def loss() -> Tensor:
             with trainer.precision_plugin.train_step_context(), _unlogged(pl_module):
-                if self.shadow_loss is not None:
-                    return self.shadow_loss(pl_module, batch)
-                given = pl_module.training_step(batch, index)
-            found: Tensor = given["loss"] if isinstance(given, Mapping) else given
+                given: Any = (
+                    pl_module.training_step(batch, index)
+                    if self.shadow_loss is None
+                    else self.shadow_loss(pl_module, batch)
+                )
+            found: Tensor = (given["loss"] if isinstance(given, Mapping) else given) / trainer.accumulate_grad_batches
             return found
 
         self.grower.shadow(loss, getattr(trainer.precision_plugin, "scaler", None))
@@ -174,6 +188,10 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if self.grower is not None:
             self.grower.close()
+
+
+def _grown(parameters: Iterable[str]) -> set[str]:
+    return {name for name in parameters if f".{CHILD}" in f".{name}"}
 
 
 def _validations(trainer: Any) -> int:

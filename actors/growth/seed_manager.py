@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -178,17 +178,20 @@ class SeedManager:
             self._copy(slot, model)
         self._restructured()
 
-    def clear(self, slots: Iterable[int]) -> None:
+    def clear(self, slots: Collection[int]) -> None:
         """Remove the seeds of these slots together with their optimizer states."""
+        if not slots:
+            return
+        self._follow_averages()
+        for slots_of in (self._tried, self._silent, self.partial):
+            slots_of.difference_update(slots)
         for slot in slots:
             self._groups.remove(slot)
-            for slots_of in (self._tried, self._silent, self.partial):
-                slots_of.discard(slot)
             for model in self._models():
                 if (slot_module := self._slot_module(slot, model)) is not None:
                     slot_module.activate(None)
                     slot_module.seed = None
-            self._restructured()
+        self._restructured()
 
     def adopt(self, slot: int) -> None:
         """Let the column of a slot become the model, which it has replaced, where that is possible: the host no longer
@@ -391,7 +394,8 @@ class SeedManager:
         return None if gone else site.slot_module(model)
 
     def _restructured(self) -> None:
-        """Reset the compiler after a change of structure: a compiled model has a limited number of recompilations."""
+        """Let averages follow a change of structure, and reset the compiler, whose recompilations are limited."""
+        self._averages.regrow()
         if self.compiled:
             torch.compiler.reset()
 

@@ -6,7 +6,9 @@ from torch import nn
 
 from actors.errors import UserError
 
-OWN = ("training", "forward", "_compiled_call_impl", "_is_full_backward_hook")
+WRAPPED = "_original_forward"
+"""Where accelerate keeps a module's forward if it has wrapped it, to enter mixed precision."""
+OWN = ("training", "forward", WRAPPED, "_compiled_call_impl", "_is_full_backward_hook")
 """What a module keeps of itself, beside its hooks."""
 
 

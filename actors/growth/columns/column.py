@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import get_args
+from types import MethodType
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from actors.blueprints.blueprint import NOOP
 from actors.blueprints.family import FAMILIES, Family
 from actors.config import require
 from actors.errors import UserError
+from actors.growth.columns.adoption import WRAPPED
 from actors.growth.columns.grown_model import keep_output
 from actors.growth.slot_module import attachment_point
 from actors.slots.growth_state import ColumnLoss
@@ -64,6 +66,9 @@ class Column:
         casts = made.is_floating_point() and given.dtype != made.dtype
         network = network.to(given.device, given.dtype if casts else None)
         keep_output(network, self.output)
+        if _wrap_fits(model, network):
+            wrapped = vars(model)["forward"].__func__
+            network.__dict__ |= {WRAPPED: network.forward, "forward": MethodType(wrapped, network)}
         return network
 
     def count_params(self, scale: float, model: nn.Module) -> int:
@@ -93,6 +98,12 @@ class Column:
             f"factory({scale:g}) of a column returned a network of {outputs[1]} outputs, the model has {outputs[0]}: "
             "the factory must not scale the model's outputs",
         )
+        called = model.get_submodule(self.model)
+        require(
+            WRAPPED not in vars(called) or _wrap_fits(called, network),
+            f"factory({scale:g}) of a column returned a {type(network).__name__}: with accelerate's mixed precision "
+            f"it must return a {type(called).__name__}, as the model is",
+        )
         trains = any(p.requires_grad for p in network.parameters())
         require(trains, f"factory({scale:g}) of a column returned a network without trainable parameters")
         return sum(p.numel() for p in network.parameters())
@@ -117,6 +128,12 @@ class Column:
             f"factory({scale:g}) of a column returned {type(network).__name__}: return a torch.nn.Module",
         )
         return network
+
+
+def _wrap_fits(model: Any, network: Any) -> bool:
+    """Return whether accelerate has wrapped the model's forward so that the wrapper fits a column as well."""
+    method = WRAPPED in vars(model) and hasattr(vars(model)["forward"], "__func__")
+    return method and type(network).forward is type(model).forward
 
 
 def column_family() -> Family:

@@ -31,11 +31,6 @@ def check_model(model: nn.Module, averaged: bool) -> None:
         not sharded and not any(hasattr(p, "ds_id") for p in parameters),
         "the model's parameters are sharded (FSDP, ZeRO-3 or tensor parallelism): grow it with DistributedDataParallel",
     )
-    if hasattr(model, "_original_forward"):  # accelerate's
-        logger.warning(
-            "the model's own forward enters mixed precision, of which columns that are called beside it see nothing: "
-            "enter accelerator.autocast() where you call the model"
-        )
     if not averaged and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         logger.warning(
             "%d processes train, but the model is not wrapped: each will grow in its own way unless you pass the "

@@ -15,6 +15,8 @@ from actors.growth.columns import grown_model
 from actors.slots.stage import Stage
 from tests.support.growth import architectures
 from tests.support.growth.architectures import ARCHITECTURES
+from tests.support.growth.columns import JOINED
+from tests.support.growth.growing import Script
 
 EPOCHS = 6
 FOREIGN = """
@@ -28,13 +30,16 @@ from safetensors.torch import load_model
 model = build_grown(json.load(open("grown/grown.json")), ARCHITECTURES[sys.argv[1]][0]).eval()
 load_model(model, "grown/grown.safetensors")
 given, expected = torch.load("example.pt", weights_only=True)
-assert torch.equal(model(*given), expected), (model(*given) - expected).abs().max()
+found = model(*given)
+assert torch.equal(getattr(found, "logits", found), expected)
 """
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_model_grows_a_column_and_is_read_elsewhere(name: str, tmp_path: Path) -> None:
     make, draw, loss_of = ARCHITECTURES[name]
+    if ":" in name:
+        pytest.importorskip(name.split(":")[0])
     torch.manual_seed(0)
     model, given = make(1.0), draw()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
@@ -43,36 +48,27 @@ def test_a_model_grows_a_column_and_is_read_elsewhere(name: str, tmp_path: Path)
         found: torch.Tensor = loss_of(model(*given), *given)
         return found
 
-    def measure() -> float:
-        model.eval()
-        with torch.no_grad():
-            return float(loss())
-
     grower = tamiyo.GrowthController(
-        model,
-        optimizer=optimizer,
-        columns=tamiyo.Column(make),
-        policy="trial:double@0-2",
-        points_per_doubling=0.0,
-        horizon_epochs=EPOCHS,
-        higher_is_better=False,
-        best_metric=0.0,
-        evaluate=measure,
+        model, optimizer=optimizer, columns=tamiyo.Column(make), policy=Script(JOINED), horizon_epochs=EPOCHS
     )
-    grower.step(measure())
+    model.train()
     for _ in range(EPOCHS):
-        model.train()
-        for _ in range(4):
+        for _ in range(2):
             optimizer.zero_grad()
             loss().backward()
             grower.shadow(loss)
             optimizer.step()
-        grower.step(measure())
-    assert grower.stages["column 1"] in (Stage.HOLDING, Stage.FOSSILIZED)
-    model.eval()
-    expected = model(*given).detach()
-    exported = grower.export().eval()
-    assert torch.equal(exported(*given), expected)
+        grower.step(loss())
+    assert grower.stages["column 1"] is Stage.HOLDING
+
+    def output(network: torch.nn.Module) -> torch.Tensor:
+        with torch.no_grad():
+            found = network.eval()(*given)
+        logits: torch.Tensor = getattr(found, "logits", found)
+        return logits
+
+    expected = output(model)
+    assert torch.equal(output(grower.export()), expected)
     tamiyo.save_grown(grower, tmp_path / "grown")
     torch.save((given, expected), tmp_path / "example.pt")
     for module in (architectures, grown_model):

@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from actors.growth.columns.column import Column
-from tests.support.growth.columns import JOINED, ResNet
-from tests.support.growth.growing import WAIT, Run, Script, prune
+from tests.support.growth.columns import JOINED, ResNet, grow
+from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, prune
 
 
 class Backbone(nn.Module):
@@ -42,46 +42,117 @@ class HandEma(nn.Module):
             average.copy_(0.5 * average + 0.5 * value)
 
 
-def timm_ema(name: str) -> Callable[[nn.Module], Any]:
-    def make(model: nn.Module) -> Any:
+class HandListEMA:
+    """As in torch_ema and diffusers: a list of averages, paired by position with the parameters of each update."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow_params = [p.detach().clone() for p in model.parameters()]
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        for average, value in zip(self.shadow_params, model.parameters(), strict=False):
+            average.copy_(0.5 * average + 0.5 * value)
+
+
+def torch_ema(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
+    """By parameters that it remembers."""
+    ema = pytest.importorskip("torch_ema").ExponentialMovingAverage(model.parameters(), 0.5)
+    return ema, lambda _: ema.update()
+
+
+def diffusers_ema(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
+    ema = pytest.importorskip("diffusers.training_utils").EMAModel(model.parameters(), decay=0.5, foreach=True)
+    return ema, lambda m: ema.step(m.parameters())
+
+
+def ema_pytorch(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
+    """By names that it remembers."""
+    ema = pytest.importorskip("ema_pytorch").EMA(model, beta=0.5, update_after_step=0, update_every=1)
+    return ema, lambda _: ema.update()
+
+
+def of_timm(name: str) -> Callable[[nn.Module], tuple[Any, Callable[..., Any]]]:
+    def make(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
         pytest.importorskip("timm")
         import timm.utils
 
-        return getattr(timm.utils, name)(model, decay=0.5)
+        ema = getattr(timm.utils, name)(model, decay=0.5)
+        return ema, ema.update
 
     return make
 
 
-AVERAGES: dict[str, Callable[[nn.Module], Any]] = {
-    "torch": lambda m: AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True),
-    "hand": HandEma,
-    "timm V2": timm_ema("ModelEmaV2"),
-    "timm V3": timm_ema("ModelEmaV3"),
+def of_torch(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
+    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
+    return ema, ema.update_parameters
+
+
+def by_hand(kind: type[HandEma | HandListEMA]) -> Callable[[nn.Module], tuple[Any, Callable[..., Any]]]:
+    def make(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
+        ema = kind(model)
+        return ema, ema.update
+
+    return make
+
+
+AVERAGES: dict[str, Callable[[nn.Module], tuple[Any, Callable[..., Any]]]] = {
+    "torch": of_torch,
+    "hand": by_hand(HandEma),
+    "hand, a list": by_hand(HandListEMA),
+    "timm V1": of_timm("ModelEma"),
+    "timm V2": of_timm("ModelEmaV2"),
+    "timm V3": of_timm("ModelEmaV3"),
+    "torch_ema": torch_ema,
+    "diffusers": diffusers_ema,
+    "ema_pytorch": ema_pytorch,
 }
+
+
+def averaged(ema: Any, model: nn.Module) -> nn.Module:
+    """Return a model with the averages."""
+    if hasattr(ema, "shadow_params"):
+        made = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter, average in zip(made.parameters(), ema.shadow_params, strict=True):
+                parameter.copy_(average)
+        return made
+    found: nn.Module = next(v for v in (getattr(ema, n, None) for n in ("module", "ema_model", "ema")) if v is not None)
+    return found
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the controller", "after it"])
 @pytest.mark.parametrize("kind", AVERAGES)
 def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
-    """Ended by steps with weights that no longer change, it computes what the model computes."""
+    """Of a model with a column in its middle, which joins, is pruned, and is followed by one that replaces the host."""
     torch.manual_seed(0)
     model = Backbone()
-    ema = AVERAGES[kind](model) if early else None
+    made = AVERAGES[kind](model) if early else None
     column = Column(lambda scale: ResNet(int(4 * scale)), model="net")
-    own = Run(model, Script([*JOINED, WAIT, WAIT, prune()]), [], (1, 5, 5), columns=column)
-    ema = ema or AVERAGES[kind](model)
-    update = getattr(ema, "update_parameters", None) or ema.update
+    script = [*JOINED, WAIT, WAIT, prune(), grow(1), advance(1), advance(1), fossilize(1)]
+    own = Run(model, Script(script), [], (1, 5, 5), columns=column)
+    ema, update = made or AVERAGES[kind](model)
+
+    def is_the_average() -> bool:
+        """Whether it is the model, once that stays as it is."""
+        for _ in range(40):
+            update(model)
+        x = own.x_y[0]
+        average = averaged(ema, model).eval()
+        torch.testing.assert_close(average(x), model.eval()(x), rtol=1e-4, atol=1e-4)
+        return [n for n, _ in average.named_parameters()] == [n for n, _ in model.named_parameters()]
+
     for _ in range(4):
         own.epochs(1)
         update(model)
     assert own.grower.log[-1].stages[0] in ("BLENDING", "HOLDING")
-    for _ in range(40):
-        update(model)
-    x = own.x_y[0]
-    torch.testing.assert_close(ema.module.eval()(x), model.eval()(x), rtol=1e-4, atol=1e-4)
+    assert is_the_average()
     own.epochs(2)
-    update(model)
-    assert [n for n, _ in ema.module.named_parameters()] == [n for n, _ in model.named_parameters()]
+    assert is_the_average()
+    for _ in range(4):
+        own.epochs(1)
+        update(model)
+    assert own.grower._seeds.adopted == 1
+    assert is_the_average()
 
 
 def test_a_plain_copy_is_left_alone() -> None:
@@ -110,18 +181,13 @@ def test_the_average_of_another_run_is_left_alone() -> None:
     torch.testing.assert_close(ema.module(own.x_y[0]), model.eval()(own.x_y[0]))
 
 
-class ShadowEMA:
-    """As in torch_ema and diffusers: a list of averages, paired with the parameters that each update is given."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.shadow_params = [p.detach().clone() for p in model.parameters()]
-
-
-def test_an_average_of_a_list_of_parameters_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+def test_lists_of_other_models_and_runs_are_left_alone() -> None:
     torch.manual_seed(0)
-    model = ResNet()
-    ema, other = ShadowEMA(model), ShadowEMA(Backbone())
+    before, model = HandListEMA(ResNet()), ResNet()
     column = Column(lambda scale: ResNet(int(4 * scale)))
-    Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(2)
-    assert len(ema.shadow_params) != len(other.shadow_params)
-    assert caplog.text.count("ShadowEMA averages a fixed list of parameters") == 1
+    own = Run(model, Script(JOINED), [], (1, 5, 5), columns=column)
+    other, its = HandListEMA(Backbone()), HandListEMA(model)
+    own.epochs(2)
+    assert len(before.shadow_params) == len(list(ResNet().parameters()))
+    assert len(other.shadow_params) == len(list(Backbone().parameters()))
+    assert len(its.shadow_params) == len(list(model.parameters())) > len(before.shadow_params)

@@ -55,8 +55,8 @@ def fit(
     return growth.grower
 
 
-def batches() -> DataLoader[Any]:
-    return DataLoader(TensorDataset(*data(6)), batch_size=32)
+def batches(size: int = 32) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*data(6)), batch_size=size)
 
 
 def trainer_of(where: dict[str, Any], actions: Any, folder: Path, **options: Any) -> tuple[Any, Any]:
@@ -114,6 +114,11 @@ def test_any_checkpoint_is_tested_as_it_was_saved(tmp_path: Path) -> None:
         fresh, callback = trainer_of(COLUMNS, [], tmp_path / "fresh")
         assert accuracy_of(fresh, Module(), path) == pytest.approx(measured[epoch])
         assert (callback.grower.added_parameters > 0) == (epoch >= 3)
+        loaded = trainer_of(COLUMNS, [], tmp_path / "fresh")[1].load_from_checkpoint(Module, path)
+        correct = (loaded.net.eval()(x).argmax(-1) == data(6)[1]).float().mean()
+        assert float(correct) == pytest.approx(measured[epoch])
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: \"net\..*tamiyo_columns"):
+        Module.load_from_checkpoint(path)
 
 
 def test_checkpoints_without_growth_are_read_and_incomplete_ones_refused(tmp_path: Path) -> None:
@@ -132,8 +137,12 @@ def test_checkpoints_without_growth_are_read_and_incomplete_ones_refused(tmp_pat
     other.fit(Module(), batches(), batches())
     other.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
     fresh, _ = trainer_of(COLUMNS, [], tmp_path / "fresh")
-    with pytest.raises(UserError, match="leave out save_weights_only"):
-        accuracy_of(fresh, Module(), tmp_path / "weights.ckpt")
+    for read in (
+        lambda path: accuracy_of(fresh, Module(), path),
+        lambda path: trainer_of(COLUMNS, [], tmp_path)[1].load_from_checkpoint(Module, path),
+    ):
+        with pytest.raises(UserError, match="leave out save_weights_only"):
+            read(tmp_path / "weights.ckpt")
 
 
 def test_a_second_fit_continues(tmp_path: Path) -> None:
@@ -172,6 +181,21 @@ def test_there_is_one_decision_per_validation(
     assert len({d.loss for d in growth.grower.log}) == decisions
     measured = growth.grower._train_losses
     assert all(loss is not None and 0 < loss < 3 for loss in measured)
+
+
+def test_accumulated_gradients_are_those_of_whole_minibatches(tmp_path: Path) -> None:
+    """Of a column too, which sees each part of them, and so is the training compute."""
+    grown = []
+    for parts in (1, 2):
+        trainer, growth = trainer_of(COLUMNS, JOINED, tmp_path, max_epochs=6, accumulate_grad_batches=parts)
+        module = Module()
+        trainer.fit(module, batches(32 // parts), batches())
+        assert growth.grower.stages["column 1"] is Stage.HOLDING
+        grown.append((module.state_dict(), growth.grower._growth.compute.spent))
+    (whole, spent), (in_parts, spent_in_parts) = grown
+    assert all(torch.allclose(whole[name], in_parts[name], rtol=1e-3, atol=1e-4) for name in whole)
+    # FLOPs are counted in two passes through a minibatch: of 32 rows, or of 16.
+    assert spent - spent_in_parts == pytest.approx((2 / 3 - 2 / 6) / 3)
 
 
 def test_without_an_end_a_horizon_is_asked_for(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
-from tests.support.growth.columns import JOINED, MODELS, grow, run
+from tests.support.growth.columns import JOINED, MODELS, ResNet, column_of, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp, prune
 
 
@@ -90,6 +93,51 @@ def test_an_averaged_model_grows_and_shrinks_with_the_model(early: bool) -> None
     assert torch.equal(ema.eval()(x), model.eval()(x))
     own.epochs(1)
     assert [n for n, _ in ema.module.named_parameters()] == [n for n, _ in make(1.0).named_parameters()]
+
+
+def by_hand(model: Any) -> nn.Module:
+    """As `Accelerator.prepare` wraps a model."""
+    forward = torch.autocast("cpu", torch.bfloat16)(type(model).forward)
+    model._original_forward = model.forward
+    model.forward = MethodType(lambda self, x: forward(self, x).float(), model)
+    wrapped: nn.Module = model
+    return wrapped
+
+
+def by_accelerate(model: nn.Module) -> nn.Module:
+    accelerate = pytest.importorskip("accelerate")
+    wrapped: nn.Module = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
+    return wrapped
+
+
+@pytest.mark.parametrize("prepare", [by_hand, by_accelerate])
+@pytest.mark.parametrize("loss_kind", ["own", "rest"])
+def test_columns_enter_the_mixed_precision_that_a_models_forward_enters(prepare: Any, loss_kind: Any) -> None:
+    def within(network: nn.Module) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return nn.Sequential.forward(network, x).float()  # type: ignore[arg-type]
+
+    columns = Column(lambda s: mlp(width=int(12 * s)), loss=loss_kind)
+    own = Run(mlp(), Script([grow(target=0), *JOINED[1:]]), [], wrap=prepare, columns=columns).epochs(2)
+    rows, column = slice(0, 32), column_of(own)
+    x, y = own.x_y[0][rows], own.x_y[1][rows]
+    own.model.train()
+    own.grower.shadow(lambda: own.loss(rows))
+    logits = within(column) if loss_kind == "own" else 0.5 * within(own.model).detach() + 0.5 * within(column)
+    expected = torch.autograd.grad(F.cross_entropy(logits, y), list(column.parameters()))
+    found = own.grower._seeds._groups._pending
+    assert all(torch.equal(found[p], g) for p, g in zip(column.parameters(), expected, strict=True))
+    own.epochs(2)
+    alpha = own.grower._growth.slots[0].alpha
+    assert alpha > 0
+    own.model.eval()
+    torch.testing.assert_close(own.model(x), (1 - alpha) * within(own.model) + alpha * within(column))
+    file = io.BytesIO()
+    torch.save(own.grower.export(), file)
+    file.seek(0)
+    torch.testing.assert_close(torch.load(file, weights_only=False)(x), own.model(x), rtol=0.1, atol=0.1)
+    with pytest.raises(UserError, match=r"returned a ResNet: with accelerate's mixed precision .* a Sequential"):
+        Run(mlp(), Script([]), [], wrap=prepare, columns=Column(lambda s: ResNet(int(4 * s))))
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
