@@ -3,7 +3,7 @@
     import tamiyo
 
     tamiyo.train(tamiyo.PRESETS["quick"])       # a run on this machine, as with `tamiyo train`
-    policy = tamiyo.load_policy("runs/my-run")  # a trained policy
+    policy = tamiyo.load_policy("runs/my-run")  # a trained policy: policy.act(obs)
     client = tamiyo.PolicyClient("host:50051")  # a policy served by `tamiyo serve`
     env = tamiyo.make_env()                     # the seed-training environment
     grower = tamiyo.GrowthController(...)       # grows your own model in your own training loop
@@ -46,18 +46,19 @@ if TYPE_CHECKING:
     from actors.sessions.local import LocalPolicy
     from actors.sessions.session import Answer, PolicyError, PolicySession
     from actors.slots.lifecycle import SeedAction
-    from actors.types.actions import Op
+    from actors.types.actions import ActionMasks, Op
     from actors.types.spaces import Spaces
     from deploy.config.schema import PRESETS, Config
     from deploy.launch.local import train
+    from deploy.loaded_policy import LoadedPolicy, load_policy
     from deploy.rllib import TamiyoRLModule, register_with_rllib
     from learner.ppo.batch import make_batch
     from learner.ppo.optimizer import make_optimizer
     from learner.ppo.update import PPOUpdate
-    from learner.run.checkpoint import load_policy
 
 __all__ = [
     "PRESETS",
+    "ActionMasks",
     "Answer",
     "AsyncClientEpisode",
     "AsyncPolicyClient",
@@ -71,6 +72,7 @@ __all__ = [
     "GrowthCallback",
     "GrowthConfig",
     "GrowthController",
+    "LoadedPolicy",
     "LocalPolicy",
     "Op",
     "PPOUpdate",
@@ -133,15 +135,15 @@ _NAMES = {
     "actors.sessions.local": "LocalPolicy",
     "actors.sessions.session": "Answer PolicyError PolicySession",
     "actors.slots.lifecycle": "SeedAction",
-    "actors.types.actions": "Op",
+    "actors.types.actions": "ActionMasks Op",
     "actors.types.spaces": "Spaces",
     "deploy.config.schema": "Config PRESETS",
     "deploy.launch.local": "train",
+    "deploy.loaded_policy": "LoadedPolicy load_policy",
     "deploy.rllib": "TamiyoRLModule register_with_rllib",
     "learner.ppo.batch": "make_batch",
     "learner.ppo.optimizer": "make_optimizer",
     "learner.ppo.update": "PPOUpdate",
-    "learner.run.checkpoint": "load_policy",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
