@@ -45,14 +45,15 @@ def play(args: list[str]) -> int:
         )
     if options.video is not None:
         _check_video(options.video, config)
-    seeds = _episode_seeds(options.seed, options.episodes)
+    seeds = episode_seeds(options.seed, options.episodes)
     print(f"{checkpoint}: {_returns(config, checkpoint, seeds, not options.sampled)}")
     if options.video is not None:
         print(_film(load_policy(checkpoint), options.video, seeds[0], not options.sampled))
     return 0
 
 
-def _episode_seeds(seed: int, count: int) -> list[int]:
+def episode_seeds(seed: int, count: int) -> list[int]:
+    """Return the seeds of the episodes."""
     from actors.rng import Purpose, stream
 
     seeds: list[int] = stream(seed, 0, Purpose.COMPARISON).integers(0, 2**31, count).tolist()
