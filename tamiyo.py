@@ -14,10 +14,12 @@ imported on first use, so importing this module loads neither PyTorch nor Ray.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from actors.gym.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.blueprints.blueprint import Blueprint, Param, Params
@@ -147,7 +149,23 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-register_envs()
+
+def load_packages() -> None:
+    """Load the packages beside this file, so that a file of yours with one of their names, such as a `deploy.py`, does
+    not take its place."""
+    folder = str(Path(__file__).parent)
+    for name in ("actors", "learner", "deploy"):
+        loaded = sys.modules.get(name)
+        if loaded is not None and not hasattr(loaded, "__path__"):
+            raise ImportError(f"tamiyo has a package {name!r}, and your module of that name is loaded: rename yours")
+        spec = PathFinder.find_spec(name, [folder])
+        if loaded is None and spec is not None and spec.loader is not None:
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+
+
+load_packages()
+import_module("actors.gym.registration").register_envs()
 
 
 def __getattr__(name: str) -> Any:

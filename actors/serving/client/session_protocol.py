@@ -12,6 +12,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import ArrayLike
 
+from actors.errors import UserError
 from actors.serving.client.connection import Connection
 from actors.serving.client.operation import Operation, get_model, retry_call
 from actors.serving.messages import step_request
@@ -28,6 +29,10 @@ CLOSE_S = 3.0  # deadline of close; a session that is not closed expires at the 
 
 def known_spaces(client: Connection, spaces: Spaces | None) -> Operation:
     """Return `spaces` or, without them, those of the server."""
+    if spaces is not None and not isinstance(spaces, Spaces):
+        raise UserError(
+            f"open() takes tamiyo.Spaces, or nothing for those of the server, not a {type(spaces).__name__}"
+        )
     if spaces is None and client.spaces is None:
         model = yield from get_model(client.retry_budget)
         client.spaces = Spaces.from_json(model.spaces_json)

@@ -47,7 +47,10 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
             # One CPU slot per actor and one for the learner, however few cores the machine has.
             num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
             include_dashboard=config.run.dashboard,
-            runtime_env={"py_executable": shlex.quote(sys.executable)},  # it is inserted into a shell command
+            runtime_env={
+                "py_executable": shlex.quote(sys.executable),  # it is inserted into a shell command
+                "worker_process_setup_hook": "tamiyo.load_packages",  # the script's folder precedes ours there
+            },
             logging_level=logging.ERROR,
             log_to_driver=False,
             _temp_dir=None if len(os.fsencode(get_default_ray_temp_dir())) <= FOLDER_LIMIT else "/tmp/ray",
