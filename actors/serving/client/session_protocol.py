@@ -30,9 +30,7 @@ CLOSE_S = 3.0  # deadline of close; a session that is not closed expires at the 
 def known_spaces(client: Connection, spaces: Spaces | None) -> Operation:
     """Return `spaces` or, without them, those of the server."""
     if spaces is not None and not isinstance(spaces, Spaces):
-        raise UserError(
-            f"open() takes tamiyo.Spaces, or nothing for those of the server, not a {type(spaces).__name__}"
-        )
+        raise UserError(f"open() takes tamiyo.Spaces, not a {type(spaces).__name__}: leave it out for the server's own")
     if spaces is None and client.spaces is None:
         model = yield from get_model(client.retry_budget)
         client.spaces = Spaces.from_json(model.spaces_json)

@@ -237,8 +237,8 @@ async def serve(
 
 
 async def _once_loaded(server: PolicyServer, loaded: Callable[[PolicyServer], Awaitable[None]] | None) -> None:
-    """Call `loaded` once there are weights. Exclude the objects that exist after loading the first weights from garbage collection. Full collections of them
-    would each stop the server for tenths of a second."""
+    """Call `loaded` once there are weights. Then exclude the objects that exist from garbage collection: full
+    collections of them would each stop the server for tenths of a second."""
     while server.handlers.service is None:
         await asyncio.sleep(0.05)
     if loaded is not None:
