@@ -393,7 +393,7 @@ def _shown(flags: ParsedFlags) -> bool:
         return True
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(summary(flags.config), end="")
+    Console(highlight=False, soft_wrap=True).print(summary(flags.config))
     return False
 
 

@@ -88,7 +88,7 @@ def summary(config: Config) -> Text:
         "ends": f"after {described(learner)}; see --total-steps and --stop-at-return",
         "more": "--show-settings prints all settings; config.yaml in the run folder holds them",
     }.items():
-        text.append(f"{name:9}", style="dim").append(f"{line}\n")
+        text.append(f"\n{name:9}" if text else f"{name:9}", style="dim").append(line)
     return text
 
 
