@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 SIZE = 5
 SHELVES = ((1, 1), (1, 3), (3, 1), (3, 3))
@@ -37,10 +38,9 @@ class Warehouse(gymnasium.Env[dict[str, Any], int]):
         return self._look()
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if action == GRASP:
-            self.carries = True
-        else:
-            self.robot = self._moved(action)
+        if self._legal()[action]:
+            self.carries = self.carries or action == GRASP
+            self.robot = self.robot if action == GRASP else self._moved(action)
         if self.carries:
             self.parcel = self.robot
         delivered = self.carries and self.robot == EXIT
@@ -51,13 +51,15 @@ class Warehouse(gymnasium.Env[dict[str, Any], int]):
         (y, x), (down, right) = self.robot, MOVES[action]
         return y + down, x + right
 
-    def _look(self) -> tuple[Any, dict[str, Any]]:
-        """Return the observation, and the legal actions in the infos."""
+    def _legal(self) -> NDArray[np.int8]:
         targets = [self._moved(action) for action in range(len(MOVES))]
         free = [min(place) >= 0 and max(place) < SIZE and place not in SHELVES for place in targets]
-        grasps = self.robot == self.parcel and not self.carries
+        return np.array([*free, self.robot == self.parcel and not self.carries], dtype=np.int8)
+
+    def _look(self) -> tuple[Any, dict[str, Any]]:
+        """Return the observation, and the legal actions in the infos."""
         obs = {"robot": np.array(self.robot), "parcel": np.array(self.parcel), "carries": int(self.carries)}
-        return obs, {"action_mask": np.array([*free, grasps], dtype=np.int8)}
+        return obs, {"action_mask": self._legal()}
 
 
 gymnasium.register("Warehouse-v0", Warehouse, max_episode_steps=60)

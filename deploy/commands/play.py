@@ -86,11 +86,13 @@ def _returns(config: Config, checkpoint: Path, seeds: list[int], deterministic: 
     finally:
         sampler.close()
     returns = [episode["return"] for episode in played]
-    mean, low, high = map(number, mean_interval(returns))
+    mean, low, high, lowest, highest = (
+        number(x, sign="-") for x in (*mean_interval(returns), min(returns), max(returns))
+    )
     cut = sum(not episode.get("ended", True) for episode in played)
     return (
-        f"{len(returns)} episodes, mean return {mean} (95% interval {low} to {high}), lowest {number(min(returns))}, "
-        f"highest {number(max(returns))}" + (f"; {cut} did not end and were cut" if cut else "")
+        f"{len(returns)} episodes, mean return {mean} (95% interval {low} to {high}), lowest {lowest}, "
+        f"highest {highest}" + (f"; {cut} did not end and were cut" if cut else "")
     )
 
 
@@ -115,10 +117,12 @@ def _film(policy: LoadedPolicy, path: Path, seed: int, deterministic: bool) -> s
     """Play an episode and write its frames. Returns a line on the file. Raises `UserError`."""
     import gymnasium
 
+    plain = policy.make_env()
+    plain.close()
+    if "rgb_array" not in plain.metadata.get("render_modes", []):
+        raise UserError(f"{policy.env_id} does not render rgb_array: leave --video out")
     env = policy.make_env(render_mode="rgb_array")
     try:
-        if "rgb_array" not in env.metadata.get("render_modes", []):
-            raise UserError(f"{policy.env_id} does not render rgb_array: leave --video out")
         frames, total = list[Any](), 0.0
         (obs, info), over = env.reset(seed=seed), False
         policy.reset(seed)

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces.utils import flatten
 from gymnasium.utils.env_checker import check_env
 from PIL import Image, ImageSequence
 
@@ -88,8 +89,7 @@ def test_a_loaded_policy_keeps_its_state_until_it_is_reset(tmp_path: Path) -> No
         (obs, info), state = env.reset(seed=3), None
         policy.reset()
         for _ in range(9):
-            y, x, parcel_y, parcel_x = (np.eye(5)[k] for k in (*obs["robot"], *obs["parcel"]))
-            flat = np.concatenate([np.eye(2)[obs["carries"]], parcel_y, parcel_x, y, x]).astype(np.float32)
+            flat = flatten(env.observation_space, obs).astype(np.float32)  # Gymnasium's own
             legal = tamiyo.ActionMasks.of_flat(network.spaces.action, info["action_mask"].astype(bool)[None])
             noise = np.zeros((1, 1))
             chosen, state = network.act(flat[None], np.zeros((1, 0), np.int64), legal, state, noise, deterministic=True)
@@ -128,7 +128,7 @@ def test_play_prints_the_return_and_films_an_episode(
     assert main(["play", str(run), "--episodes", "12", "--video", str(video)]) == 0
     line, filmed = capsys.readouterr().out.splitlines()
     returns = [one_by_one(tamiyo.load_policy(run), seed) for seed in episode_seeds(0, 12)]
-    assert f"12 episodes, mean return {number(np.mean(returns))} (95% interval " in line
+    assert f"12 episodes, mean return {number(float(np.mean(returns)), sign='-')} (95% interval " in line
     with Image.open(video) as film:
         assert (film.size, film.n_frames) == ((80, 160), 10)  # rows of the ball, the first one included
         frames = [np.asarray(frame.convert("L"))[::16, ::16] for frame in ImageSequence.Iterator(film)]
