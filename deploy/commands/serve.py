@@ -31,7 +31,7 @@ def run_server(flags: ServeFlags) -> int:
         source = connect(flags.redis, namespace=flags.name)
 
     async def started(server: PolicyServer) -> None:
-        print(f"listening on {server.address}; clients wait for the first weights", flush=True)
+        print(f"no weights yet; listening on {server.address}", flush=True)
 
     async def loaded(server: PolicyServer) -> None:
         print(f"serving on {server.address}", flush=True)
