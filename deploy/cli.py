@@ -140,9 +140,10 @@ def _stop(args: list[str]) -> int:
 
 def _learner(args: list[str]) -> int:
     flags = parse("learner", args, resumable=True)
+    if not flags.show:
+        _need_server("learner", flags.config.run.redis)
     if _shown(flags):
         return 0
-    _need_server("learner", flags.config.run.redis)
     from deploy.launch.processes import run_learner
 
     return run_learner(flags.config, flags.resume)
@@ -150,9 +151,10 @@ def _learner(args: list[str]) -> int:
 
 def _actors(args: list[str]) -> int:
     flags = parse("actors", args, resumable=False)
+    if not flags.show:
+        _need_server("actors", flags.config.run.redis)
     if _shown(flags):
         return 0
-    _need_server("actors", flags.config.run.redis)
     from deploy.launch.processes import run_actors
 
     return run_actors(flags.config)
