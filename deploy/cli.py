@@ -140,9 +140,7 @@ def _stop(args: list[str]) -> int:
 
 def _learner(args: list[str]) -> int:
     flags = parse("learner", args, resumable=True)
-    if not flags.show:
-        _need_server("learner", flags.config.run.redis)
-    if _shown(flags):
+    if _shown(flags, "learner"):
         return 0
     from deploy.launch.processes import run_learner
 
@@ -151,9 +149,7 @@ def _learner(args: list[str]) -> int:
 
 def _actors(args: list[str]) -> int:
     flags = parse("actors", args, resumable=False)
-    if not flags.show:
-        _need_server("actors", flags.config.run.redis)
-    if _shown(flags):
+    if _shown(flags, "actors"):
         return 0
     from deploy.launch.processes import run_actors
 
@@ -388,11 +384,13 @@ def _need_server(command: str, url: str) -> None:
         )
 
 
-def _shown(flags: ParsedFlags) -> bool:
-    """Print the settings, all of them if that is wanted. Returns whether nothing else is."""
+def _shown(flags: ParsedFlags, command: str = "") -> bool:
+    """Print the settings, all of them if that is wanted. Returns whether nothing else is. `command` needs a server."""
     if flags.show:
         print(to_yaml(flags.config), end="")
         return True
+    if command:
+        _need_server(command, flags.config.run.redis)
     from rich.console import Console
 
     Console(highlight=False, soft_wrap=True).print(summary(flags.config))
