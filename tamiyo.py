@@ -3,7 +3,7 @@
     import tamiyo
 
     tamiyo.train(tamiyo.PRESETS["quick"])       # a run on this machine, as with `tamiyo train`
-    policy = tamiyo.load_policy("runs/my-run")  # a trained policy
+    policy = tamiyo.load_policy("runs/my-run")  # a trained policy: policy.act(obs)
     client = tamiyo.PolicyClient("host:50051")  # a policy served by `tamiyo serve`
     env = tamiyo.make_env()                     # the seed-training environment
     grower = tamiyo.GrowthController(...)       # grows your own model in your own training loop
@@ -14,10 +14,12 @@ imported on first use, so importing this module loads neither PyTorch nor Ray.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from actors.gym.registration import register_envs
 
 if TYPE_CHECKING:
     from actors.blueprints.blueprint import Blueprint, Param, Params
@@ -46,18 +48,19 @@ if TYPE_CHECKING:
     from actors.sessions.local import LocalPolicy
     from actors.sessions.session import Answer, PolicyError, PolicySession
     from actors.slots.lifecycle import SeedAction
-    from actors.types.actions import Op
+    from actors.types.actions import ActionMasks, Op
     from actors.types.spaces import Spaces
     from deploy.config.schema import PRESETS, Config
     from deploy.launch.local import train
+    from deploy.loaded_policy import LoadedPolicy, load_policy
     from deploy.rllib import TamiyoRLModule, register_with_rllib
     from learner.ppo.batch import make_batch
     from learner.ppo.optimizer import make_optimizer
     from learner.ppo.update import PPOUpdate
-    from learner.run.checkpoint import load_policy
 
 __all__ = [
     "PRESETS",
+    "ActionMasks",
     "Answer",
     "AsyncClientEpisode",
     "AsyncPolicyClient",
@@ -71,6 +74,7 @@ __all__ = [
     "GrowthCallback",
     "GrowthConfig",
     "GrowthController",
+    "LoadedPolicy",
     "LocalPolicy",
     "Op",
     "PPOUpdate",
@@ -133,19 +137,35 @@ _NAMES = {
     "actors.sessions.local": "LocalPolicy",
     "actors.sessions.session": "Answer PolicyError PolicySession",
     "actors.slots.lifecycle": "SeedAction",
-    "actors.types.actions": "Op",
+    "actors.types.actions": "ActionMasks Op",
     "actors.types.spaces": "Spaces",
     "deploy.config.schema": "Config PRESETS",
     "deploy.launch.local": "train",
+    "deploy.loaded_policy": "LoadedPolicy load_policy",
     "deploy.rllib": "TamiyoRLModule register_with_rllib",
     "learner.ppo.batch": "make_batch",
     "learner.ppo.optimizer": "make_optimizer",
     "learner.ppo.update": "PPOUpdate",
-    "learner.run.checkpoint": "load_policy",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-register_envs()
+
+def load_packages() -> None:
+    """Load the packages beside this file, so that a file of yours with one of their names, such as a `deploy.py`, does
+    not take its place."""
+    folder = str(Path(__file__).parent)
+    for name in ("actors", "learner", "deploy"):
+        loaded = sys.modules.get(name)
+        if loaded is not None and not hasattr(loaded, "__path__"):
+            raise ImportError(f"tamiyo has a package {name!r}, and your module of that name is loaded: rename yours")
+        spec = PathFinder.find_spec(name, [folder])
+        if loaded is None and spec is not None and spec.loader is not None:
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+
+
+load_packages()
+import_module("actors.gym.registration").register_envs()
 
 
 def __getattr__(name: str) -> Any:

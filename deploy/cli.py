@@ -13,9 +13,9 @@ from pathlib import Path
 from actors.errors import UserError
 from actors.version import installed
 from deploy.config.convert import suggest
-from deploy.config.flags import parse
+from deploy.config.flags import ParsedFlags, parse
 from deploy.config.parser import CommandParser
-from deploy.config.yaml import summary
+from deploy.config.yaml import summary, to_yaml
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 """Errors of a folder that the user has chosen, or of its disk."""
@@ -37,13 +37,14 @@ train:
 evaluate:
   report RUN_DIR        write report.html and its figures into a run folder
   rollout [CHECKPOINT]  play one episode of a policy or a rule and print its timeline
+  play RUN              play episodes in the environment of a run: mean return, video
   evaluate              compare policies with rules on held-out tasks
   tasks [NAME ...]      list the task families, and whether growing pays on them
 
 use a policy:
   grow SCRIPT           run your training script with a policy that grows your model
   serve                 serve a policy over gRPC
-  export CHECKPOINT OUT export a policy with torch.export
+  export CHECKPOINT OUT export a policy with torch.export, or as an ONNX model
 
 operate:
   doctor                check this machine: packages, GPU, Redis, Ray, memory
@@ -114,9 +115,11 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    config, resume, in_process = parse("train", args, resumable=True)
-    _print(summary(config))
-    if in_process:
+    flags = parse("train", args, resumable=True)
+    if _shown(flags):
+        return 0
+    config, resume = flags.config, flags.resume
+    if flags.in_process:
         from deploy.launch.in_process import train_in_process
 
         return train_in_process(config, resume)
@@ -136,21 +139,21 @@ def _stop(args: list[str]) -> int:
 
 
 def _learner(args: list[str]) -> int:
-    config, resume, _ = parse("learner", args, resumable=True)
-    _need_server("learner", config.run.redis)
-    _print(summary(config))
+    flags = parse("learner", args, resumable=True)
+    if _shown(flags, "learner"):
+        return 0
     from deploy.launch.processes import run_learner
 
-    return run_learner(config, resume)
+    return run_learner(flags.config, flags.resume)
 
 
 def _actors(args: list[str]) -> int:
-    config, *_ = parse("actors", args, resumable=False)
-    _need_server("actors", config.run.redis)
-    _print(summary(config))
+    flags = parse("actors", args, resumable=False)
+    if _shown(flags, "actors"):
+        return 0
     from deploy.launch.processes import run_actors
 
-    return run_actors(config)
+    return run_actors(flags.config)
 
 
 def _status(args: list[str]) -> int:
@@ -261,6 +264,12 @@ def _rollout(args: list[str]) -> int:
     return show_rollout(RolloutOptions(**given))
 
 
+def _play(args: list[str]) -> int:
+    from deploy.commands.play import play
+
+    return play(args)
+
+
 def _evaluate(args: list[str]) -> int:
     from deploy.commands.evaluation_flags import MODELS, evaluation_flags
 
@@ -355,6 +364,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "episodes": _episodes,
     "report": _report,
     "rollout": _rollout,
+    "play": _play,
     "evaluate": _evaluate,
     "export": _export,
     "grow": _grow,
@@ -374,10 +384,17 @@ def _need_server(command: str, url: str) -> None:
         )
 
 
-def _print(renderable: object) -> None:
+def _shown(flags: ParsedFlags, command: str = "") -> bool:
+    """Print the settings, all of them if that is wanted. Returns whether nothing else is. `command` needs a server."""
+    if flags.show:
+        print(to_yaml(flags.config), end="")
+        return True
+    if command:
+        _need_server(command, flags.config.run.redis)
     from rich.console import Console
 
-    Console(highlight=False).print(renderable)
+    Console(highlight=False, soft_wrap=True).print(summary(flags.config))
+    return False
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ data = load_digits()
 x = torch.tensor(data.data, dtype=torch.float32) / 16
 y = torch.tensor(data.target)
 order = torch.randperm(len(x))
-train, test = order[:1200], order[1200:]
+train, val = order[:1200], order[1200:]
 
 
 def classifier(width: int) -> nn.Module:
@@ -33,8 +33,8 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 
 @torch.no_grad()
 def measure() -> tuple[float, float]:
-    logits = model.eval()(x[test])
-    return F.cross_entropy(logits, y[test]).item(), (logits.argmax(1) == y[test]).float().mean().item()
+    logits = model.eval()(x[val])
+    return F.cross_entropy(logits, y[val]).item(), (logits.argmax(1) == y[val]).float().mean().item()
 
 
 columns = tamiyo.Column(lambda scale: classifier(int(WIDTH * scale)))  # +

@@ -18,6 +18,11 @@ class LearnerConfig:
     """Updates to run."""
     max_seconds: float | None = None
     """Stop after this many seconds, even if updates are left. For a budget of time."""
+    total_steps: int | None = None
+    """Stop after this many environment steps instead of after `updates`. For a budget of steps."""
+    stop_at_return: float | None = None
+    """Stop as soon as the last 100 episodes returned this much on average. Of the sampling policy; for tasks with a
+    known goal."""
     batch_episodes: int = 64
     """Episodes per update, or segments of long ones. More for noisy returns."""
     batch_steps: int = 0
@@ -108,7 +113,7 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         require_least(self, "learner", 1, "updates", "batch_episodes", "minibatches", "state_stride", "update_epochs")
-        require_least(self, "learner", 1, "checkpoint_every", "checkpoints_kept", "chunk_length")
+        require_least(self, "learner", 1, "checkpoint_every", "checkpoints_kept", "chunk_length", "total_steps")
         require_least(self, "learner", 0, "batch_steps", "value_coef", "entropy_start", "entropy_end", "max_policy_lag")
         require_least(self, "learner", 0, "continuous_entropy_coef", "entropy_coef_min", "entropy_anneal_updates")
         require_least(self, "learner", 0, "prior_coef", "burn_in")
@@ -124,6 +129,11 @@ class LearnerConfig:
         require(
             self.entropy_anneal_share is None or 0 < self.entropy_anneal_share <= 1,
             f"learner.entropy_anneal_share is {self.entropy_anneal_share}: give a share above 0 and at most 1, or null",
+        )
+        require(
+            self.entropy_anneal_share is None or self.total_steps is None,
+            "learner.entropy_anneal_share is a share of learner.updates, which learner.total_steps replaces: use "
+            "learner.entropy_anneal_updates",
         )
         require(
             self.ratio == "per_head" or self.policy_denominator == "steps",

@@ -1,4 +1,4 @@
-"""Warnings about a run's metrics, each given once, but that of a large KL again while it stays large."""
+"""Warnings about a run's metrics, each given once, but that of a KL that stays large again while it does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from learner.config import LearnerConfig
 
 log = logging.getLogger(__name__)
 
-KL_UPDATES = 5  # in a row with a large KL, after which it is reported again; then after twice as many, and so on
+KL_UPDATES = 5  # in a row with a large KL, after which it is reported; then after twice as many, and so on
 LAG_KL = 0.1
 """KL in nats between the acting and the learning policy at which a typical ratio is off by one half, more than twice
 what the clip permits."""
@@ -30,12 +30,12 @@ TEXTS = {
     "clipped_observations": "{value:.0f} entries of a batch's observations were more than 100 standard deviations from "
     "their mean, and were winsorised for the running statistics (clipped_observations): check the environment's "
     "observations, and bound them there",
-    "kl": "an update moved the policy {by}",
 }
 """By the metric that exceeded its limit."""
-BY_KL = (
-    "by a KL of {value:.3g}, above {limit:.3g} (1.5 x learner.target_kl): lower learner.lr or learner.update_epochs, "
-    "or raise learner.minibatches, before each of which the KL is checked"
+LARGE_KL = (
+    "{updates} updates in a row moved the policy too far, the last one by a KL of {value:.3g}, above {limit:.3g} (1.5 "
+    "x learner.target_kl): lower learner.lr or learner.update_epochs, or raise learner.minibatches, before each of "
+    "which the KL is checked"
 )
 
 
@@ -49,20 +49,19 @@ class MetricWarnings:
 
     def after_update(self, metrics: dict[str, float]) -> None:
         kl, kl_limit = metrics["kl"], metrics.get("kl_limit", inf)
-        limits = {"ratio_error": self.config.ratio_error_limit, "lag_kl": LAG_KL, "kl": kl_limit}
-        by = BY_KL.format(value=kl, limit=kl_limit)
+        limits = {"ratio_error": self.config.ratio_error_limit, "lag_kl": LAG_KL}
         for name, text in TEXTS.items():
             value, limit = metrics.get(name, 0.0), limits.get(name, 0.0)
             if value > limit and name not in self._given:
                 self._given.add(name)
-                self._note(text.format(value=value, limit=limit, by=by))
+                self._note(text.format(value=value, limit=limit))
         if kl <= kl_limit:
             self._large_kl, self._report_at = 0, KL_UPDATES
             return
         self._large_kl += 1
         if self._large_kl == self._report_at:
             self._report_at *= 2
-            self._note(f"{self._large_kl} updates in a row moved the policy too far, the last one {by}")
+            self._note(LARGE_KL.format(updates=self._large_kl, value=kl, limit=kl_limit))
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

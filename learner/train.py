@@ -25,6 +25,7 @@ from learner.run.checkpoint import Checkpoint, LearnerProgress
 from learner.run.disk import unwritable_reported
 from learner.run.run_metrics import RunMetrics, episode_row
 from learner.run.run_state import RunState
+from learner.run_limits import RunLimits
 from learner.schema import EpisodeSchema
 
 
@@ -58,6 +59,7 @@ class Learner:
         self.intake = Intake(transport, schema, config.max_policy_lag, lambda e: self.ppo.forward(self._batch([e])))
         self.notes = self.intake.notes
         self.metric_warnings = MetricWarnings(config, self.notes)
+        self.limits = RunLimits(config, self.notes)
         self.state = RunState(config, self.network, optimizer, transport, run_dir, self.intake, wandb)
         self.run_metrics = RunMetrics(transport, self.state)
         if resume is not None:
@@ -68,8 +70,8 @@ class Learner:
         return self.state.progress
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> LearnerProgress:
-        """Train until `updates` or `max_seconds` is reached or `stop` returns true. The last update is always saved in
-        a checkpoint."""
+        """Train until a limit of the configuration is reached or `stop` returns true. The last update is always saved
+        in a checkpoint."""
         began, limit, state = time.monotonic(), self.config.max_seconds, self.state
 
         def over() -> bool:
@@ -79,7 +81,7 @@ class Learner:
         try:
             with unwritable_reported(state.run_dir), state.open(over) as metrics_log:
                 elapsed_before = self.progress.elapsed_s
-                while self.progress.update < self.config.updates and not over():
+                while not self.limits.reached(self.progress) and not over():
                     start = time.monotonic()
                     taken = state.with_store(lambda: self._take(over))
                     if taken is None:
@@ -91,10 +93,12 @@ class Learner:
                     metrics |= self.run_metrics.of_update(episodes, wait_s, start)
                     # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart, and
                     # a copy of the run's folder, checkpoints first, has the rows of all its checkpoints.
-                    metrics_log.write_episodes(self.progress.update, [episode_row(e) for e in episodes])
+                    rows = [episode_row(e) for e in episodes]
+                    metrics_log.write_episodes(self.progress.update, rows)
                     metrics_log.write(self.progress.update, metrics)
                     state.settle()
                     self.metric_warnings.after_update(metrics)
+                    self.limits.after_update(rows)
                     state.roll_back_if_broken()
                     self.report(metrics)
                     self.run_metrics.report_health(metrics, time.monotonic() - start)

@@ -26,8 +26,8 @@ class GymConfig:
     """A Gymnasium environment to train on instead of the seed-training environment; disabled if `id` is empty."""
 
     id: str = ""
-    """Registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first. If empty, the seed-training
-    environment is used."""
+    """Registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first. That may be a file in the working
+    directory. If empty, the seed-training environment is used."""
     kwargs: tuple[str, ...] = ()
     """Arguments of `gymnasium.make` as name=value. A value is a literal of JSON or Python; other text is a string."""
     wrappers: tuple[str, ...] = ()

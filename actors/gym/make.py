@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -18,6 +17,7 @@ from actors.errors import UserError, described
 from actors.gym.own_dtype import OwnDtype
 from actors.gym.spaces import GymSpaces
 from actors.gym.unified import AnyEnv, UnifiedEnv, close_quietly
+from actors.own_module import add_working_directory, import_own
 from actors.types.spaces import Spaces
 
 Wrap = Callable[[AnyEnv], AnyEnv]
@@ -59,15 +59,34 @@ def make_vector_env(
 
 def gym_spaces(config: GymConfig) -> Spaces:
     """Return the spaces of one environment. Raises `UserError` if it cannot be made or its spaces are unsupported."""
+    return gym_converter(config).spaces
+
+
+def gym_converter(config: GymConfig) -> GymSpaces:
+    """Return what converts its observations, actions and masks. Raises `UserError`."""
     try:
         env = make_vector_env(config, 1)
         try:
-            return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash).spaces
+            return GymSpaces(config.id, env.single_observation_space, env.single_action_space, config.squash)
         finally:
             env.close()
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # in an actor, such an error may be transient
+        raise UserError(f"cannot make {config.id}: {described(error)}") from error
+
+
+def make_single_env(config: GymConfig, **arguments: Any) -> UnifiedEnv:
+    """Create one environment with its wrappers; `arguments` are added to those of its configuration. Raises
+    `UserError`."""
+    wrappers, given = list(map(_load_wrapper, config.wrappers)), make_arguments(config.kwargs) | arguments
+    _check_id(config.id)
+    try:
+        env = gymnasium.make(config.id, **given)
+        for wrap in wrappers:
+            env = wrap(env)
+        return UnifiedEnv(env, config.id)
+    except (Exception, SystemExit) as error:
         raise UserError(f"cannot make {config.id}: {described(error)}") from error
 
 
@@ -81,6 +100,7 @@ def gym_horizon(config: GymConfig) -> int | None:
 
 
 def _load_wrapper(name: str) -> Wrap:
+    add_working_directory()
     try:
         return load_env_creator(name)  # type: ignore[return-value]
     except (Exception, SystemExit) as error:
@@ -92,7 +112,7 @@ def _check_id(env_id: str) -> None:
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            import_module(module)
+            import_own(module)
         except (Exception, SystemExit) as error:
             raise UserError(f"cannot import {module!r} of gym.id {env_id}: {described(error)}") from error
     if name in registry:

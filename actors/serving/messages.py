@@ -135,19 +135,21 @@ def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) ->
         if spaces.slots and not request.HasField("blueprint_indices"):
             empty = np.full(spaces.slots, -1, "<i2")
             step.blueprint_indices.CopyFrom(_to_array(episode_pb2.DTYPE_INT16, empty))
-    if not request.HasField("mask"):
+    if not request.HasField("mask") and spaces.action.conditioned:
         spec = spaces.action
         step.mask.CopyFrom(pack_mask(np.ones(spec.flat_size, dtype=np.bool_)))
-        if spec.conditioned:
-            step.slot_mask_by_op.CopyFrom(pack_mask(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
+        step.slot_mask_by_op.CopyFrom(pack_mask(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
     return parse_step(step, layout)
 
 
 def parse_step(request: policy_pb2.StepRequest, layout: MessageLayout) -> StepQuery:
-    """Extract the arrays of a request. Raises `Refusal` if one has the wrong dtype, shape or size."""
-    obs, mask = layout.obs.read(request.obs), layout.mask.read(request.mask)
+    """Extract the arrays of a request; in spaces without slots, a mask that is left out allows everything. Raises
+    `Refusal` if an array has the wrong dtype, shape or size."""
+    obs, conditioned = layout.obs.read(request.obs), layout.spaces.action.conditioned
+    given = request.HasField("mask") or conditioned
+    mask = layout.mask.read(request.mask) if given else b"\xff" * layout.mask.num_bytes
     slot_mask = rest_mask = b""
-    if layout.spaces.action.conditioned:
+    if conditioned:
         slot_mask = layout.slot_mask.read(request.slot_mask_by_op)
         if request.HasField("rest_mask"):
             rest_mask = layout.rest_mask.read(request.rest_mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
@@ -11,6 +11,7 @@ from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
 from actors.sessions.noise import step_noise
+from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Code, Reason
 from actors.sessions.session import RULE_VERSION, Answer, PolicyError, RecordedStep
 from actors.sessions.session_state import seal, unseal
@@ -26,8 +27,8 @@ class LocalPolicy:
     """Query a policy in this process.
 
     Args:
-        network: The policy, as returned by `tamiyo.load_policy`. With a slot encoder it also accepts spaces with other
-            numbers of slots.
+        network: The policy, such as `tamiyo.load_policy(PATH).network`. With a slot encoder it also accepts spaces with
+            other numbers of slots.
         version: Version to report in answers.
         generation: Generation of the run that made this version.
         state_stride: Steps between the recurrent states that recorded episodes store: `learner.state_stride` of the run
@@ -126,12 +127,13 @@ class LocalSession:
 
     def step(
         self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
+        obs: ArrayLike,
+        blueprint_indices: ArrayLike = (),
+        masks: Mask = None,
         deterministic: bool = True,
     ) -> Answer:
         spec = self._policy.spaces.action
+        obs, masks = np.asarray(obs, dtype=np.float32), as_masks(spec, masks)
         if not np.isfinite(obs).all():
             raise PolicyError(Code.INVALID_ARGUMENT, "obs contains NaN or Inf", Reason.NOT_FINITE)
         if not playable(spec, masks):
@@ -142,7 +144,7 @@ class LocalSession:
         noise = median_noise(self._hazard, heads) if medians else step_noise(self._seed, self._next_index, heads)[None]
         before = self._state
         decision, self._state = self._policy.act(
-            np.asarray(obs, dtype=np.float32)[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
+            obs[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
             before, noise, deterministic and not medians,
         )  # fmt: skip
         if tracked:

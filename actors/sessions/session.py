@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from actors.sessions.refusal import Code, Reason
 from actors.types.actions import ActionMasks
@@ -66,17 +66,17 @@ class PolicySession(Protocol):
 
     def step(
         self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
+        obs: ArrayLike,
+        blueprint_indices: ArrayLike = (),
+        masks: ArrayLike | ActionMasks | None = None,
         deterministic: bool = True,
     ) -> Answer:
         """Choose the next action. Raises `PolicyError`.
 
         Args:
             obs: `[D]` float32 observation, not normalized.
-            blueprint_indices: `[S]` blueprint in each slot, -1 if the slot is empty.
-            masks: Legal choices, without a batch dimension.
+            blueprint_indices: `[S]` blueprint in each slot, -1 if the slot is empty; only in spaces with slots.
+            masks: Legal choices, without a batch dimension; `[A]`, or None for all, in spaces without slots.
             deterministic: Take median decisions instead of samples: act at the first step by which a sampling policy
                 would more likely than not have acted. In spaces without WAIT, take the most likely choices.
         """

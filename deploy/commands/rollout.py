@@ -23,7 +23,7 @@ from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.rules.names import is_rule, rule_policy
 from actors.slots.spaces import seed_spaces
 from actors.types.spaces import Spaces
-from deploy.config.yaml import from_yaml
+from deploy.loaded_policy import run_config
 from learner.run.checkpoint import load_policy
 
 PICTURE_SUFFIXES = (".png", ".svg")
@@ -112,11 +112,8 @@ def _draw(episode: Timeline, never_grow: list[float], path: Path) -> None:
 def environment_of(checkpoint: Path, otherwise: EnvConfig | None = None) -> tuple[EnvConfig, int]:
     """Return the environment and the run seed of the checkpoint's run; outside a run folder, `otherwise` (by default
     that of preset `tamiyo`) and 0."""
-    for folder in (checkpoint, checkpoint.parent, checkpoint.parent.parent):
-        if (folder / "config.yaml").is_file():
-            config = from_yaml(folder / "config.yaml")
-            return config.env, config.run.seed
-    return otherwise or EnvConfig(), 0
+    config = run_config(checkpoint)
+    return (config.env, config.run.seed) if config is not None else (otherwise or EnvConfig(), 0)
 
 
 def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
@@ -125,7 +122,8 @@ def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
         if spaces.slots and seed_spaces(spaces.slots, profile).hash == spaces.hash:
             return profile
     raise UserError(
-        "this checkpoint was not trained in the seed-training environment: only such policies have a timeline"
+        "this checkpoint was not trained in the seed-training environment: only such policies have a timeline; "
+        "`tamiyo play RUN` plays others"
     )
 
 

@@ -31,7 +31,10 @@ def run_server(flags: ServeFlags) -> int:
         source = connect(flags.redis, namespace=flags.name)
 
     async def started(server: PolicyServer) -> None:
+        print(f"no weights yet; listening on {server.address}", flush=True)
+
+    async def loaded(server: PolicyServer) -> None:
         print(f"serving on {server.address}", flush=True)
 
-    asyncio.run(serve(flags, source, started))
+    asyncio.run(serve(flags, source, started, loaded=loaded))
     return 0

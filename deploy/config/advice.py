@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 from actors.gym.make import gym_horizon
-from deploy.config.schema import PRESETS, Config
+from deploy.config.schema import PRESETS, Config, closest_preset
 
 USUAL_LR = 2.5e-4  # of a recurrent policy
 
@@ -14,7 +11,8 @@ USUAL_LR = 2.5e-4  # of a recurrent policy
 def advice(config: Config) -> list[str]:
     """Return a line for each setting that may surprise. What the closest preset chose gets none, except for episodes
     that `gym.max_segment_steps` cuts, which depends on the environment."""
-    given, chosen, found = config.in_force.learner, closest_preset(config).in_force.learner, list[str]()
+    chosen = PRESETS[closest_preset(config)].in_force.learner
+    given, found = config.in_force.learner, list[str]()
     if given.gamma == 1 and not config.on_seed_hosts:
         found.append(
             "learner.gamma is 1, which suits the short episodes of seed hosts: for other environments, start from "
@@ -63,14 +61,3 @@ def _horizon(config: Config) -> int | None:
     if config.on_seed_hosts:
         return config.env.max_horizon_epochs
     return gym_horizon(config.gym) if config.gym.id else None
-
-
-def closest_preset(config: Config) -> Config:
-    """Return the preset that a configuration differs from in the fewest settings."""
-    own = _settings(config)
-    return max(PRESETS.values(), key=lambda preset: len(own.items() & _settings(preset).items()))
-
-
-def _settings(config: Config) -> dict[tuple[str, str], Any]:
-    sections = [(section.name, getattr(config.in_force, section.name)) for section in fields(config)]
-    return {(name, key): value for name, values in sections for key, value in vars(values).items()}

@@ -22,11 +22,13 @@ SHORT = {
     "gym.id": "--env",
     "external.spaces": "--spaces",
     "actors.gpus_per_actor": "--gpus_per_actor",
+    "learner.total_steps": "--total_steps",
+    "learner.stop_at_return": "--stop_at_return",
 }
 COMMON = (
     "gym.id", "env.tasks", "external.spaces", "run.name", "run.seed", "run.init_from", "run.redis", "run.address",
-    "learner.updates", "learner.max_seconds", "learner.lr", "learner.batch_episodes", "env.points_per_doubling",
-    "actors.count",
+    "learner.updates", "learner.total_steps", "learner.stop_at_return", "learner.max_seconds", "learner.lr",
+    "learner.batch_episodes", "env.points_per_doubling", "actors.count",
 )  # fmt: skip
 """Settings that are first in the help."""
 DESCRIPTIONS = {
@@ -47,6 +49,7 @@ class ParsedFlags(NamedTuple):
     config: Config
     resume: Path | None
     in_process: bool = False
+    show: bool = False  # print the settings, and do nothing else
 
 
 def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
@@ -67,7 +70,7 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
         raise UserError("--env external needs --spaces FILE.json: the spaces of your environment")
     if resume is not None and "run.init_from" in values:
         raise UserError("--init-from and --resume are mutually exclusive: a resumed run already has weights")
-    return ParsedFlags(config, resume, command == "train" and flags.in_process)
+    return ParsedFlags(config, resume, command == "train" and flags.in_process, flags.show_settings)
 
 
 class SettingsParser(FieldParser):
@@ -77,6 +80,8 @@ class SettingsParser(FieldParser):
         super().__init__(command, DESCRIPTIONS[command])
         self.add_argument("--preset", help=f"Base settings: {', '.join(PRESETS)} (default for other environments).")
         self.add_argument("--config", type=Path, help="YAML file with settings that override the preset.")
+        shown = "Print all settings in force as YAML, a file for --config, and do nothing else."
+        self.add_argument("--show_settings", action="store_true", help=shown)
         if resumable:
             self.add_argument("--resume", type=Path, help="Run folder to continue, or a checkpoint to roll back to.")
         if command == "train":
@@ -108,6 +113,7 @@ def _described(action: argparse.Action) -> list[str]:
         value = getattr(getattr(PRESETS["tamiyo"].in_force, section), key)
         shown = f" [{brief(key, value)}]" if value is not None and value not in ("", ()) else ""
         flag, text = action.option_strings[0], text + shown
+    flag = flag if "." in flag else flag.replace("_", "-")  # both are read
     left, width = f"  {flag:{NAME_COLUMNS}}", COLUMNS - NAME_COLUMNS - 3
     if len(left) > NAME_COLUMNS + 2:
         return textwrap.wrap(f"{left} {text}", COLUMNS, subsequent_indent=" " * (NAME_COLUMNS + 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, get_type_hints
 
@@ -71,6 +72,10 @@ class FieldParser(CommandParser):
                     words if hint is bool else parse_words(words if isinstance(words, list) else [words], hint)
                 )
         return parsed, values
+
+    def format_help(self) -> str:
+        """Return the help, with dashes in the flags: both are read."""
+        return re.sub(r"--[a-z_]+", lambda flag: flag[0].replace("_", "-"), super().format_help())
 
     def _hint(self, name: str) -> str:
         known = [flag for flag in self._option_string_actions if flag.startswith("--")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from actors.config import (
     REDIS_SCHEMES,
@@ -345,3 +345,15 @@ def default_preset(settings: object, env: str | None = None) -> str:
         return isinstance(values, Mapping) and bool(values.get(key))
 
     return "general" if env or given("gym", "id") or given("external", "spaces") else "tamiyo"
+
+
+def closest_preset(config: Config) -> str:
+    """Return the name of the preset that a configuration differs from in the fewest settings."""
+    own = settings_in_force(config).items()
+    return max(PRESETS, key=lambda name: len(own & settings_in_force(PRESETS[name]).items()))
+
+
+def settings_in_force(config: Config) -> dict[str, Any]:
+    """Return all settings in force by their names, such as `learner.lr`."""
+    sections = [(section.name, getattr(config.in_force, section.name)) for section in fields(config)]
+    return {f"{section}.{name}": value for section, values in sections for name, value in vars(values).items()}

@@ -13,8 +13,11 @@ from rich.text import Text
 
 from actors.config import ConfigError
 from deploy.config.convert import convert, show, suggest
-from deploy.config.schema import PRESETS, Config, default_preset
+from deploy.config.schema import PRESETS, Config, closest_preset, default_preset, settings_in_force
 from deploy.config.user_file import read_yaml
+from learner.run_limits import described
+
+MOST_CHANGES = 12  # of settings, in the summary of a run
 
 
 def from_yaml(path: Path, base: Config | None = None, env: str | None = None) -> Config:
@@ -67,13 +70,25 @@ def _overlay_section(base: Any, section: str, values: object) -> Any:
 
 
 def summary(config: Config) -> Text:
-    """The settings in force that differ from preset `tamiyo`, in a few lines."""
-    text = Text("settings that differ from preset tamiyo (config.yaml in the run folder holds all):\n", style="dim")
-    reference = PRESETS["tamiyo"].in_force
-    for section, fields in _sections(config):
-        for name, value in fields:
-            if value != getattr(getattr(reference, section), name):
-                text.append(f"{section}.{name}=", style="dim").append(f"{brief(name, value)}  ", style="bold")
+    """What a run does, in five lines, and the settings in force that differ from the closest preset."""
+    preset, learner, text = closest_preset(config), config.in_force.learner, Text()
+    usual = settings_in_force(PRESETS[preset])
+    changed = [
+        f"{name}={brief(name, value)}" for name, value in settings_in_force(config).items() if value != usual[name]
+    ]
+    named = "  ".join([f"preset {preset}", *changed[:MOST_CHANGES]])
+    more = f"  and {len(changed) - MOST_CHANGES} more" if len(changed) > MOST_CHANGES else ""
+    where = config.gym.id or config.external.spaces or f"{len(config.env.tasks)} tasks of the seed-training environment"
+    least = f" and {learner.batch_steps} steps" if learner.batch_steps else ""
+    actors = f"{config.actors.count} actors with {config.actors.envs_per_actor} environments each"
+    for name, line in {
+        "settings": named + more,
+        "trains": f"on {where}" + ("" if config.external.spaces else f", {actors}"),
+        "updates": f"of {learner.batch_episodes} episodes{least}, {learner.update_epochs} passes, lr {learner.lr:g}",
+        "ends": f"after {described(learner)}; see --total-steps and --stop-at-return",
+        "more": "--show-settings prints all settings; config.yaml in the run folder holds them",
+    }.items():
+        text.append(f"\n{name:9}" if text else f"{name:9}", style="dim").append(line)
     return text
 
 
@@ -89,6 +104,8 @@ def _nulls(config: Config) -> dict[str, str]:
         "host_width": "by task family",
         "twin_coef": "by task",
         "max_seconds": "no limit",
+        "total_steps": "no limit",
+        "stop_at_return": "no limit",
         "value_clip": "off",
         "target_kl": "no stop",
         "chunk_length": "whole episodes" if config.on_seed_hosts else "whole segments",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ray
 from rich.console import Console
@@ -13,7 +15,8 @@ from rich.console import Console
 from actors.errors import UserError
 from actors.workers.placement import learner_gpus, node_gpus, require_gpus
 from deploy.config.flags import resumed_folder
-from deploy.config.schema import Config
+from deploy.config.schema import PRESETS, Config, default_preset
+from deploy.config.yaml import overlay
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
 from deploy.launch.following import follow, print_outcome
 from deploy.launch.ownership import require_free_store
@@ -23,15 +26,32 @@ from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervision.supervisor import FINISHED, Supervisor
 
+OnUpdate = Callable[[dict[str, float]], bool | None]
 
-def train(config: Config, resume: Path | None = None) -> int:
+
+def train(
+    settings: Config | Mapping[str, Any], resume: str | Path | None = None, on_update: OnUpdate | None = None
+) -> int:
     """Run a training on this machine, or on the Ray cluster at `run.address`.
 
-    `resume` is a run folder or one of its checkpoints. Returns 0, or 130 if it was interrupted (it can be resumed).
+        tamiyo.train({"gym": {"id": "CartPole-v1"}, "learner": {"total_steps": 100_000}, "run": {"name": "cart"}})
+
+    Args:
+        settings: What differs from the preset of the environment, by section and name, as in a settings file; or all
+            settings.
+        resume: Run folder to continue, or one of its checkpoints.
+        on_update: Called in this thread with the metrics of each update, by the names of docs/reference/metrics.md. If
+            it returns true, the run is stopped, and can be resumed. Not on a cluster.
+
+    Returns 0, or 130 if the run was stopped. Raises `UserError`.
     """
+    config = settings if isinstance(settings, Config) else overlay(PRESETS[default_preset(settings)], settings)
+    resume = Path(resume) if resume is not None else None
     if ray.is_initialized():
         raise UserError("this program uses Ray already: call ray.shutdown() first, or train in a process of its own")
     if config.run.address:
+        if on_update is not None:
+            raise UserError("on_update is called on this machine, not on a cluster: leave it or run.address out")
         from deploy.launch.cluster import train_on_cluster
 
         return train_on_cluster(config, resume)
@@ -55,12 +75,16 @@ def train(config: Config, resume: Path | None = None) -> int:
         supervisor = Supervisor(config, run_dir)
         stack.push(lambda kind, error, trace: supervisor.close(at_once=kind is KeyboardInterrupt))
 
-        def restart_server() -> list[str]:
+        def tend() -> list[str]:
+            """Call `on_update`, and restart the server if it is dead. Returns lines for the user."""
+            for metrics in supervisor.take_updates():
+                if on_update is not None and on_update(metrics):
+                    stop.set()
             died = server is not None and server.restart_if_dead()
             return ["the embedded Redis server died and was restarted"] if died else []
 
-        status = follow(supervisor, stop, console, run_dir.name, restart_server)
+        status = follow(supervisor, stop, console, run_dir.name, tend)
         if stop.is_set() and status.phase not in FINISHED:
             supervisor.stop()
-            status = follow(supervisor, threading.Event(), console, run_dir.name, restart_server, quiet=True)
+            status = follow(supervisor, threading.Event(), console, run_dir.name, tend, quiet=True)
     return print_outcome(status, console)

@@ -6,9 +6,6 @@ names a factory or a `TaskFamily`. The family made from a factory is a training 
 
 from __future__ import annotations
 
-import os
-import sys
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -18,6 +15,7 @@ from actors.config import ConfigError, require
 from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Task
 from actors.errors import described
+from actors.own_module import import_own
 
 GROUP = "tamiyo.tasks"
 
@@ -26,10 +24,8 @@ def imported_family(name: str) -> TaskFamily:
     """Import the family named `module:factory`; modules in the working directory are found too."""
     module_name, _, attribute = name.partition(":")
     require(bool(module_name and attribute), f"task {name!r}: write it as package.module:factory")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # `python` does this; the `tamiyo` command does not
     try:
-        target: Any = import_module(module_name)
+        target: Any = import_own(module_name)
         for part in attribute.split("."):
             target = getattr(target, part)
     except (Exception, SystemExit) as error:

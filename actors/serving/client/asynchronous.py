@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from actors.serving.client.connection import Connection
 from actors.serving.client.episode import AsyncClientEpisode
 from actors.serving.client.operation import Call, Operation, get_model
-from actors.serving.client.session_protocol import SessionProtocol
+from actors.serving.client.session_protocol import SessionProtocol, known_spaces
 from actors.serving.client.step_stream import StepStream
 from actors.serving.status import error_of_call
+from actors.sessions.plain import Mask
 from actors.sessions.session import Answer, PolicyError
-from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -26,8 +25,8 @@ class AsyncPolicyClient(Connection):
     """Query a policy server from asyncio code.
 
         async with tamiyo.AsyncPolicyClient("127.0.0.1:50051") as client:
-            session = await client.open(spaces)
-            answer = await session.step(obs, blueprint_indices, masks)
+            session = await client.open()
+            answer = await session.step(obs)
 
     Retries and recovery are those of `PolicyClient`. The client belongs to one event loop.
 
@@ -54,9 +53,11 @@ class AsyncPolicyClient(Connection):
         response: policy_pb2.GetModelResponse = await self._perform(get_model(self.retry_budget))
         return response
 
-    async def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> AsyncSession:
+    async def open(
+        self, spaces: Spaces | None = None, seed: int = 0, latest: bool = False, state: bytes = b""
+    ) -> AsyncSession:
         """Open a session; see `PolicyClient.open`. Raises `PolicyError`."""
-        session = AsyncSession(self, spaces, seed, latest, state)
+        session = AsyncSession(self, await self._perform(known_spaces(self, spaces)), seed, latest, state)
         await self._perform(session.opening())
         return session
 
@@ -121,9 +122,9 @@ class AsyncSession(SessionProtocol):
 
     async def step(
         self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
+        obs: ArrayLike,
+        blueprint_indices: ArrayLike = (),
+        masks: Mask = None,
         deterministic: bool = True,
     ) -> Answer:
         answer: Answer = await self._perform(self.stepping(obs, blueprint_indices, masks, deterministic))

@@ -6,17 +6,16 @@ import time
 from typing import Any
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from actors.serving.client.connection import Connection
 from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.operation import Call, Operation, get_model
-from actors.serving.client.session_protocol import SessionProtocol
+from actors.serving.client.session_protocol import SessionProtocol, known_spaces
 from actors.serving.client.training_session import TrainingSession
 from actors.serving.status import error_of_call
+from actors.sessions.plain import Mask
 from actors.sessions.session import Answer, PolicyError
-from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -25,8 +24,8 @@ class PolicyClient(Connection):
     """Query a policy server.
 
         with tamiyo.PolicyClient("127.0.0.1:50051") as client:
-            with client.open(spaces) as session:
-                answer = session.step(obs, blueprint_indices, masks)
+            with client.open() as session:
+                answer = session.step(obs)
 
     Failed steps are retried until `deadline_s`, at the next address if there are several. If the server has lost the
     session, the client reopens it from the state that came with the last answer. A client can be shared between
@@ -56,17 +55,19 @@ class PolicyClient(Connection):
         response: policy_pb2.GetModelResponse = self._perform(get_model(self.retry_budget))
         return response
 
-    def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> ClientSession:
+    def open(
+        self, spaces: Spaces | None = None, seed: int = 0, latest: bool = False, state: bytes = b""
+    ) -> ClientSession:
         """Open a session. Raises `PolicyError`.
 
         Args:
-            spaces: Spaces of the environment.
+            spaces: Spaces of the environment; None takes those of the server.
             seed: Seed of sampled actions.
             latest: Switch to new weights during the session, instead of keeping those of its start.
             state: `PolicySession.exported` of another session, which this one continues. `seed` and `latest` of that
                 session then apply.
         """
-        session = ClientSession(self, spaces, seed, latest, state)
+        session = ClientSession(self, self._perform(known_spaces(self, spaces)), seed, latest, state)
         self._perform(session.opening())
         return session
 
@@ -123,9 +124,9 @@ class ClientSession(SessionProtocol):
 
     def step(
         self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
+        obs: ArrayLike,
+        blueprint_indices: ArrayLike = (),
+        masks: Mask = None,
         deterministic: bool = True,
     ) -> Answer:
         answer: Answer = self._perform(self.stepping(obs, blueprint_indices, masks, deterministic))

@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from actors.serving.client.connection import Connection
-from actors.serving.client.operation import Operation, get_model, retry_call
-from actors.serving.client.session_protocol import SessionProtocol
+from actors.serving.client.operation import Operation, retry_call
+from actors.serving.client.session_protocol import SessionProtocol, known_spaces
 from actors.serving.messages import end_request
+from actors.sessions.plain import Mask, as_masks, env_action
 from actors.sessions.refusal import Code, Reason
 from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
-
-Mask = ArrayLike | ActionMasks | None
 
 
 class EpisodeSummary(NamedTuple):
@@ -78,10 +77,7 @@ class EpisodeProtocol:
 
     def _opening(self) -> Operation:
         """Open the session, in the spaces of the server unless others are wanted."""
-        spaces = self._wanted or self._client.spaces
-        if spaces is None:
-            model = yield from get_model(self._client.retry_budget)
-            spaces = self._client.spaces = Spaces.from_json(model.spaces_json)
+        spaces = yield from known_spaces(self._client, self._wanted)
         self._protocol = SessionProtocol(self._client, spaces, self._seed, train=True)
         yield from self._protocol.opening()
 
@@ -92,7 +88,7 @@ class EpisodeProtocol:
         arrays = self._arrays(obs, mask, blueprint_indices)
         answer: Answer = yield from self._protocol.stepping(*arrays, False, self._reward)
         self.answer, self._reward = answer, None
-        return self._env_action(answer)
+        return env_action(self.spaces.action, answer)
 
     def _ending(self, obs: ArrayLike | None = None, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> Operation:
         """End the episode at a time limit, or without `obs` as terminated. Returns an `EpisodeSummary`."""
@@ -111,28 +107,12 @@ class EpisodeProtocol:
         if request is not None and self.summary is None:
             yield from retry_call("Step", request, self._client.retry_budget)
 
-    def _env_action(self, answer: Answer) -> int | NDArray[Any]:
-        heads = self.spaces.action.heads[: self.spaces.action.num_categorical]
-        if not answer.continuous.size:
-            return int(answer.action[0]) if len(heads) == 1 else answer.action
-        choices = answer.action[: len(heads)] if max(h.size for h in heads) > 1 else answer.action[:0]
-        return np.concatenate([choices, answer.continuous])
-
     def _arrays(
         self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]:
-        spec = self.spaces.action
         flat = np.asarray(obs, dtype=np.float32).reshape(-1)
-        if isinstance(mask, ActionMasks):
-            masks = mask
-        elif spec.conditioned:
-            raise self._misuse("these spaces have slots: give the mask as ActionMasks")
-        else:
-            legal = np.ones(spec.flat_size, np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_).reshape(-1)
-            if legal.size == spec.flat_size - spec.num_continuous:
-                legal = np.append(legal, np.ones(spec.num_continuous, np.bool_))
-            masks = ActionMasks.of_flat(spec, legal)
-        return flat, np.asarray(blueprint_indices, dtype=np.int64).reshape(-1), masks
+        blueprints = np.asarray(blueprint_indices, dtype=np.int64).reshape(-1)
+        return flat, blueprints, as_masks(self.spaces.action, mask)
 
     @staticmethod
     def _misuse(message: str) -> PolicyError:

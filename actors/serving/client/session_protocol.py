@@ -10,20 +10,31 @@ import time
 from contextlib import suppress
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from actors.errors import UserError
 from actors.serving.client.connection import Connection
-from actors.serving.client.operation import Operation, retry_call
+from actors.serving.client.operation import Operation, get_model, retry_call
 from actors.serving.messages import step_request
+from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Reason
 from actors.sessions.session import Answer, PolicyError, RecordedStep, SessionLost
-from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 MAX_REOPENS = 3  # per step
 LOST_EPISODE = "the server no longer has this episode: begin another one"
 CLOSE_S = 3.0  # deadline of close; a session that is not closed expires at the server
+
+
+def known_spaces(client: Connection, spaces: Spaces | None) -> Operation:
+    """Return `spaces` or, without them, those of the server."""
+    if spaces is not None and not isinstance(spaces, Spaces):
+        raise UserError(f"open() takes tamiyo.Spaces, not a {type(spaces).__name__}: leave it out for the server's own")
+    if spaces is None and client.spaces is None:
+        model = yield from get_model(client.retry_budget)
+        client.spaces = Spaces.from_json(model.spaces_json)
+    return spaces or client.spaces
 
 
 class SessionProtocol:
@@ -65,17 +76,17 @@ class SessionProtocol:
 
     def stepping(
         self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
+        obs: ArrayLike,
+        blueprint_indices: ArrayLike,
+        masks: Mask,
         deterministic: bool,
         reward: float | None = None,
     ) -> Operation:
         """Take the next step, reopening the session if the server has lost it. Returns an `Answer`."""
         deadline_s = time.monotonic() + self._retry_budget.deadline_s
         request = step_request(
-            self.session_id, self.next_index, obs, blueprint_indices, masks, deterministic, not self.train, reward,
-            self.record,
+            self.session_id, self.next_index, np.asarray(obs), np.asarray(blueprint_indices),
+            as_masks(self.spaces.action, masks), deterministic, not self.train, reward, self.record,
         )  # fmt: skip
         for reopened in range(MAX_REOPENS + 1):
             try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from threading import Event, Thread
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from actors.serving.client.connection import Connection
 from actors.serving.client.episode import ClientEpisode
+from actors.sessions.plain import Mask
 from actors.sessions.session import Answer, PolicyError
-from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -38,9 +37,9 @@ class TrainingSession(ClientEpisode):
 
     def step(
         self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
+        obs: ArrayLike,
+        blueprint_indices: ArrayLike = (),
+        masks: Mask = None,
         deterministic: bool = False,
     ) -> Answer:
         """See `PolicySession.step`. The server samples, whatever `deterministic` says."""

@@ -222,24 +222,27 @@ async def serve(
     started: Callable[[PolicyServer], Awaitable[None]],
     external: ExternalConfig | None = None,
     sink: EpisodeSink | None = None,
+    loaded: Callable[[PolicyServer], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens."""
+    """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens, `loaded` when it has weights."""
     server = PolicyServer(options, source, external, sink)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop.set)
     await server.start()
     await started(server)
-    freezing = asyncio.create_task(_freeze_loaded_objects(server))
+    freezing = asyncio.create_task(_once_loaded(server, loaded))
     await server.run()
     freezing.cancel()
 
 
-async def _freeze_loaded_objects(server: PolicyServer) -> None:
-    """Exclude the objects that exist after loading the first weights from garbage collection. Full collections of them
-    would each stop the server for tenths of a second."""
+async def _once_loaded(server: PolicyServer, loaded: Callable[[PolicyServer], Awaitable[None]] | None) -> None:
+    """Call `loaded` once there are weights. Then exclude the objects that exist from garbage collection: full
+    collections of them would each stop the server for tenths of a second."""
     while server.handlers.service is None:
         await asyncio.sleep(0.05)
+    if loaded is not None:
+        await loaded(server)
     gc.collect()
     gc.freeze()
 

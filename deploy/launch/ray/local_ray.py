@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -47,7 +48,8 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
             # One CPU slot per actor and one for the learner, however few cores the machine has.
             num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
             include_dashboard=config.run.dashboard,
-            runtime_env={"py_executable": shlex.quote(sys.executable)},  # it is inserted into a shell command
+            # The executable is inserted into a shell command.
+            runtime_env={"py_executable": shlex.quote(sys.executable)} | _own_packages_first(),
             logging_level=logging.ERROR,
             log_to_driver=False,
             _temp_dir=None if len(os.fsencode(get_default_ray_temp_dir())) <= FOLDER_LIMIT else "/tmp/ray",
@@ -58,6 +60,15 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
         yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
     finally:
         ray.shutdown()
+
+
+def _own_packages_first() -> dict[str, str]:
+    """Return what loads our packages before anything else in Ray's processes, if the user's folders, which precede ours
+    there, hold files of their names, such as a `deploy.py`."""
+    names = [f"{name}{end}" for name in ("actors", "learner", "deploy") for end in (".py", "/__init__.py")]
+    folders = {Path.cwd(), Path(sys.argv[0]).resolve().parent} - {Path(__file__).parents[3]}
+    taken = any((folder / name).exists() for folder in folders for name in names)
+    return {"worker_process_setup_hook": "tamiyo.load_packages"} if taken else {}
 
 
 def ray_has_ended() -> bool:

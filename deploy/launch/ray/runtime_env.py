@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 from actors.errors import UserError
+from actors.own_module import add_working_directory
 from deploy.config.schema import Config
 
 OURS = ("actors", "learner", "deploy", "tamiyo")
@@ -32,8 +31,7 @@ def _user_modules(config: Config) -> Iterator[str]:
 
 def _module_path(module: str) -> str:
     """Return the folder of a package or the file of a module."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    add_working_directory()
     spec = find_spec(module)
     if spec is None or not (spec.submodule_search_locations or spec.origin):
         raise UserError(f"run.ship needs module {module!r}, but it was not found: install it, or run from its folder")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +33,7 @@ from learner.run.checkpoint import LearnerProgress
 from learner.service import LearnerStatus
 
 TICK_S = 0.1
+MAX_UNTAKEN = 10_000  # updates whose metrics are kept for a caller that may never ask
 
 
 class Phase(StrEnum):
@@ -74,6 +76,7 @@ class Supervisor:
         self._phase = Phase.TRAINING
         self._error = ""
         self._metrics: dict[str, float] = {}  # the newest of each
+        self._untaken: deque[dict[str, float]] = deque(maxlen=MAX_UNTAKEN)  # of updates, for `take_updates`
         self._updates = 0  # since the supervisor has started
         self._progress = LearnerProgress()
         self._began_s = self._up_s = time.monotonic()
@@ -103,6 +106,10 @@ class Supervisor:
         total = len(self._notes)
         notes = self._notes[notes_seen if notes_seen <= total else 0 : total]
         return RunStatus(self._phase, str(self._run_dir), self._progress_line(), notes, total, self._error, self._saved)
+
+    def take_updates(self) -> list[dict[str, float]]:
+        """Return the metrics of the updates since the last call."""
+        return [self._untaken.popleft() for _ in range(len(self._untaken))]
 
     def stop(self) -> None:
         """Ask the run to write a checkpoint and stop; the phase then becomes STOPPED."""
@@ -193,6 +200,7 @@ class Supervisor:
             self._progress = status.progress
         self._notes += status.new_notes
         self._updates += len(status.new_metrics)
+        self._untaken += status.new_metrics
         for metrics in status.new_metrics:
             self._metrics |= metrics
 
@@ -218,14 +226,18 @@ class Supervisor:
         elapsed_s = now - (self._learner.began_s or now)
         left = [] if c.max_seconds is None else [max(0.0, c.max_seconds - elapsed_s)]
         if self._updates:
-            left.append((c.updates - p.update) * elapsed_s / self._updates)
-        gained = "return      -"
+            done = p.update / c.updates if c.total_steps is None else p.env_steps / c.total_steps
+            left.append((1 - done) / done * p.update * elapsed_s / self._updates)
+        gained = f"waiting for {c.batch_episodes} episodes"
+        if c.batch_steps:
+            gained += f" and {c.batch_steps} steps"
         if self._updates:  # until the first episode ends, there is no return
             name = "return" if "return_mean" in m else "reward/step"
             gained = f"{name} {number(m.get('return_mean', m['reward_mean'])):>6}"
+        made = f"update {p.update}/{c.updates}" if c.total_steps is None else f"step {p.env_steps}/{c.total_steps}"
         restarts = pool.restarts + self._learner.restarts
         return (
-            f"{clock(elapsed_s)}  update {p.update}/{c.updates}  {gained}  episodes {p.episodes_trained} "
+            f"{clock(elapsed_s)}  {made}  {gained}  episodes {p.episodes_trained} "
             f"({m.get('episodes_per_s', 0.0):.1f}/s)  lag {m.get('policy_lag_mean', 0.0):.1f}  "
             f"queue {m.get('queue_depth', 0):.0f}  actors {pool.alive}/{pool.size}"
             + (f" ({restarts} restarted)" if restarts else "")

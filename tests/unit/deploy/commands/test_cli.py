@@ -17,7 +17,7 @@ from deploy.config.flags import SHORT, parse
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 
-OF_COMMANDS = ("--help", "--preset", "--config", "--resume", "--in_process")
+OF_COMMANDS = ("--help", "--preset", "--config", "--resume", "--in-process", "--show-settings")
 
 
 def test_the_help_shows_every_setting_on_four_screens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,9 @@ def test_the_help_shows_every_setting_on_four_screens(capsys: pytest.CaptureFixt
     assert all(len(line) <= 100 for line in text.splitlines())
     shown = re.findall(r"^  (--\S+)", text, re.MULTILINE)
     settings = [f"{s}.{f.name}" for s, cls in get_type_hints(Config).items() for f in dataclasses.fields(cls)]
-    assert sorted(shown) == sorted({*OF_COMMANDS, *(SHORT.get(name, f"--{name}") for name in settings)})
+    assert sorted(shown) == sorted(
+        {*OF_COMMANDS, *(SHORT[name].replace("_", "-") if name in SHORT else f"--{name}" for name in settings)}
+    )
     assert cli.main(["actors", "--help"]) == 0
     assert "--resume" not in capsys.readouterr().out
 

@@ -108,16 +108,19 @@ def test_sections_that_python_leaves_out_follow_the_environment() -> None:
 
 
 def shown(config: Config) -> str:
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=io.StringIO(), width=100, soft_wrap=True)
     console.print(summary(config))
     return console.file.getvalue()
 
 
-def test_the_summary_shows_changed_values() -> None:
-    text = shown(PRESETS["quick"])
-    assert "learner.batch_episodes=32 " in text
-    assert "gae_lambda" not in text
-    assert "learner.target_kl=null" in shown(overlay(BASE, {"learner": {"target_kl": None}}))
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_the_summary_is_five_lines_with_what_the_user_changed(preset: str) -> None:
+    assert shown(PRESETS[preset]).splitlines()[0] == f"settings preset {preset}"
+    changed = shown(overlay(PRESETS[preset], {"learner": {"target_kl": None, "total_steps": 5000}}))
+    assert f"preset {preset}  learner.total_steps=5000  learner.target_kl=null\n" in changed
+    assert "after 5000 steps" in changed
+    many = overlay(PRESETS[preset], {"learner": {"lr": 7e-5, "gamma": 0.9, "clip": 0.3}, "run": {"seed": 3}})
+    assert len(shown(many).splitlines()) == 5
 
 
 @pytest.mark.parametrize(("core", "lr", "passes"), [("lstm", "0.00025", 1), ("feedforward", "0.0003", 10)])

@@ -1,0 +1,142 @@
+"""What a new user does first: an environment in the working directory, a policy that plays in it, a video."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces.utils import flatten
+from gymnasium.utils.env_checker import check_env
+from PIL import Image, ImageSequence
+
+import tamiyo
+from actors.config import GymConfig, PolicyConfig
+from actors.errors import UserError
+from actors.gym.make import gym_spaces
+from actors.policy.network import FactoredRecurrentActorCritic
+from deploy.cli import main
+from deploy.commands.play import episode_seeds
+from deploy.report.numbers import number
+from learner.ppo.optimizer import make_optimizer
+from learner.run.checkpoint import LearnerProgress, save_checkpoint
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SMALL = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8)
+
+
+@pytest.fixture(autouse=True)
+def in_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work where the `tamiyo` command of a user does: in the folder of the environments, which is not on the path."""
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(EXAMPLES))])
+
+
+def run_in(folder: Path, env_id: str) -> Path:
+    """A run folder with an untrained policy."""
+    torch.manual_seed(1)
+    network = FactoredRecurrentActorCritic(gym_spaces(GymConfig(id=env_id)), SMALL)
+    save_checkpoint(folder, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 1)
+    (folder / "config.yaml").write_text(f"gym: {{id: '{env_id}'}}\n")
+    return folder
+
+
+@pytest.mark.parametrize(("module", "name", "size"), [("warehouse", "Warehouse", 22), ("catch", "Catch", 50)])
+def test_an_example_is_found_in_the_working_directory_and_obeys_gymnasium(module: str, name: str, size: int) -> None:
+    assert gym_spaces(GymConfig(id=f"{module}:{name}-v0")).obs_size == size
+    check_env(getattr(importlib.import_module(module), name)(), skip_render_check=True)
+
+
+def test_legal_actions_of_the_warehouse_reach_the_exit_and_no_shelf() -> None:
+    env, places = made("warehouse:Warehouse-v0"), set()
+    rng, rewards = np.random.default_rng(0), list[float]()
+    for seed in range(60):
+        (_, info), over = env.reset(seed=seed), False
+        while not over:
+            obs, reward, terminated, truncated, info = env.step(int(rng.choice(np.flatnonzero(info["action_mask"]))))
+            places.add(tuple(map(int, obs["robot"])))
+            over = terminated or truncated
+            rewards += [reward] if terminated else []
+    assert places == {(y, x) for y in range(5) for x in range(5)} - {(y, x) for y in (1, 3) for x in (1, 3)}
+    assert set(rewards) == {1.0}
+
+
+def one_by_one(policy: tamiyo.LoadedPolicy, seed: int) -> float:
+    """The return of an episode that is played without the samplers and kernels of actors."""
+    env, total, over = policy.make_env(), 0.0, False
+    obs, _ = env.reset(seed=seed)
+    policy.reset()
+    while not over:
+        obs, reward, over, _, _ = env.step(policy.act(obs))
+        total += reward
+    return total
+
+
+def made(env_id: str) -> Any:
+    gym_spaces(GymConfig(id=env_id))  # it imports the module
+    return gymnasium.make(env_id)
+
+
+def test_a_loaded_policy_keeps_its_state_until_it_is_reset(tmp_path: Path) -> None:
+    policy = tamiyo.load_policy(run_in(tmp_path, "warehouse:Warehouse-v0"))
+    network, env, values = policy.network, policy.make_env(), list[float]()
+    for _ in range(2):
+        (obs, info), state = env.reset(seed=3), None
+        policy.reset()
+        for _ in range(9):
+            flat = flatten(env.observation_space, obs).astype(np.float32)  # Gymnasium's own
+            legal = tamiyo.ActionMasks.of_flat(network.spaces.action, info["action_mask"].astype(bool)[None])
+            noise = np.zeros((1, 1))
+            chosen, state = network.act(flat[None], np.zeros((1, 0), np.int64), legal, state, noise, deterministic=True)
+            action = policy.act(obs, info["action_mask"])
+            assert info["action_mask"][action]
+            assert action == chosen.actions[0, 0]
+            assert policy.answer is not None
+            assert policy.answer.value == pytest.approx(float(chosen.values[0]), abs=1e-6)
+            values.append(policy.answer.value)
+            obs, *_, info = env.step(action)
+    assert values[:9] == values[9:]
+    assert len(set(values)) > 5
+
+
+def test_a_checkpoint_outside_its_run_takes_flat_observations(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "catch:Catch-v0")
+    (checkpoint,) = run.glob("*.safetensors")
+    alone = tmp_path / "policy" / "alone" / checkpoint.name
+    alone.parent.mkdir(parents=True)
+    checkpoint.rename(alone)
+    policy = tamiyo.load_policy(alone)
+    assert policy.act([0.0] * 50) in range(3)
+    assert policy.act(np.zeros(50), [0, 1, 0]) == 1
+    with pytest.raises(tamiyo.PolicyError, match="has 49 features: give 50"):
+        policy.act(np.zeros(49))
+    with pytest.raises(tamiyo.PolicyError, match="has 2 entries: give 3"):
+        policy.act(np.zeros(50), [0, 1])
+    with pytest.raises(UserError, match="make yours yourself"):
+        policy.make_env()
+
+
+def test_play_prints_the_return_and_films_an_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, video = run_in(tmp_path, "catch:Catch-v0"), tmp_path / "catch.gif"
+    assert main(["play", str(run), "--episodes", "12", "--video", str(video)]) == 0
+    line, filmed = capsys.readouterr().out.splitlines()
+    returns = [one_by_one(tamiyo.load_policy(run), seed) for seed in episode_seeds(0, 12)]
+    assert f"12 episodes, mean return {number(float(np.mean(returns)), sign='-')} (95% interval " in line
+    with Image.open(video) as film:
+        assert (film.size, film.n_frames) == ((80, 160), 10)  # rows of the ball, the first one included
+        frames = [np.asarray(frame.convert("L"))[::16, ::16] for frame in ImageSequence.Iterator(film)]
+    assert [int(np.argwhere(frame > 128)[0][0]) for frame in frames] == list(range(10))  # the ball falls a row a frame
+    assert f"{video}: 10 frames" in filmed
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert main(["play", str(run), "--video", str(tmp_path / "catch.mp4")]) == 2
+    assert "pip install 'tamiyo[video]'" in capsys.readouterr().err
+    still = run_in(tmp_path / "still", "warehouse:Warehouse-v0")
+    assert main(["play", str(still), "--episodes", "2", "--video", str(video)]) == 2
+    assert "Warehouse-v0 does not render rgb_array: leave --video out" in capsys.readouterr().err
