@@ -69,15 +69,6 @@ def test_a_column_is_a_multiple_of_the_hosts_width_between_2_and_64(width: int, 
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("name", SIZES)
-def test_at_0_a_column_leaves_no_trace_and_at_1_nothing_else(kind: str, name: str) -> None:
-    (x, _), bare, grown = batches(kind, 1), network(kind, {}), network(kind, {1: name})
-    slot = grown.host.slots + 1
-    assert torch.equal(bare.logits(x[0], {}), grown.logits(x[0], {slot: 0.0}))
-    assert torch.equal(grown.logits(x[0], {slot: 1.0}), alone(grown, slot, x[0]))
-
-
-@pytest.mark.parametrize("kind", HOSTS)
 def test_columns_are_mixed_one_after_the_other(kind: str) -> None:
     net, (x, _) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
     s = net.host.slots
@@ -85,41 +76,6 @@ def test_columns_are_mixed_one_after_the_other(kind: str) -> None:
     for alphas, weights in (({s: 0.5, s + 1: 0.7}, (0.15, 0.15, 0.7)), ({s + 1: 0.7, s: 0.5}, (0.15, 0.5, 0.35))):
         expected = weights[0] * host + weights[1] * first + weights[2] * second
         torch.testing.assert_close(net.logits(x[0], alphas), expected, rtol=1e-12, atol=1e-12)
-
-
-def state(net: ReferenceNetwork, slots: tuple[int, ...]) -> list[Tensor]:
-    """Return parameters, moments and running statistics of the host, and parameters of the seeds in `slots`."""
-    moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
-    running = [t for name, pair in net.running.items() if not name.startswith("column") for t in pair]
-    return [*net.group.tensors, *moments, *running, *(t for s in slots for t in net.seeds[s].group.tensors)]
-
-
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("nan", [False, True])
-def test_a_training_column_changes_no_bit_of_its_host(kind: str, nan: bool) -> None:
-    """Nor of a column that is blended in, even if all its parameters are NaN."""
-    s = HOSTS[kind][0].slots
-    without, with_column = network(kind, {0: "column_same"}), network(kind, {0: "column_same", 1: "column_double"})
-    if nan:
-        for tensor in with_column.seeds[s + 1].group.tensors:
-            tensor.data.fill_(float("nan"))
-    first = without.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {}))
-    second = with_column.train_epoch(*batches(kind), SeedAlphas({s: 0.5}, {s + 1: 1.0}))
-    assert first.train_loss == second.train_loss
-    for a, b in zip(state(without, (s,)), state(with_column, (s,)), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_a_leak_into_the_host_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ReferenceNetwork.logits
-
-    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: object) -> Tensor:
-        """Wrong: add columns in TRAINING at alpha 0 instead of leaving them out."""
-        return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
-    with pytest.raises(AssertionError):
-        test_a_training_column_changes_no_bit_of_its_host("vector", True)
 
 
 @pytest.mark.parametrize("kind", HOSTS)

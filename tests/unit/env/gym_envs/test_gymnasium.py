@@ -17,7 +17,6 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from actors.blueprints.family import blueprint_index
@@ -206,18 +205,6 @@ def test_after_a_panic_only_that_environment_is_reset() -> None:
     for _ in range(4):
         _, _, terminated, _, _ = env.step(waits)
     assert terminated.tolist() == [True, False, True]
-
-
-def test_gymnasiums_wrappers_work_on_it() -> None:
-    env = RecordEpisodeStatistics(many(3))
-    env.reset(seed=0)
-    total = np.zeros(3)
-    for _ in range(6):
-        _, rewards, terminated, _, info = env.step(np.zeros((3, 6), dtype=np.int64))
-        total += rewards
-    assert terminated.all()
-    assert info["episode"]["r"] == pytest.approx(total)
-    assert info["episode"]["l"].tolist() == [6] * 3
 
 
 def test_strict_raises_and_names_the_environment() -> None:

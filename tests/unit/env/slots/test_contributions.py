@@ -81,13 +81,6 @@ def test_wrong_definitions_are_detected() -> None:
     assert found.shapley != pytest.approx(found.leave_one_out)
 
 
-def test_which_subsets_are_evaluated() -> None:
-    assert len(subsets_to_evaluate((0, 1), (2,))) == 8
-    four = subsets_to_evaluate((0, 1, 2), (5,))
-    one_switched = [frozenset({1, 2}), frozenset({0, 2}), frozenset({0, 1}), frozenset({0, 1, 2, 5})]
-    assert four == [frozenset({0, 1, 2}), *one_switched]
-
-
 def test_the_environment_measures_contributions_by_switching_seeds() -> None:
     env = tiny_reference(horizon_epochs=25, slots=2, inner_steps=8)
     env.reset(seed=6)
