@@ -17,11 +17,11 @@ from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
 from actors.env.hosts.column import column_host, column_width
 from actors.env.hosts.host import Host
 from actors.env.hosts.mlp import MLPHost
-from actors.layers.batch_norm import Moments, batch_statistics, running_statistics
+from actors.layers.batch_norm import batch_statistics
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from tests.support.env.reference_env import ReferenceEnv
-from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork, SeedAlphas, recorded_statistics
+from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork, SeedAlphas
 from tests.support.env.walks import WAIT, act, legal_actions, tiny_reference
 
 torch.set_num_threads(1)
@@ -136,33 +136,6 @@ def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
     germinating = [a for a in legal_actions(env.masks(), env.spaces.action.sizes) if a[0] == Op.GERMINATE]
     assert {int(a[2]) for a in germinating if a[1] >= 3} == columns
     assert {int(a[3]) for a in germinating if a[1] >= 3} == {0}  # it is mixed
-
-
-@pytest.mark.parametrize("task", ["spirals", "signals", "digits_image"])
-def test_the_contribution_of_a_column_is_what_the_host_alone_lacks(task: str) -> None:
-    env = tiny_reference(tasks=(task,))
-    env.reset(seed=3)
-    for action in (
-        act(Op.GERMINATE, 3, blueprint_index("column_double"), 0, 0),
-        act(Op.ADVANCE, 3),
-        WAIT,
-        act(Op.ADVANCE, 3),
-    ):
-        env.step(action)
-    info = env.step(WAIT)[-1]
-    network, slots = env.network, env.network.host.slots
-
-    def right(logits: Tensor) -> float:
-        return 100.0 * float((logits.argmax(-1) == env.observed[1]).double().mean())
-
-    with torch.no_grad():
-        calibrated: dict[str, Moments] = {}
-        network.logits(env.calibration, {slots: 0.5}, recorded_statistics(calibrated))
-        both = network.logits(env.observed[0], {slots: 0.5}, running_statistics(calibrated))
-        column = network.seeds[slots]
-        assert isinstance(column, ReferenceColumn)
-        host = 2.0 * both - column.logits(env.observed[0], running_statistics(calibrated))
-    assert info["contribution"][slots] == pytest.approx(right(both) - right(host))
 
 
 def play(env: ReferenceEnv, *actions: NDArray[np.int64]) -> None:
