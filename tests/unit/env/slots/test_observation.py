@@ -88,8 +88,7 @@ REPLACED = [act(Op.GERMINATE, 1, 3, 2, 2), *[act(Op.ADVANCE, 1)] * 2]
 REPLACED += [act(Op.GERMINATE, 3, HALF, target=2), *[act(Op.ADVANCE, 3)] * 2, act(Op.FOSSILIZE, 3)]
 
 
-@pytest.mark.parametrize("slots", [1, 5, 8])
-@pytest.mark.parametrize("task", ["spirals", "wine"])
+@pytest.mark.parametrize(("slots", "task"), [(1, "spirals"), (5, "wine"), (8, "spirals")])
 def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
     columns = min(2, slots - 1)
     settings = {"points_per_doubling": (0.25, 8.0), "points_per_compute_doubling": (1 / 32, 1.0)}
