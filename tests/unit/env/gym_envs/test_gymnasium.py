@@ -25,7 +25,6 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.rendering.palette import OPS, STYLE
 from actors.env.rendering.timeline_chart import draw_episode
 from actors.env.vector_env import SeedTrainingVectorEnv
-from actors.gym.registration import register_envs
 from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from actors.types.episode import SEED_TRAINING
@@ -102,14 +101,6 @@ def test_importing_tamiyo_registers_and_loads_no_torch() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_registering_twice_gives_no_warning() -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        register_envs()
-    assert [str(warning.message) for warning in caught] == []
-    assert SEED_TRAINING in gymnasium.registry
-
-
 def test_spaces_and_metadata() -> None:
     env = gymnasium.make_vec(SEED_TRAINING, num_envs=64)
     assert isinstance(env, SeedTrainingVectorEnv)
@@ -163,21 +154,6 @@ def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict
         ends += int(ended.sum())
         assert bool(ended.any()) == ("final_obs" in mine[4])
     assert ends >= 15
-
-
-def test_resetting_one_environment_changes_no_bit_of_the_others() -> None:
-    calm, stirred = many(4), many(4)
-    waits = np.zeros((4, 6), dtype=np.int64)
-    grow = np.stack([act(1, 0, 3)] * 4)
-    for env in (calm, stirred):
-        env.reset(seed=0)
-        env.step(grow)
-    stirred.reset(seed=[9, None, None, None], options={"reset_mask": np.array([True, False, False, False])})
-    for _ in range(4):
-        a, b = calm.step(waits), stirred.step(waits)
-        np.testing.assert_array_equal(a[0]["obs"][1:], b[0]["obs"][1:])
-        np.testing.assert_array_equal(a[1][1:], b[1][1:])
-        assert not np.array_equal(a[0]["obs"][0], b[0]["obs"][0])
 
 
 def test_after_a_panic_only_that_environment_is_reset() -> None:
