@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+import tamiyo  # noqa: F401, registers the environment
 from actors.blueprints.family import blueprint_index
 from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
