@@ -27,9 +27,8 @@ from tests.support.env.reference_env import ReferenceFleet
 
 SIZES, QUICK_SIZES, CUDA_SIZES = (1, 4, 16, 64, 256), (1, 4), (256, 1024)
 CUDA_GOAL = 50.0  # times the loop on the same GPU
-KINDS = 6  # blueprints; the loop with all kinds has a host for each
 PEER_GOAL = 2.0  # times the loop, for the work of a decision of the fastest public implementation
-NONE, ALIKE, ALL_KINDS, COLUMNS = MIXES
+NONE, ALIKE, COLUMNS = MIXES
 Row = dict[str, Any]
 
 
@@ -51,7 +50,7 @@ def speeds(
             "over loop": ratio,
         }
 
-    loop, env_s = grown(ReferenceFleet, config, host, KINDS if mix == ALL_KINDS else 1, mix), 0.0
+    loop, env_s = grown(ReferenceFleet, config, host, 1, mix), 0.0
     for envs in sizes:
         if env_s * envs * 3 > budget_s * 4:  # growing, one warm-up round and two timed ones
             print(f"{host.name}, {mix}: {envs} environments exceed the budget of {budget_s:g} s")
@@ -104,7 +103,7 @@ def _bench(host: BenchHost, args: argparse.Namespace, targets: list[Target]) -> 
         backend=args.backend,
         cuda_graph=args.cuda_graph,
     )
-    for mix in (ALIKE, COLUMNS) if args.quick else (ALIKE, NONE, ALL_KINDS, COLUMNS):
+    for mix in (ALIKE, COLUMNS) if args.quick else (ALIKE, NONE, COLUMNS):
         own = sizes if mix == ALIKE else (min(host.goal_envs, sizes[-1]) if on_cpu else sizes[0],)
         yield from speeds(host, config, own, mix, budget_s, targets)
 

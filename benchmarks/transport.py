@@ -1,11 +1,11 @@
-"""The queue against raw redis-py, the codec against a copy of bytes, and how soon published weights are applied.
+"""The queue against raw redis-py, and how soon published weights are applied.
 
     python -m benchmarks.transport [--quick] [--json FILE]
 
 Raw is XADD > XREADGROUP > XACK + XDEL with hiredis, the same payloads, the same number of entries per round trip and
 the same server (embedded, unix socket, no file): it keeps no accounts and fences nobody. Both sides take turns within a
-run, and the best of several rounds counts. The codec is apart: payloads are bytes already. Up to 8 clients of the
-broadcast hold a policy and load it; those beyond are threads without torch that fetch and decode.
+run, and the best of several rounds counts. Up to 8 clients of the broadcast hold a policy and load it; those beyond are
+threads without torch that fetch and decode.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from typing import Any
 
 import redis
 
-from actors.codec import decode_episode, encode_episode
 from actors.config import PolicyConfig, QueueConfig
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import load_weights, to_weights
 from actors.slots.spaces import seed_spaces
 from actors.transport.base import EpisodeHeader
 from actors.transport.redis import connect
-from benchmarks.form import Target, in_turns, parser, publish, seconds
+from benchmarks.form import Target, in_turns, parser, publish
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.support.builders import make_episode
 
 AT_ONCE = 8  # entries per round trip
 GOALS = {16: 0.8, 128: 0.7, 1024: 0.9}  # KB -> of raw's episodes per second
@@ -106,25 +104,6 @@ def queue(url: str, quick: bool) -> tuple[list[dict[str, Any]], list[Target]]:
     return rows, targets
 
 
-def codec(quick: bool) -> list[dict[str, Any]]:
-    """Microseconds per episode, beside those of a copy of its bytes."""
-    rows = []
-    for steps in (25, 150, 1000):
-        episode = make_episode(steps=steps, features=60, hidden=128)
-        payload = encode_episode(episode)
-        best = in_turns(
-            {
-                "encode": lambda e=episode: seconds(lambda: encode_episode(e)),
-                "decode": lambda p=payload: seconds(lambda: decode_episode(p)),
-                "copy of the bytes": lambda p=payload: seconds(lambda: bytearray(p)),
-            },
-            20 if quick else 200,
-        )
-        size = len(payload) / 1024
-        rows += [{"steps": steps, "KB": size, "what": name, "us": 1e6 * s} for name, s in best.items()]
-    return rows
-
-
 class Client(threading.Thread):
     """Fetches as soon as there is something newer, and notes when it was applied."""
 
@@ -188,7 +167,7 @@ def main() -> None:
     args = parser("transport", __doc__.splitlines()[0]).parse_args()
     with EmbeddedRedis() as server:
         rows, targets = queue(server.url, args.quick)
-        rows += codec(args.quick) + broadcast(server.url, args.quick)
+        rows += broadcast(server.url, args.quick)
     publish(rows, targets, args.json)
 
 

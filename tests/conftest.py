@@ -41,7 +41,7 @@ LONGEST = (
     "integration/deploy/test_on_ray.py",
     "integration/deploy/test_grow_example.py",
     "integration/policy/test_device_programs.py",
-    "property/env/test_cnn_fleet.py",
+    "property/env/test_fleet_isolation.py",
     "property/env/test_fleet.py",
     "unit/growth/test_ddp.py",
 )

@@ -82,17 +82,6 @@ RUNGS = (
         settings=_SMALL | {"gamma": 0.98, "gae_lambda": 0.8, "value_clip": None},
     ),
     Rung(
-        "chain-10",
-        "benchmarks.learning.memory_tasks:bench/MemoryChain-v0",
-        200_000,
-        0.99,
-        0.55,
-        ("n=10",),
-        _of_bits,
-        settings=_SMALL,
-        episodes=1000,
-    ),
-    Rung(
         "chain-30",
         "benchmarks.learning.memory_tasks:bench/MemoryChain-v0",
         1_000_000,

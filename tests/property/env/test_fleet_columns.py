@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,6 @@ from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.kernels.hosts.epoch import train_epoch
-from actors.kernels.hosts.evaluate import evaluate
-from actors.policy.baselines import RandomPolicy
-from actors.policy.state import PolicyState, StateSizes
 from actors.slots.lifecycle import EMBARGO_EPOCHS
 from actors.slots.stage import Stage
 from actors.slots.topology import GrownSeed
@@ -36,23 +33,23 @@ SIZES = [blueprint_index(column.name) for column in COLUMNS]
 DENSE = next(i for i, blueprint in enumerate(MLP_BLUEPRINTS) if blueprint.name == "dense")
 OTHER_SEED, A_SEED, A_COLUMN, OTHER_COLUMN = 0, 1, 3, 4
 """Slots."""
-NO_STATE = PolicyState.zeros(StateSizes(), 0)
 
 
 def fleets(config: EnvConfig, backend: Backend, envs: int) -> tuple[ReferenceFleet, SeedTrainingFleet]:
-    reference = ReferenceFleet(config, envs, run_seed=0)
-    for env in reference.envs:
-        env.dtype = torch.float64
+    reference = ReferenceFleet(config, envs, 0, torch.float64)
     fleet = SeedTrainingFleet(replace(config, backend=backend), envs, 0, torch.float64)
     reference.reset(range(envs))
     fleet.reset(range(envs))
     return reference, fleet
 
 
+Results = dict[int, tuple[EpochPlan, EpochResult]]
+"""The plan and the result of the last epoch, by `id` of the episode."""
+
+
 @pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[EpochPlan, EpochResult]]:
-    """The plan and the result of the last epoch, by `id` of the episode."""
-    found: dict[int, tuple[EpochPlan, EpochResult]] = {}
+def results(monkeypatch: pytest.MonkeyPatch) -> Results:
+    found: Results = {}
     honest = HostEpisode.complete_epoch
 
     def noted(self: HostEpisode, plan: EpochPlan, result: EpochResult, *rest: Any) -> Any:
@@ -61,6 +58,20 @@ def results(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[EpochPlan, Epoch
 
     monkeypatch.setattr(HostEpisode, "complete_epoch", noted)
     return found
+
+
+def measured(
+    fleet: SeedTrainingFleet, reference: ReferenceFleet, results: Results, rel: float
+) -> Iterator[tuple[EpochPlan, EpochResult, EpochResult]]:
+    """Compare losses, accuracies and ablations of the last epoch. Yield its plan and both results, by environment."""
+    for own, env in zip(fleet.episodes, reference.envs, strict=True):
+        (plan, mine), (_, theirs) = results[id(own)], results[id(env.episode)]
+        assert mine.train_loss == pytest.approx(theirs.train_loss, rel=rel)
+        assert mine.validation.scored == pytest.approx(theirs.validation.scored, rel=rel)
+        assert tuple(mine.validation.observed) == pytest.approx(tuple(theirs.validation.observed), rel=rel)
+        for subset, truth in theirs.ablations.items():
+            assert tuple(mine.ablations[subset]) == pytest.approx(tuple(truth), rel=rel), subset
+        yield plan, mine, theirs
 
 
 def script(envs: int) -> list[NDArray[np.int64]]:
@@ -88,7 +99,7 @@ def script(envs: int) -> list[NDArray[np.int64]]:
 
 
 @both_backends
-def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: dict[int, Any]) -> None:
+def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: Results) -> None:
     """Contributions by subtracting logits equal those by a forward pass; and so do losses, norms and scores."""
     envs = len(SIZES)
     reference, fleet = fleets(CONFIG, backend, envs)
@@ -97,21 +108,15 @@ def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: 
         reference.step(actions)
         fleet.step(actions)
         assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
-        for own, env in zip(fleet.episodes, reference.envs, strict=True):
-            (plan, mine), (_, theirs) = results[id(own)], results[id(env.episode)]
-            assert mine.train_loss == pytest.approx(theirs.train_loss, rel=1e-9)
-            assert mine.validation.scored == pytest.approx(theirs.validation.scored, rel=1e-9)
+        for plan, mine, theirs in measured(fleet, reference, results, 1e-9):
             assert mine.scores == pytest.approx(theirs.scores, rel=1e-7)
             assert set(mine.scores) == set(range(5)) - set(plan.alphas)
             for slot in plan.alphas:
                 assert mine.gradient_norms[slot] == pytest.approx(theirs.gradient_norms[slot], rel=1e-7)
-            for subset in plan.subsets if len(plan.subsets) > 1 else []:
-                alphas = {s: plan.alphas[s] for s in subset}
-                truth = env.network.ablate(*env.observed, alphas, env.calibration)
-                assert tuple(mine.ablations[subset]) == pytest.approx(tuple(truth), rel=1e-9), subset
             evaluated.append(len(plan.subsets))
-            measured = [[s.contribution for s in e.lifecycle.slots] for e in (own, env.episode)]
-            np.testing.assert_allclose(*np.array(measured, dtype=np.float64), rtol=1e-9, atol=1e-9)
+        for own, env in zip(fleet.episodes, reference.envs, strict=True):
+            contributions = [[s.contribution for s in e.lifecycle.slots] for e in (own, env.episode)]
+            np.testing.assert_allclose(*np.array(contributions, dtype=np.float64), rtol=1e-9, atol=1e-9)
     assert max(evaluated) == 8  # all subsets of two columns and a seed
     assert evaluated[-1] == 1 + 4  # of four seeds and columns: each is switched once
 
@@ -133,7 +138,7 @@ def twice(envs: int) -> list[NDArray[np.int64]]:
 
 
 @both_backends
-def test_columns_that_join_one_after_the_other_equal_the_reference(backend: Backend, results: dict[int, Any]) -> None:
+def test_columns_that_join_one_after_the_other_equal_the_reference(backend: Backend, results: Results) -> None:
     envs = 6
     reference, fleet = fleets(CONFIG, backend, envs)
     orders, learning = set(), set()
@@ -144,19 +149,12 @@ def test_columns_that_join_one_after_the_other_equal_the_reference(backend: Back
         reference.step(actions)
         fleet.step(actions)
         assert_same_params(fleet, reference, rtol=1e-8, atol=1e-8)
-        for own, env in zip(fleet.episodes, reference.envs, strict=True):
-            (plan, mine), (_, theirs) = results[id(own)], results[id(env.episode)]
-            assert mine.train_loss == pytest.approx(theirs.train_loss, rel=1e-8)
-            assert mine.validation.scored == pytest.approx(theirs.validation.scored, rel=1e-8)
-            assert tuple(mine.validation.observed) == pytest.approx(tuple(theirs.validation.observed), rel=1e-8)
-            for subset in theirs.ablations:
-                assert tuple(mine.ablations[subset]) == pytest.approx(tuple(theirs.ablations[subset]), rel=1e-8)
+        for plan, _, _ in measured(fleet, reference, results, 1e-8):
             orders.add(tuple(s for s in plan.blended if s >= A_COLUMN))
             learning |= {strength for s, strength in plan.training.items() if s >= A_COLUMN}
-    replaced = sum(episode.lifecycle.replaced for episode in fleet.episodes)
     assert {(A_COLUMN, OTHER_COLUMN), (OTHER_COLUMN, A_COLUMN)} <= orders
     assert learning == {0.5, 1.0}
-    assert 0 < replaced < envs
+    assert 0 < sum(episode.lifecycle.replaced for episode in fleet.episodes) < envs
 
 
 @both_backends
@@ -252,25 +250,3 @@ def test_a_training_column_changes_no_bit_of_the_host(backend: Backend, broken: 
     beside, others = grown(backend, True, broken)
     assert same(alone, beside)
     assert accuracies == others
-
-
-def test_kernels_are_compiled_once_for_all_widths() -> None:
-    fleet = SeedTrainingFleet(EnvConfig(host_width=(2, 32), budget_ratio=40.0, inner_steps=1, backend="numba"), 8, 0)
-    policy, rng = RandomPolicy(fleet.spaces), np.random.default_rng(0)
-    seen = fleet.reset(range(8))
-
-    def compiled() -> list[int]:
-        kernels: Any = (train_epoch, evaluate)
-        return [len(kernel.of(np.dtype(np.float32)).signatures) for kernel in kernels]
-
-    before = compiled()
-    widths = set()
-    for _ in range(6):
-        actions = policy.act(seen.obs, seen.blueprint_indices, seen.masks, NO_STATE, rng.uniform(size=(8, 6)))[
-            0
-        ].actions
-        seen = fleet.step(actions)
-        networks: Any = fleet.networks
-        widths |= {column.width for own in networks.networks for column in own.columns.hosts.values()}
-    assert len(widths) >= 3
-    assert compiled() == [max(1, n) for n in before]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.support.learning.batches import evaluate_batch, toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (9, 4, 1, 7, 12)
+Advance = Callable[[FactoredRecurrentActorCritic, Steps], PolicyState]
 
 
 def episodes(stride: int) -> list[Episode]:
@@ -39,7 +41,9 @@ def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, 
     return found
 
 
-def check_states(stride: int, chunk: int, burn_in: int, advance: Callable[..., PolicyState], moved: bool) -> None:
+def check_states(
+    stride: int, chunk: int, burn_in: int, advance: Callable[..., PolicyState] | None, moved: bool
+) -> None:
     """The state each row starts from: that of whole episodes under the present weights, where burn-in reaches back to
     the start or weights have not changed."""
     own = episodes(stride)
@@ -48,7 +52,7 @@ def check_states(stride: int, chunk: int, burn_in: int, advance: Callable[..., P
         with torch.no_grad():
             network.core.lstm.weight_hh_l0.add_(0.3)
     batch = make_batch(own, SPACES, chunk, burn_in)
-    state = replay(batch, lambda steps: advance(network, steps)).state
+    state = replay(batch, partial(advance, network) if advance else network.advance).state
     row = 0
     for episode in own:
         starts = list(range(0, len(episode), chunk))
@@ -60,45 +64,34 @@ def check_states(stride: int, chunk: int, burn_in: int, advance: Callable[..., P
     assert not state.h.requires_grad
 
 
-def honest(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
-    return network.advance(steps)
-
-
 @pytest.mark.parametrize(("stride", "chunk", "burn_in"), [(1, 3, 2), (2, 4, 2), (3, 3, 6), (2, 2, 8), (1, 1, 1)])
 def test_with_unchanged_weights_it_reproduces_the_stored_state(stride: int, chunk: int, burn_in: int) -> None:
-    check_states(stride, chunk, burn_in, honest, moved=False)
+    check_states(stride, chunk, burn_in, None, moved=False)
 
 
 def test_with_new_weights_a_burn_in_from_the_start_gives_their_own_state() -> None:
-    check_states(2, 4, 12, honest, moved=True)
+    check_states(2, 4, 12, None, moved=True)
     with pytest.raises(AssertionError):
-        check_states(2, 4, 2, honest, moved=True)  # too short: still an older policy's state
+        check_states(2, 4, 2, None, moved=True)  # too short: still an older policy's state
 
 
-def from_zero(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
-    return network.advance(steps._replace(state=PolicyState(*(torch.zeros_like(t) for t in steps.state))))
+def of_state(change: Callable[[Tensor], Tensor]) -> Callable[[PolicyState], PolicyState]:
+    return lambda state: PolicyState(*map(change, state))
 
 
-def not_replayed(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
-    return steps.state
+WRONG: dict[str, Advance] = {
+    "from zero": lambda n, steps: n.advance(steps._replace(state=of_state(torch.zeros_like)(steps.state))),
+    "not replayed": lambda n, steps: steps.state,
+    "one step short": lambda n, steps: n.advance(steps._replace(obs=steps.obs.roll(1, 0))),
+    "the neighbor's": lambda n, steps: of_state(lambda t: t.roll(1, 1))(n.advance(steps)),
+    "with gradient": lambda n, steps: of_state(lambda t: t.requires_grad_())(n.advance(steps)),
+}
 
 
-def one_step_short(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
-    return network.advance(steps._replace(obs=steps.obs.roll(1, 0)))
-
-
-def neighbors(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
-    return PolicyState(*(t.roll(1, 1) for t in network.advance(steps)))
-
-
-def with_gradient(network: FactoredRecurrentActorCritic, steps: Steps) -> PolicyState:
-    return PolicyState(*(t.requires_grad_() for t in network.advance(steps)))
-
-
-@pytest.mark.parametrize("wrong", [from_zero, not_replayed, one_step_short, neighbors, with_gradient])
-def test_a_wrong_replay_is_caught(wrong: Callable[..., PolicyState]) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_replay_is_caught(wrong: str) -> None:
     with pytest.raises(AssertionError):
-        check_states(2, 4, 2, wrong, moved=False)
+        check_states(2, 4, 2, WRONG[wrong], moved=False)
 
 
 @pytest.mark.parametrize("core", ["lstm+memory", "feedforward"])

@@ -14,6 +14,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.episode import Episode
 from learner.ppo.batch import make_batch
 from learner.ppo.minibatch import minibatch
+from tests.property.policy.test_sequences import by_cell, lstm_state
 from tests.support.learning.batches import evaluate_batch
 from tests.support.learning.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
@@ -29,31 +30,19 @@ def make(stride: int = 1, **options: Any) -> tuple[FactoredRecurrentActorCritic,
 
 def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> tuple[Tensor, Tensor]:
     """(core output `[T, hidden]`, denormalized values `[T]`) by the core's equations, one step at a time."""
-    core, size = network.core, network.config.hidden_size
-    h = [torch.zeros(size) for _ in range(network.config.num_layers)]
-    c = [torch.zeros(size) for _ in range(network.config.num_layers)]
-    memory = SlowMemory(network)
-    cores, values = [], []
-    for t in range(len(episode)):
-        obs, blueprints = (
-            torch.from_numpy(episode.obs[t : t + 1]),
-            torch.from_numpy(episode.blueprint_indices[t : t + 1]),
-        )
-        x = network.encoder(obs, blueprints).core_input[0]
-        if isinstance(core, Feedforward):
-            x = core.layers(x)
-        else:
-            for k in range(core.lstm.num_layers):
-                names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-                w_x, w_h, b_x, b_h = (getattr(core.lstm, f"{n}_l{k}") for n in names)
-                i, f, g, o = (w_x @ x + b_x + w_h @ h[k] + b_h).chunk(4)
-                c[k] = f.sigmoid() * c[k] + i.sigmoid() * g.tanh()
-                x = h[k] = o.sigmoid() * c[k].tanh()
-        cores.append(memory(x))
-        value = network.critic(network.norm(cores[-1]))
-        chosen = int(episode.actions[t, 0]) if network.config.critic == "q_op" else 0
-        values.append(network.value_normalizer.denormalize(value[chosen]))
-    return torch.stack(cores), torch.stack(values)
+    core, memory = network.core, SlowMemory(network)
+    x = network.encoder(torch.from_numpy(episode.obs), torch.from_numpy(episode.blueprint_indices)).core_input
+    if isinstance(core, Feedforward):
+        x = core.layers(x)
+    else:
+        zeros = torch.zeros(network.config.num_layers, 1, network.config.hidden_size)
+        x = by_cell(core, x, torch.ones(1, len(x), dtype=torch.bool), lstm_state(zeros, zeros), 1.0)
+    cores = torch.stack([memory(row) for row in x])
+    values = network.critic(network.norm(cores))
+    chosen = (
+        torch.from_numpy(episode.actions[:, :1]) if network.config.critic == "q_op" else torch.zeros(len(x), 1).long()
+    )
+    return cores, network.value_normalizer.denormalize(values.gather(1, chosen)[:, 0])
 
 
 class SlowMemory:

@@ -14,8 +14,6 @@ from torch import Tensor
 from learner.ppo.gae import Advantages, gae, normalize
 from tests.support.examples import examples
 
-Gae = Callable[..., Advantages]
-
 
 class Case(NamedTuple):
     rewards: Tensor
@@ -66,13 +64,17 @@ def by_sum(case: Case) -> tuple[list[list[float]], list[list[float]]]:
     return advantages, returns
 
 
-def check(estimate: Gae, case: Case, tolerance: float) -> None:
-    out = estimate(*case)
+def check(estimate: Callable[[Case], Advantages], case: Case, tolerance: float) -> None:
+    out = estimate(case)
     for expected, actual in zip(by_sum(case), out, strict=True):
         for row, own in enumerate(expected):
             dense = torch.zeros(case.rewards.shape[1], dtype=torch.float64)
             dense[: len(own)] = torch.tensor(own, dtype=torch.float64)
             assert torch.allclose(actual[row].double(), dense, rtol=tolerance, atol=tolerance)
+
+
+def right(case: Case) -> Advantages:
+    return gae(*case)
 
 
 rows = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=5)
@@ -85,52 +87,54 @@ def test_it_is_the_double_sum_for_any_pattern_of_ends(
     rows: list[tuple[int, bool]], gamma: float, lam: float, seed: int
 ) -> None:
     case = make_case([n for n, _ in rows], [end for _, end in rows], gamma, lam, seed)
-    check(gae, case, 1e-9)
+    check(right, case, 1e-9)
     single = case._replace(**{k: getattr(case, k).float() for k in ("rewards", "values", "bootstrap_value")})
-    check(gae, single, 1e-4)
+    check(right, single, 1e-4)
 
 
-def all_terminated(r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float) -> Advantages:
-    return gae(r, v, valid, torch.ones_like(end), boot, g, lam)
-
-
-def all_truncated(r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float) -> Advantages:
-    return gae(r, v, valid, torch.zeros_like(end), boot.nan_to_num(1.0), g, lam)
-
-
-def interleaved(r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float) -> Advantages:
+def one_chain(c: Case) -> Advantages:
     """All episodes as one chain: the first of the traps."""
-    flat, width = valid.flatten(), valid.shape[1]
-    out = gae(
-        r[valid][None], v[valid][None], torch.ones_like(r[valid][None], dtype=torch.bool), end[-1:], boot[-1:], g, lam
-    )
-    advantages = torch.zeros(flat.shape[0], dtype=r.dtype)
-    advantages[flat] = out.advantages[0]
-    dense = advantages.view(-1, width)
-    return Advantages(dense, (dense + v).masked_fill(~valid, 0.0))
+    rewards, values = (t[c.valid][None] for t in (c.rewards, c.values))
+    whole = torch.ones_like(rewards, dtype=torch.bool)
+    out = gae(rewards, values, whole, c.terminated[-1:], c.bootstrap_value[-1:], c.gamma, c.gae_lambda)
+    advantages = torch.zeros_like(c.rewards)
+    advantages[c.valid] = out.advantages[0]
+    return Advantages(advantages, (advantages + c.values).masked_fill(~c.valid, 0.0))
 
 
-def bootstrap_at_the_padded_end(
-    r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float
-) -> Advantages:
+def bootstrap_at_the_padded_end(c: Case) -> Advantages:
     """The value after the last step put at the end of the row instead of the end of the episode."""
-    full = torch.ones_like(valid)
-    out = gae(r.masked_fill(~valid, 0.0), v.masked_fill(~valid, 0.0), full, end, boot, g, lam)
-    return Advantages(*(t.masked_fill(~valid, 0.0) for t in out))
+    rewards, values = (t.masked_fill(~c.valid, 0.0) for t in (c.rewards, c.values))
+    out = gae(*c._replace(rewards=rewards, values=values, valid=torch.ones_like(c.valid)))
+    return Advantages(*(t.masked_fill(~c.valid, 0.0) for t in out))
 
 
-def discount_without_gamma(
-    r: Tensor, v: Tensor, valid: Tensor, end: Tensor, boot: Tensor, g: float, lam: float
-) -> Advantages:
-    return gae(r, v, valid, end, boot, g, min(1.0, lam / g))
+WRONG: dict[str, Callable[[Case], Advantages]] = {
+    "all are terminated": lambda c: gae(*c._replace(terminated=torch.ones_like(c.terminated))),
+    "all are truncated": lambda c: gae(
+        *c._replace(terminated=torch.zeros_like(c.terminated), bootstrap_value=c.bootstrap_value.nan_to_num(1.0))
+    ),
+    "all are one chain": one_chain,
+    "the bootstrap is at the padded end": bootstrap_at_the_padded_end,
+    "lambda discounts without gamma": lambda c: gae(*c._replace(gae_lambda=min(1.0, c.gae_lambda / c.gamma))),
+}
 
 
-@pytest.mark.parametrize(
-    "wrong", [all_terminated, all_truncated, interleaved, bootstrap_at_the_padded_end, discount_without_gamma]
-)
-def test_a_wrong_estimate_is_caught(wrong: Gae) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_estimate_is_caught(wrong: str) -> None:
     with pytest.raises(AssertionError):
-        check(wrong, make_case([3, 7, 1, 5], [True, False, False, True], 0.9, 0.8), 1e-9)
+        check(WRONG[wrong], make_case([3, 7, 1, 5], [True, False, False, True], 0.9, 0.8), 1e-9)
+
+
+def test_an_exact_critic_has_no_advantage_under_a_constant_reward() -> None:
+    """Truncated, the value is that of an infinite future, r / (1 - gamma); terminated, that of the remaining steps."""
+    r, gamma, left = 2.0, 0.9, torch.arange(6, 0, -1).double()[None]
+    forever = r / (1 - gamma)
+    for values, terminated in ((torch.full_like(left, forever), False), (forever * (1 - gamma**left), True)):
+        ends = torch.tensor([terminated]), torch.tensor([forever], dtype=torch.float64)
+        out = gae(torch.full_like(left, r), values, torch.ones(1, 6, dtype=torch.bool), *ends, gamma, 0.97)
+        assert torch.allclose(out.advantages, torch.zeros_like(left), atol=1e-9)
+        assert torch.allclose(out.returns, values, atol=1e-9)
 
 
 def test_normalization_counts_unforced_steps_only_and_survives_one_or_equal_ones() -> None:

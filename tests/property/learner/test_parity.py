@@ -68,10 +68,6 @@ def test_the_learner_reproduces_every_step_from_chunks_at_every_offset(options: 
         assert value < 1e-5
 
 
-def all_legal(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(masks=torch.ones_like(batch.masks))
-
-
 def without_floor(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
     object.__setattr__(network.config, "probability_floor", 0.0)
     return batch
@@ -80,14 +76,6 @@ def without_floor(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
 def newer_statistics(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
     network.encoder.update_normalizer(batch.obs)
     return batch
-
-
-def zeroed_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(state=PolicyState(*(torch.zeros_like(t) for t in batch.state)))
-
-
-def neighbors_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(state=PolicyState(*(t.roll(1, 1) for t in batch.state)))
 
 
 def post_step_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
@@ -99,36 +87,30 @@ def post_step_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Bat
         return batch._replace(state=network.core.step(encoded.core_input, batch.state).state)
 
 
-def without_memory(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(state=batch.state._replace(cells=torch.zeros_like(batch.state.cells)))
+def other_states(change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    return lambda network, batch: batch._replace(state=PolicyState(*map(change, batch.state)))
 
 
-def shifted_blueprints(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    return batch._replace(blueprint_indices=(batch.blueprint_indices + 1).clamp(max=SPACES.num_blueprints - 1))
+CHANGES: dict[str, Change] = {
+    "all is legal": lambda n, b: b._replace(masks=torch.ones_like(b.masks)),
+    "without floor": without_floor,
+    "newer statistics": newer_statistics,
+    "zeroed states": other_states(torch.zeros_like),
+    "the neighbors' states": other_states(lambda t: t.roll(1, 1)),
+    "states after the step": post_step_states,
+    "without memory": lambda n, b: b._replace(state=b.state._replace(cells=torch.zeros_like(b.state.cells))),
+    "shifted blueprints": lambda n, b: b._replace(
+        blueprint_indices=(b.blueprint_indices + 1).clamp(max=SPACES.num_blueprints - 1)
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        all_legal,
-        without_floor,
-        newer_statistics,
-        zeroed_states,
-        neighbors_states,
-        post_step_states,
-        shifted_blueprints,
-    ],
-)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
-def test_a_learner_that_sees_something_else_is_caught(change: Change, core: str) -> None:
+def test_a_learner_that_sees_something_else_is_caught(change: str, core: str) -> None:
     network = toy_network(core=core)
-    log_prob, _ = largest_differences(network, shipped(network), 3, change)
-    assert log_prob > 1e-3
-
-
-def test_a_learner_that_starts_chunks_with_an_empty_memory_is_caught() -> None:
-    network = toy_network(core="lstm+memory")
-    assert largest_differences(network, shipped(network), 3, without_memory)[0] > 1e-3
+    log_prob, _ = largest_differences(network, shipped(network), 3, CHANGES[change])
+    assert (log_prob > 1e-3) == (core != "lstm" or change != "without memory")
 
 
 def test_one_version_later_the_log_probs_differ() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Provenance
-from actors.types.actions import ActionMasks
 from actors.types.continuous import CELL_WIDTH, from_cells
 from actors.types.episode import Episode
 from learner.ppo.batch import make_batch
@@ -102,27 +100,6 @@ def test_the_learner_reproduces_what_the_actor_did(env_id: str, squash: bool, op
     assert torch.allclose(out.log_probs, batch.log_probs, atol=2e-5)
     for episode in episodes:
         EpisodeSchema(network.spaces, network.core.sizes, 1).check(episode)
-
-
-def test_acting_policies_take_new_weights_and_act_as_the_network() -> None:
-    network, episodes = play("tests/Mixed-v0", False, {"log_std": "state"})
-    acting, other = ActingPolicy(network), copy.deepcopy(network)
-    obs, count = episodes[0].obs, len(episodes[0])
-    flat = np.ones((count, network.spaces.action.flat_size), dtype=np.bool_)
-    masks = ActionMasks.of_flat(network.spaces.action, flat)
-    noise = np.random.default_rng(0).random((count, len(network.spaces.action.heads)))
-    inputs = (obs, episodes[0].blueprint_indices, masks, network.initial_state(count), noise)
-    first = acting.act(*inputs)[0]
-    with torch.no_grad():
-        for p in other.parameters():
-            p.add_(0.3 * torch.randn_like(p))
-    acting.load(to_weights(other, 2, 0, 1))
-    ours, theirs = acting.act(*inputs)[0], other.act(*inputs)[0]
-    categorical = network.spaces.action.num_categorical
-    assert np.array_equal(ours.actions[:, :categorical], theirs.actions[:, :categorical])
-    assert np.abs(ours.actions - theirs.actions).max() <= 2  # cells
-    assert np.allclose(ours.log_probs, theirs.log_probs, atol=1e-3)
-    assert np.abs(first.actions - theirs.actions).max() > 100
 
 
 def test_the_exported_step_is_the_networks() -> None:

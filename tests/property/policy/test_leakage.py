@@ -78,27 +78,23 @@ def test_gradients_of_one_episode_do_not_reach_the_others(options: dict[str, str
         assert not bool((grad[[r for r in range(len(LENGTHS)) if r != row]] != 0).any())
 
 
-Leaky = Callable[[Recurrent, Tensor, BucketLayout, PolicyState], CoreOutput]
 sequence_of = Recurrent.sequence
-
-
-def one_long_sequence(core: Recurrent, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
-    """Run all episodes of a batch as one sequence."""
-    return sequence_of(core, x, bucket_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state)))
-
-
-def neighbors_states(core: Recurrent, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
-    return sequence_of(core, x, layout, PolicyState(*(t.roll(1, 1) for t in state)))
-
-
-def batch_statistics(core: Recurrent, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
-    out = sequence_of(core, x, layout, state)
-    return out._replace(output=out.output - out.output.mean(0))
+LEAKS: dict[str, Callable[[Recurrent, Tensor, BucketLayout, PolicyState], CoreOutput]] = {
+    "one long sequence": lambda core, x, layout, state: sequence_of(
+        core, x, bucket_layout([len(x)], 1.0, x.device), PolicyState(*(t[:, :1] for t in state))
+    ),
+    "the neighbors' states": lambda core, x, layout, state: sequence_of(
+        core, x, layout, PolicyState(*(t.roll(1, 1) for t in state))
+    ),
+    "statistics of the batch": lambda core, x, layout, state: (out := sequence_of(core, x, layout, state))._replace(
+        output=out.output - out.output.mean(0)
+    ),
+}
 
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
-@pytest.mark.parametrize("leaky", [one_long_sequence, neighbors_states, batch_statistics])
-def test_leaks_are_detected(leaky: Leaky, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recurrent, "sequence", leaky)
+@pytest.mark.parametrize("leak", LEAKS)
+def test_leaks_are_detected(leak: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recurrent, "sequence", LEAKS[leak])
     with pytest.raises(AssertionError), without_kernels():
         check_no_leak(core=core)

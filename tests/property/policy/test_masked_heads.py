@@ -114,32 +114,28 @@ def test_probabilities_of_legal_joint_actions_sum_to_one_and_match_enumeration(o
         check_joint(**options)
 
 
-def without_mask(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
+def all_legal(logits: Tensor, mask: Tensor, floor: float) -> Tensor:
     return masked_log_probs(logits, torch.ones_like(mask), floor)
 
 
-def not_renormalized(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
-    return without_mask(logits, mask, floor).masked_fill(~mask, -torch.inf)
+WRONG: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "without mask": all_legal,
+    "not renormalized": lambda logits, mask, floor: all_legal(logits, mask, floor).masked_fill(~mask, -torch.inf),
+    "a floor for everyone": lambda logits, mask, floor: (
+        (1 - mask.shape[-1] * floor) * masked_log_probs(logits, mask).exp() + floor
+    ).log(),
+    "without floor": lambda logits, mask, floor: masked_log_probs(logits, mask),
+    "a finite penalty": lambda logits, mask, floor: all_legal(logits - 10.0 * ~mask, mask, floor),
+}
 
 
-def floor_for_everyone(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
-    n = mask.shape[-1]
-    return ((1 - n * floor) * masked_log_probs(logits, mask).exp() + floor).log()
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_masking_is_detected(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def masked(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
+        return WRONG[wrong](logits, mask, floor)
 
-
-def without_floor(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
-    return masked_log_probs(logits, mask)
-
-
-def small_penalty(logits: Tensor, mask: Tensor, floor: float = 0.0, mass: float = 0.5) -> Tensor:
-    """Use a finite penalty instead of -inf, so that illegal choices remain possible."""
-    return masked_log_probs(logits - 10.0 * ~mask, torch.ones_like(mask), floor)
-
-
-@pytest.mark.parametrize("wrong", [without_mask, not_renormalized, floor_for_everyone, without_floor, small_penalty])
-def test_wrong_masking_is_detected(wrong: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_module, "masked_log_probs", wrong)
-    monkeypatch.setattr(distribution, "masked_log_probs", wrong)
+    monkeypatch.setattr(network_module, "masked_log_probs", masked)
+    monkeypatch.setattr(distribution, "masked_log_probs", masked)
     with pytest.raises(AssertionError), without_kernels():
         check_joint()
 

@@ -53,22 +53,19 @@ def test_no_noise_selects_an_illegal_choice(choices: list[tuple[float, bool]], n
     assert bool(legal[int(choose(table, torch.tensor(noise, dtype=torch.float64), True))])
 
 
-def rounded_up(log_probs: Tensor, noise: Tensor, deterministic: bool) -> Tensor:
-    return (log_probs.exp().double().cumsum(-1) < noise.unsqueeze(-1)).sum(-1).clamp(min=1)
+WRONG: dict[str, Choose] = {
+    "rounded up": lambda log_probs, noise, _: (
+        (log_probs.exp().double().cumsum(-1) < noise.unsqueeze(-1)).sum(-1).clamp(min=1)
+    ),
+    "always the likeliest": lambda log_probs, noise, _: log_probs.argmax(-1),
+    "uniform over all": lambda log_probs, noise, _: (noise * log_probs.shape[-1]).long(),
+}
 
 
-def always_likeliest(log_probs: Tensor, noise: Tensor, deterministic: bool) -> Tensor:
-    return log_probs.argmax(-1)
-
-
-def uniform_over_all(log_probs: Tensor, noise: Tensor, deterministic: bool) -> Tensor:
-    return (noise * log_probs.shape[-1]).long()
-
-
-@pytest.mark.parametrize("wrong", [rounded_up, always_likeliest, uniform_over_all])
-def test_wrong_sampling_is_detected(wrong: Choose) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_sampling_is_detected(wrong: str) -> None:
     with pytest.raises(AssertionError):
-        check_frequencies(wrong, [0.3, -1.0, 0.0, 2.0], [True, True, False, True])
+        check_frequencies(WRONG[wrong], [0.3, -1.0, 0.0, 2.0], [True, True, False, True])
 
 
 def test_frequencies_of_joint_actions_match_their_log_probs() -> None:

@@ -81,23 +81,17 @@ def test_the_bucketed_lstm_equals_the_cell_loop_forward_and_backward(
     check_equal(run_lstm, lengths, layers, max_waste)
 
 
-def wrong_rows(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """Take the states in bucket order instead of row order."""
+def of_state(change: Callable[[PolicyState, Tensor], PolicyState]) -> Run:
+    return lambda core, inputs, valid, state, waste: run_lstm(core, inputs, valid, change(state, valid), waste)
+
+
+def in_bucket_order(state: PolicyState, valid: Tensor) -> PolicyState:
     order = valid.sum(1).argsort(stable=True)
-    return run_lstm(core, inputs, valid, lstm_state(state.h[:, order], state.c[:, order]), max_waste)
-
-
-def zero_state(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    return run_lstm(core, inputs, valid, PolicyState(*(torch.zeros_like(t) for t in state)), max_waste)
-
-
-def cut_gradient(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """Detach the state, so that the outputs are right but its gradient is lost."""
-    return run_lstm(core, inputs, valid, PolicyState(*(t.detach() for t in state)), max_waste)
+    return lstm_state(state.h[:, order], state.c[:, order])
 
 
 def left_padded(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, max_waste: float) -> Tensor:
-    """Pad on the left, so that padding changes the state before the first step."""
+    """Padding changes the state before the first step."""
     rows, steps = valid.shape
     padded = inputs.new_zeros(rows, steps, inputs.shape[1])
     late = valid.flip(1)
@@ -113,10 +107,19 @@ def shortest_gathered(core: Recurrent, inputs: Tensor, valid: Tensor, state: Pol
     return out[valid.sum(1)[rows].argsort(stable=True)]
 
 
-@pytest.mark.parametrize("wrong", [wrong_rows, zero_state, cut_gradient, left_padded, shortest_gathered])
-def test_a_wrong_lstm_is_detected(wrong: Run) -> None:
+WRONG: dict[str, Run] = {
+    "states in bucket order": of_state(in_bucket_order),
+    "states of zero": of_state(lambda state, _: PolicyState(*map(torch.zeros_like, state))),
+    "detached states": of_state(lambda state, _: PolicyState(*(t.detach() for t in state))),  # outputs are right
+    "left-padded": left_padded,
+    "outputs in bucket order": shortest_gathered,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_lstm_is_detected(wrong: str) -> None:
     with pytest.raises(AssertionError):
-        check_equal(wrong, [5, 2, 4], 2, 1.3)
+        check_equal(WRONG[wrong], [5, 2, 4], 2, 1.3)
 
 
 Buckets = Callable[[list[int], float], list[tuple[list[int], int]]]
@@ -141,19 +144,16 @@ def test_padding_of_every_bucket_is_below_the_bound(lengths: list[int], max_wast
     check_buckets(length_buckets, lengths, max_waste)
 
 
-def one_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
-    return length_buckets(lengths, float("inf"))
+WRONG_BUCKETS: dict[str, Buckets] = {
+    "one": lambda lengths, max_waste: length_buckets(lengths, float("inf")),
+    "unsorted": lambda lengths, max_waste: [([r], n) for r, n in enumerate(lengths) if n > 0],
+    "as long as their shortest": lambda lengths, max_waste: [
+        (rows, lengths[rows[-1]]) for rows, _ in length_buckets(lengths, max_waste)
+    ],
+}
 
 
-def unsorted(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
-    return [([r], n) for r, n in enumerate(lengths) if n > 0]
-
-
-def shortest_of_bucket(lengths: list[int], max_waste: float) -> list[tuple[list[int], int]]:
-    return [(rows, lengths[rows[-1]]) for rows, _ in length_buckets(lengths, max_waste)]
-
-
-@pytest.mark.parametrize("wrong", [one_bucket, unsorted, shortest_of_bucket])
-def test_wrong_buckets_are_detected(wrong: Buckets) -> None:
+@pytest.mark.parametrize("wrong", WRONG_BUCKETS)
+def test_wrong_buckets_are_detected(wrong: str) -> None:
     with pytest.raises(AssertionError):
-        check_buckets(wrong, [100, 10, 12, 11, 90], 1.3)
+        check_buckets(WRONG_BUCKETS[wrong], [100, 10, 12, 11, 90], 1.3)

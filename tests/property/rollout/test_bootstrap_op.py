@@ -5,23 +5,14 @@ Counted over many episodes that all end in the same state, and compared with the
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import gymnasium
 import numpy as np
 import pytest
-import torch
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from actors.config import PolicyConfig
-from actors.gym.fleet import GymFleet
 from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.rollout.stream import EpisodeStream
-from actors.rollout.wave import Provenance
 from actors.types.actions import ActionMasks
 from tests.support.learning import toy
 from tests.support.learning.toy import SPACES, random_masks, toy_network, toy_seed, toy_wave
@@ -68,47 +59,11 @@ def check(bootstrap: str, values: NDArray[np.float64], end: End) -> None:
 
 
 @pytest.mark.parametrize("bootstrap", ["expected", "sampled"])
-@pytest.mark.parametrize("acts", [lambda network: network, ActingPolicy])
-def test_waves_are_bootstrapped_as_the_policy_would_act(
-    acts: Any, bootstrap: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waves_are_bootstrapped_as_the_policy_would_act(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     random = random_masks(np.random.default_rng(3))
     masks = ActionMasks(*(np.ones_like(m) for m in random if m is not None))
     monkeypatch.setattr(toy._ToyEnv, "look", lambda env: (LAST, np.full(SPACES.slots, -1), masks))
     network = toy_network(critic="q_op", bootstrap=bootstrap)
-    episodes = toy_wave(acts(network), [toy_seed(1, truncated=True, salt=i) for i in range(COUNT)])
+    episodes = toy_wave(ActingPolicy(network), [toy_seed(1, truncated=True, salt=i) for i in range(COUNT)])
     assert all(len(e) == 1 and e.truncated for e in episodes)
-    check(bootstrap, np.array([e.bootstrap_value for e in episodes]), end_of(network, LAST, masks))
-
-
-class Same(gymnasium.Env[NDArray[np.float32], int]):
-    """Shows the same observation and is truncated at every step."""
-
-    observation_space = spaces.Box(-1.0, 1.0, (SPACES.obs_size,), np.float32)
-    action_space = spaces.Discrete(3)
-
-    def reset(self, **given: Any) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        return LAST, {}
-
-    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        return LAST, 1.0, False, True, {}
-
-
-@pytest.mark.parametrize("bootstrap", ["expected", "sampled"])
-def test_streams_are_bootstrapped_as_the_policy_would_act(bootstrap: str) -> None:
-    seeds = itertools.count()
-    envs = SyncVectorEnv([Same] * 50, autoreset_mode=AutoresetMode.DISABLED)
-    fleet = GymFleet("same", envs, lambda row: next(seeds))
-    torch.manual_seed(0)
-    options: Any = {"bootstrap": bootstrap, "hidden_size": 12}
-    network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(critic="q_op", **options))
-    with torch.no_grad():
-        network.value_output.bias += torch.tensor([-1.0, 3.0, 0.0])
-        for p in network.heads.parameters():
-            p += 0.3 * torch.randn_like(p)
-    source, policy = Provenance(1, 1, 1, run_seed=5), ActingPolicy(network)
-    stream = EpisodeStream(fleet, policy, 5, 4)
-    episodes = [e for _ in range(COUNT // 50) for e in stream.advance(policy, source)]
-    assert len(episodes) == COUNT
-    masks = ActionMasks(np.ones(3, dtype=np.bool_), None, np.ones(0, dtype=np.bool_))
     check(bootstrap, np.array([e.bootstrap_value for e in episodes]), end_of(network, LAST, masks))

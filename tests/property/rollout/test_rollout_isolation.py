@@ -113,7 +113,7 @@ def test_shared_noise_and_mixed_states_are_detected(monkeypatch: pytest.MonkeyPa
         check_isolation(toy_network())
 
 
-record = Recorder.record
+record, rollout_bootstrap = Recorder.record, rollout.bootstrap_values
 
 
 def post_step_state(
@@ -125,56 +125,41 @@ def post_step_state(
     record(self, rows, seen, decision, after, version)
 
 
-def late_observation(
-    self: Recorder, rows: Rows, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
-) -> None:
+def late_observation(self: Recorder, rows: Rows, seen: FleetStep, *rest: Any) -> None:
     """Record an observation in the place of the one before it."""
-    record(self, rows, seen, decision, state, version)
+    record(self, rows, seen, *rest)
     self.steps[rows] -= 1
     self.recorded("obs", 0)[-1:] = seen.obs[0]
     self.steps[rows] += 1
 
 
-def neighbors_value(
-    self: Recorder, rows: Rows, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
-) -> None:
-    record(self, rows, seen, decision._replace(values=np.roll(decision.values, 1)), state, version)
+def neighbors_value(self: Recorder, rows: Rows, seen: FleetStep, decision: ActOutput, *rest: Any) -> None:
+    record(self, rows, seen, decision._replace(values=np.roll(decision.values, 1)), *rest)
 
 
-@pytest.mark.parametrize("wrong", [post_step_state, late_observation, neighbors_value])
-def test_wrong_records_are_detected(wrong: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorder, "record", wrong)
-    with pytest.raises(AssertionError):
-        check_truth(toy_network())
+WRONG: dict[str, tuple[object, str, Callable[..., Any]]] = {
+    "the state after the step": (Recorder, "record", post_step_state),
+    "the observation before": (Recorder, "record", late_observation),
+    "the neighbor's value": (Recorder, "record", neighbors_value),
+    "a bootstrap from a state that was reset": (
+        rollout,
+        "bootstrap_values",
+        lambda policy, seen, state, noise: rollout_bootstrap(
+            policy, seen, PolicyState(*map(torch.zeros_like, state)), noise
+        ),
+    ),
+    "a bootstrap from another row's observation": (
+        rollout,
+        "bootstrap_values",
+        lambda policy, seen, *rest: rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), *rest),
+    ),
+    "no bootstrap": (rollout, "bootstrap_values", lambda policy, seen, *rest: np.zeros(len(seen.obs), np.float32)),
+}
 
 
-Noise = NDArray[np.float64]
-
-
-def from_zero_state(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
-    """Reset the state before computing the bootstrap value."""
-    return rollout_bootstrap(policy, seen, PolicyState(*(torch.zeros_like(t) for t in state)), noise)
-
-
-def from_other_observation(
-    policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise
-) -> NDArray[np.float32]:
-    """Bootstrap from another row's observation."""
-    return rollout_bootstrap(policy, seen._replace(obs=seen.obs[::-1].copy()), state, noise)
-
-
-def never(policy: rollout.Policy, seen: FleetStep, state: PolicyState, noise: Noise) -> NDArray[np.float32]:
-    return np.zeros(len(seen.obs), dtype=np.float32)
-
-
-rollout_bootstrap = rollout.bootstrap_values
-
-
-@pytest.mark.parametrize("wrong", [from_zero_state, from_other_observation, never])
-def test_wrong_bootstrap_values_are_detected(
-    wrong: Callable[..., NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rollout, "bootstrap_values", wrong)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_records_are_detected(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*WRONG[wrong])
     with pytest.raises(AssertionError):
         check_truth(toy_network())
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import load_digits
 
-from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
-from actors.env.hosts.host import Host
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.env.tasks.task import TaskKind
-
-SEQUENCE_HOST: Host = CNN1dHost(2, 20, 6, 3, 3)
-IMAGE_HOST: Host = CNN2dHost(1, (8, 8), 6, 4, 3)
-HOSTS = {"sequence": SEQUENCE_HOST, "image": IMAGE_HOST}
 
 
 def sequences(rng: np.random.Generator, classes: int = 3, length: int = 20) -> Task:

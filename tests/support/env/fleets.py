@@ -1,4 +1,5 @@
-"""Access to the parameters inside a fleet of MLP hosts, by name and without padding, for either backend."""
+"""Fleets beside their reference: the same actions, steps that are compared, and access to the parameters inside a fleet
+by name and without padding, for every backend and kind of host."""
 
 from __future__ import annotations
 
@@ -11,18 +12,24 @@ from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
 from actors.blueprints.blueprint import Param
-from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.env.compiled.networks import NumbaNetworks
 from actors.env.hosts.column import column_host
+from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.networks import TorchNetworks
 from actors.env.stacked.param_bank import ParamBank
+from actors.policy.baselines import RandomPolicy
+from actors.policy.state import PolicyState, StateSizes
+from actors.types.fleet_step import FleetStep
 from tests.support.env.reference_env import ReferenceEnv, ReferenceFleet
 from tests.support.env.reference_network import ParameterGroup
 
 Backend = Literal["numba", "torch"]
 BACKENDS: tuple[Backend, ...] = ("numba", "torch")
 Arrays = dict[str, NDArray[Any]]
+HOST = -1
+"""In the place of a slot."""
 
 
 class Vectors(NamedTuple):
@@ -34,60 +41,89 @@ class Vectors(NamedTuple):
     steps: list[NDArray[Any]]  # one counter for each bank that holds the parameters
 
 
+def random_actions(fleet: SeedTrainingFleet, seen: FleetStep, noise: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return legal actions of the random policy."""
+    state = PolicyState.zeros(StateSizes(), 0)
+    policy = RandomPolicy(fleet.spaces)
+    return policy.act(seen.obs, seen.blueprint_indices, seen.masks, state, noise)[0].actions
+
+
+def assert_same_step(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
+    for mine, theirs in zip(a.masks, b.masks, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(a.blueprint_indices, b.blueprint_indices)
+    np.testing.assert_array_equal(a.terminated, b.terminated)
+    np.testing.assert_allclose(a.obs, b.obs, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(a.rewards, b.rewards, rtol=rtol, atol=atol)
+    assert a.end_reasons == b.end_reasons
+
+
+def stack(fleet: SeedTrainingFleet, env: int) -> tuple[NumbaNetworks | TorchNetworks, int]:
+    """Return the networks that hold an environment, and its row there."""
+    networks: Any = fleet.networks
+    if isinstance(networks, MixedNetworks):
+        block, env = networks._position[env]
+        networks = block.networks
+    assert isinstance(networks, NumbaNetworks | TorchNetworks)
+    return networks, env
+
+
 def host(fleet: SeedTrainingFleet, env: int) -> Vectors:
-    shapes = fleet.episodes[env].host.shapes()
-    networks = fleet.networks
-    if isinstance(networks, NumbaNetworks):
-        own = networks.networks[env]
-        m = own.moments
-        flats = (own.params, m.host_first, m.host_second)
-        return Vectors(*(_flat_views(shapes, flat) for flat in flats), [m.steps[-1:]])
-    assert isinstance(networks, TorchNetworks)
-    bank = networks.hosts
-    stacked = (bank.params, bank.first_moment, bank.second_moment)
-    return Vectors(*(_cut(bank.views(t), shapes, env) for t in stacked), [bank.steps.numpy()[env : env + 1]])
+    networks, row = stack(fleet, env)
+    if isinstance(networks, TorchNetworks):
+        return _of_banks(fleet, env, HOST)
+    own = networks.networks[row]
+    m = own.moments
+    flats = (own.params, m.host_first, m.host_second)
+    return Vectors(*(_flat_views(fleet.episodes[env].host.shapes(), flat) for flat in flats), [m.steps[-1:]])
 
 
 def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
-    if isinstance(fleet.networks, TorchNetworks) and slot >= fleet.config.slots:
-        return _stacked_column(fleet, fleet.networks, env, slot)
-    episode = fleet.episodes[env]
-    own, column_slot = episode.lifecycle.slots[slot], slot - episode.host.slots
-    networks = fleet.networks
-    if isinstance(networks, NumbaNetworks) and column_slot >= 0:
-        network = networks.networks[env]
-        columns, shapes = network.columns.arrays, network.columns.hosts[column_slot].shapes()
+    networks, row = stack(fleet, env)
+    if isinstance(networks, TorchNetworks):
+        return _of_banks(fleet, env, slot)
+    network, (shapes, gate) = networks.networks[row], _seed_shapes(fleet, env, slot)
+    steps = [network.moments.steps[slot : slot + 1]]
+    column_slot = slot - fleet.episodes[env].host.slots
+    if column_slot >= 0:
+        columns = network.columns.arrays
         rows = [t[column_slot] for t in (columns.q, columns.first_moment, columns.second_moment)]
-        return Vectors(*(_flat_views(shapes, row) for row in rows), [network.moments.steps[slot : slot + 1]])
-    width = episode.host.slot_width(slot)
-    shapes, gate = MLP_BLUEPRINTS[own.blueprint].shapes(width), gate_shapes(own.blend, width)
-    if isinstance(networks, NumbaNetworks):
-        network = networks.networks[env]
-        m = network.moments
-        flats = [t[slot] for t in (network.seeds.q, m.seed_first, m.seed_second)]
-        start = len(flats[0]) - width - 1
-        views = [_flat_views(shapes, flat) | _flat_views(gate, flat[start:]) for flat in flats]
-        return Vectors(*views, [m.steps[slot : slot + 1]])
+        return Vectors(*(_flat_views(shapes, flat) for flat in rows), steps)
+    flats = [t[slot] for t in (network.seeds.q, network.moments.seed_first, network.moments.seed_second)]
+    start = len(flats[0]) - fleet.episodes[env].host.slot_width(slot) - 1
+    return Vectors(*(_flat_views(shapes, flat) | _flat_views(gate, flat[start:]) for flat in flats), steps)
+
+
+def banks(fleet: SeedTrainingFleet, env: int, slot: int) -> Iterator[tuple[ParamBank, dict[str, Param], int]]:
+    """Yield (bank of the torch backend, shapes without padding, row) of a host, or of a seed and its gate."""
+    networks, row = stack(fleet, env)
     assert isinstance(networks, TorchNetworks)
-    row, (blueprint, gates) = networks.row(env, slot), networks._banks_of(env, slot)
-    params, first, second = (
-        _cut(blueprint.views(a), shapes, row) | _cut(gates.views(b), gate, row)
-        for a, b in zip(_tensors(blueprint), _tensors(gates), strict=True)
-    )
-    return Vectors(params, first, second, [bank.steps.numpy()[row : row + 1] for bank in (blueprint, gates)])
+    if slot == HOST:
+        yield networks.hosts, fleet.episodes[env].host.shapes(), row
+    else:
+        for bank, shapes in zip(networks._banks_of(row, slot), _seed_shapes(fleet, env, slot), strict=False):
+            yield bank, shapes, networks.row(row, slot)
 
 
-def _stacked_column(fleet: SeedTrainingFleet, networks: TorchNetworks, env: int, slot: int) -> Vectors:
-    episode, row, (bank,) = fleet.episodes[env], networks.row(env, slot), networks._banks_of(env, slot)
-    column = episode.host.family.columns[episode.lifecycle.slots[slot].blueprint]
-    assert column is not None
-    shapes = column_host(episode.host, column.scale).shapes()
-    views = (_cut(bank.views(t), shapes, row) for t in _tensors(bank))
-    return Vectors(*views, [bank.steps.numpy()[row : row + 1]])
+def _of_banks(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
+    values: tuple[Arrays, Arrays, Arrays] = {}, {}, {}
+    steps = []
+    for bank, shapes, row in banks(fleet, env, slot):
+        for views, tensor in zip(values, (bank.params, bank.first_moment, bank.second_moment), strict=True):
+            stacked = bank.views(tensor)
+            views |= {name: stacked[name].numpy()[(row, *(slice(n) for n in p.shape))] for name, p in shapes.items()}
+        steps.append(bank.steps.numpy()[row : row + 1])
+    return Vectors(*values, steps)
 
 
-def _tensors(bank: ParamBank) -> tuple[Tensor, Tensor, Tensor]:
-    return bank.params, bank.first_moment, bank.second_moment
+def _seed_shapes(fleet: SeedTrainingFleet, env: int, slot: int) -> tuple[dict[str, Param], dict[str, Param]]:
+    """Return the shapes of a seed or column, and those of its gate."""
+    host, own = fleet.episodes[env].host, fleet.episodes[env].lifecycle.slots[slot]
+    column = host.family.columns[own.blueprint]
+    if column is not None:
+        return column_host(host, column.scale).shapes(), {}
+    width = host.slot_width(slot)
+    return host.family.blueprints[own.blueprint].shapes(width), gate_shapes(own.blend, width)
 
 
 def _flat_views(shapes: dict[str, Param], flat: NDArray[Any]) -> Arrays:
@@ -98,32 +134,43 @@ def _flat_views(shapes: dict[str, Param], flat: NDArray[Any]) -> Arrays:
     return views
 
 
-def _cut(views: dict[str, Any], shapes: dict[str, Param], row: int) -> Arrays:
-    return {name: views[name].numpy()[(row, *(slice(n) for n in p.shape))] for name, p in shapes.items()}
-
-
 def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Vectors, ParameterGroup]]:
     """Yield every host and seed of a running episode, in the fleet and in the reference."""
     for e, env in enumerate(reference.envs):
-        if fleet._running[e]:  # the torch backend continues to train hosts whose episodes have ended
-            yield from env_groups(fleet, e, env)
+        if reference.running[e]:  # the torch backend continues to train hosts whose episodes have ended
+            yield host(fleet, e), env.network.group
+            for s, grown in env.network.seeds.items():
+                yield seed(fleet, e, s), grown.group
 
 
-def env_groups(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> Iterator[tuple[Vectors, ParameterGroup]]:
-    yield host(fleet, e), env.network.group
-    for s, grown in env.network.seeds.items():
-        yield seed(fleet, e, s), grown.group
+def running_statistics(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield those of the BatchNorms of a host and its columns, in the fleet and in the reference."""
+    networks, row = stack(fleet, e)
+    for name, moments in env.network.running.items():
+        assert isinstance(networks, TorchNetworks)
+        statistics, own = networks.running, row
+        if name.startswith("column"):
+            place, name = name.removeprefix("column").split(".")
+            (bank,) = networks._banks_of(row, int(place))
+            assert isinstance(bank, ColumnBank)
+            statistics, own = bank.running, networks.row(row, int(place))
+        for mine, theirs in zip(statistics[name], moments, strict=True):
+            yield mine[own, : len(theirs)], theirs
 
 
 def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
+    """Compare parameters of hosts, seeds and gates, and running statistics."""
     for mine, theirs in groups(fleet, reference):
         assert mine.params.keys() == theirs.params.keys()
         for name, p in theirs.params.items():
             np.testing.assert_allclose(mine.params[name], p.detach().numpy(), rtol=rtol, atol=atol, err_msg=name)
+    for e, env in enumerate(reference.envs):
+        for own, other in running_statistics(fleet, e, env) if reference.running[e] else ():
+            np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=rtol, atol=atol)
 
 
 def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
-    """Copy the reference's parameters, moments and step counters to the fleet."""
+    """Copy the reference's parameters, moments, step counters and running statistics to the fleet."""
     for mine, theirs in groups(fleet, reference):
         for name, p in theirs.params.items():
             state = theirs.optimizer.state.get(p, {})
@@ -132,6 +179,9 @@ def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
             mine.second[name][...] = state["exp_avg_sq"].numpy() if state else 0.0
             for steps in mine.steps:
                 steps[...] = int(state["step"]) if state else 0
+    for e, env in enumerate(reference.envs):
+        for own, other in running_statistics(fleet, e, env) if reference.running[e] else ():
+            own[:] = other
 
 
 def break_host(fleet: SeedTrainingFleet, env: int) -> None:

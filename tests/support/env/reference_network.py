@@ -175,9 +175,6 @@ class ReferenceNetwork:
             for name in seed.norms():
                 del self.running[name]
 
-    def added_params(self) -> int:
-        return sum(t.numel() for seed in self.seeds.values() for t in seed.group.params.values())
-
     def logits(
         self,
         x: Tensor,

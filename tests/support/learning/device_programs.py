@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import traceback
@@ -16,21 +15,14 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from actors.config import EnvConfig, PolicyConfig
+from actors.config import EnvConfig
 from actors.env import seed_fleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.gym.fleet import GymFleet
-from actors.gym.unified import UnifiedEnv
 from actors.policy.acting.policy import ActingPolicy
 from actors.policy.cores import core as core_module
-from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
-from actors.rollout.stream import EpisodeStream
-from actors.rollout.wave import Provenance
-from actors.serving.client.blocking import PolicyClient
-from actors.serving.server import server
+from actors.policy.network import MaskTensors
 from actors.types.episode import Episode
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
@@ -39,22 +31,16 @@ from learner.ppo.batch import make_batch
 from learner.ppo.imitation import imitate
 from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
-from tests.support.env.gym_envs import Scripted
 from tests.support.learning.device_hosts import LONG_HOSTS
-from tests.support.learning.device_learning import LEARNING, same
+from tests.support.learning.device_learning import CPU, LEARNING, SEEDS, comparable, same
 from tests.support.learning.device_serving import SERVING
-from tests.support.learning.metrics import comparable
-from tests.support.learning.sequences import evaluate
-from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
-from tests.support.serving.servers import serving, step_inputs
+from tests.support.learning.toy import SPACES, toy_network, toy_wave
 
-CPU = torch.device("cpu")
 OPTIONS: list[dict[str, Any]] = [
     {"core": "lstm+memory", "critic": "q_op"},
     {"core": "feedforward", "encoder": "flat"},
     {"heads": "independent", "causal_masks": False},
 ]
-SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 3, 9, 4))]
 LEARNER = LearnerConfig(
     state_stride=1,
     update_epochs=1,
@@ -85,38 +71,9 @@ def act(device: torch.device) -> None:
         same_episodes(toy_wave(ActingPolicy(moved), SEEDS), expected)
 
 
-def stream(device: torch.device) -> None:
-    """Acting in a Gymnasium environment, whose rows begin again one by one."""
-
-    def play(to: torch.device) -> list[Episode]:
-        seeds = itertools.count(3)
-        envs = SyncVectorEnv([lambda: UnifiedEnv(Scripted(), "scripted")] * 3, autoreset_mode=AutoresetMode.DISABLED)
-        fleet = GymFleet("scripted", envs, lambda row: next(seeds))
-        torch.manual_seed(0)
-        network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=12)).to(to)
-        policy, source = ActingPolicy(network), Provenance(1, 1, 2, run_seed=5)
-        own = EpisodeStream(fleet, policy, 5, 4)
-        return [e for _ in range(12) for e in own.advance(policy, source)]
-
-    expected = play(CPU)
-    assert len(expected) > 3
-    same_episodes(play(device), expected)
-
-
-def evaluate_sequences(device: torch.device) -> None:
-    for options in OPTIONS:
-        network = toy_network(**options)
-        given = toy_sequence(toy_wave(network, SEEDS))
-        expected = evaluate(network, given)
-        state = type(given.state)(*(t.to(device) for t in given.state))
-        moved = type(given)(*(t.to(device) for t in given[:-1]), state)
-        for ours, theirs in zip(evaluate(network.to(device), moved), expected, strict=True):
-            same(ours, theirs)
-
-
 def update(device: torch.device) -> None:
     """With minibatches, burn-in and a prior; a network without conditioned heads is updated as the others are."""
-    for options in OPTIONS[:2]:
+    for options in OPTIONS:
         batch = make_batch(toy_wave(toy_network(**options), SEEDS), SPACES, LEARNER.chunk_length, LEARNER.burn_in)
 
         def updated(to: torch.device, options: dict[str, Any] = options, batch: Any = batch) -> Any:
@@ -172,24 +129,6 @@ def legal(spaces: Spaces, step: FleetStep, row: int, rng: np.random.Generator) -
     return np.array([op, slot, *(rng.choice(np.flatnonzero(m)) if m.any() else 0 for m in heads)])
 
 
-def serve(device: torch.device) -> None:
-    """A real server and a real client, by choice and by chance."""
-
-    def answers(to: torch.device) -> list[Any]:
-        with (
-            patch.object(server, "_device", lambda name: to),
-            serving() as running,
-            PolicyClient(running.address) as client,
-            client.open(SPACES, seed=7) as session,
-        ):
-            return [session.step(*step_inputs(3, step), step % 2 == 0) for step in range(6)]
-
-    for ours, theirs in zip(answers(device), answers(CPU), strict=True):
-        same(ours.action, theirs.action)
-        same(ours.log_probs, theirs.log_probs)
-        same(ours.value, theirs.value)
-
-
 def masks_left_behind(device: torch.device) -> None:
     """Must fail: the masks of a step stay where they are made."""
     made = MaskTensors.from_masks
@@ -197,7 +136,7 @@ def masks_left_behind(device: torch.device) -> None:
         act(device)
 
 
-QUICK = (act, stream, evaluate_sequences, update, imitation, fleet, serve, *LEARNING, *SERVING)
+QUICK = (act, update, imitation, fleet, *LEARNING, *SERVING)
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
     own.__name__: own for own in (*QUICK, *LONG_HOSTS, masks_left_behind)
 }

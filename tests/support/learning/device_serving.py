@@ -37,21 +37,22 @@ def served_versions(device: torch.device) -> None:
 
 
 def exported_session(device: torch.device) -> None:
-    """A session whose state is exported, and another that continues from it."""
+    """A real server and its clients, by choice and by chance; each continues from the state of the last one."""
 
     def answers(to: torch.device) -> list[Any]:
         found, state = [], b""
         with patch.object(server, "_device", lambda name: to), serving() as running:
-            for step in range(2):
+            for step in range(4):
                 with PolicyClient(running.address) as client:
                     session = client.open(SPACES, seed=7, state=state)
-                    found.append(session.step(*step_inputs(3, step), False))
+                    found.append(session.step(*step_inputs(3, step), step == 3))
                     state = session.exported
         return found
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
         same(ours.action, theirs.action)
         same(ours.log_probs, theirs.log_probs)
+        same(ours.value, theirs.value)
 
 
 def rule(device: torch.device) -> None:

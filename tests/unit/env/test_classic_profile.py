@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from actors.config import EnvConfig, PolicyConfig
+from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import RandomPolicy
-from actors.policy.network import FactoredRecurrentActorCritic
-from actors.rollout.wave import PolicyNoise, Provenance, run_wave
+from actors.rollout.wave import PolicyNoise
 from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.actions import Op
@@ -115,16 +114,3 @@ def test_fleet_and_reference_agree() -> None:
         a, b = reference.step(actions), fleet.step(actions)
         stages |= {slot.stage.name for env in reference.envs for slot in env.episode.lifecycle.slots}
     assert {"TRAINING", "BLENDING", "EMBARGOED"} <= stages
-
-
-def test_acting_and_evaluating_give_equal_log_probs() -> None:
-    fleet = SeedTrainingFleet(CLASSIC, 4, 0)
-    torch.manual_seed(0)
-    network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=16, encoder_size=16, head_size=16))
-    episodes = run_wave(fleet, network, range(4), Provenance(0, 0, 8, 0))
-    assert {int(op) for e in episodes for op in e.actions[:, 0]} > {0}
-    for e in episodes:
-        e.validate()
-        assert e.actions.shape[1] == 4
-        chosen = np.array(fleet.spaces.action.offsets) + e.actions
-        assert np.take_along_axis(e.masks, chosen, axis=1).all()

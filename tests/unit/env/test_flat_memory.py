@@ -119,6 +119,7 @@ def test_kept_episodes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_flat(play(("a_vector",), 500), 1000)
 
 
+@pytest.mark.long
 def test_kept_blocks_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
     honest = MixedNetworks.reset

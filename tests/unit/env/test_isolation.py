@@ -1,4 +1,4 @@
-"""A seed in TRAINING does not change a bit of its host; from BLENDING on, gradients are total derivatives."""
+"""The reference: seeds have gradients and an optimizer of their own; from BLENDING on, these are total derivatives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.mlp import MLPHost
-from actors.layers.batch_norm import Normalize
+from actors.types.actions import BLENDS, Op
+from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.walks import WAIT, act, tiny_reference
 
 DENSE, WIDE = 3, 6
 torch.set_num_threads(1)
@@ -35,44 +37,6 @@ def batches(steps: int = 4, dtype: torch.dtype = torch.float32) -> tuple[Tensor,
     rng = np.random.default_rng(1)
     x = torch.tensor(rng.standard_normal((steps, 16, 2)), dtype=dtype)
     return x, torch.tensor(rng.integers(0, 3, (steps, 16)))
-
-
-def host_state(net: ReferenceNetwork) -> list[Tensor]:
-    """Return the state of the host: parameters, last gradients, moments and step counters."""
-    moments = [v for t in net.group.tensors for v in net.group.optimizer.state[t].values()]
-    return [*net.group.tensors, *[t.grad for t in net.group.tensors if t.grad is not None], *moments]
-
-
-def touched(training: dict[int, float], nan: bool = False) -> bool:
-    """Return whether TRAINING seeds change a bit of the host, or of the seed that is blended in slot 0."""
-    alone, grown = network({0: (DENSE, 0)}), network({0: (DENSE, 0)} | dict.fromkeys(training, (WIDE, 2)))
-    if nan:
-        for slot in training:
-            for tensor in grown.seeds[slot].group.tensors:
-                tensor.data.fill_(float("nan"))
-    x, y = batches()
-    without = alone.train_epoch(x, y, SeedAlphas({0: 0.5}, {}))
-    with_seed = grown.train_epoch(x, y, SeedAlphas({0: 0.5}, training))
-    same = [torch.equal(a, b) for a, b in zip(host_state(alone), host_state(grown), strict=True)]
-    same += [torch.equal(a, b) for a, b in zip(*(n.seeds[0].group.tensors for n in (alone, grown)), strict=True)]
-    same += [torch.equal(alone.logits(x[0], {0: 0.5}), grown.logits(x[0], {0: 0.5}))]
-    return not (all(same) and without.train_loss == with_seed.train_loss)
-
-
-@pytest.mark.parametrize("nan", [False, True])
-def test_training_seeds_change_no_bit_of_the_host(nan: bool) -> None:
-    assert not touched({1: 0.7, 2: 1.0}, nan)
-
-
-def test_a_leaking_shadow_pass_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ReferenceNetwork.logits
-
-    def leaky(self: ReferenceNetwork, x: Tensor, on: dict[int, float], *rest: Normalize) -> Tensor:
-        """Wrong: blend TRAINING seeds in at alpha 0 instead of leaving them out."""
-        return honest(self, x, on | dict.fromkeys(set(self.seeds) - set(on), 0.0), *rest)
-
-    monkeypatch.setattr(ReferenceNetwork, "logits", leaky)
-    assert touched({1: 0.7}, nan=True)
 
 
 def seed_gradients(net: ReferenceNetwork, slots: list[int]) -> list[Tensor]:
@@ -98,14 +62,6 @@ def test_the_shadow_gradient_is_the_seeds_gradient_with_everything_else_constant
     alone.train_epoch(x, y, SeedAlphas({}, {1: 0.7}))
     other = zip(seed_gradients(alone, [1]), seed_gradients(net, [1]), strict=True)
     assert not all(torch.allclose(a, b) for a, b in other)  # another network, another gradient
-
-
-def test_seeds_that_take_no_part_are_unchanged() -> None:
-    net = network({0: (DENSE, 0), 1: (WIDE, 0)})
-    before = [t.clone() for t in net.seeds[1].group.tensors]
-    net.train_epoch(*batches(), SeedAlphas({}, {0: 1.0}))
-    assert all(torch.equal(a, b) for a, b in zip(before, net.seeds[1].group.tensors, strict=True))
-    assert not net.seeds[1].group.optimizer.state
 
 
 def finite_difference(net: ReferenceNetwork, x: Tensor, y: Tensor, on: dict[int, float], tensor: Tensor) -> Tensor:
@@ -144,3 +100,64 @@ def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
         return h + net.seeds[s].blend_into(h.detach(), on[s]) - h.detach()
 
     return net.host.forward(net.group.params, x, slot)
+
+
+def test_the_gate_is_in_the_seeds_optimizer() -> None:
+    env = tiny_reference()
+    env.reset(seed=1)
+    env.step(act(Op.GERMINATE, 0, 3, BLENDS.index("gated"), 2))
+    env.step(act(Op.ADVANCE, 0))
+    for _ in range(3):  # the gate's gradient is nonzero once the seed differs from its host
+        env.step(WAIT)
+    seed = env.network.seeds[0].group
+    owned = {id(p) for group in seed.optimizer.param_groups for p in group["params"]}
+    assert {id(t) for t in seed.tensors} == owned
+    assert seed.params["gate.w"].abs().max() > 0
+
+
+def optimizer_state(env: ReferenceEnv, slot: int | None) -> list[Tensor]:
+    trained = env.network.group if slot is None else env.network.seeds[slot].group
+    return [v.clone() for t in trained.tensors for v in (t, *trained.optimizer.state[t].values())]
+
+
+def step_counters(env: ReferenceEnv, slot: int) -> set[float]:
+    state = env.network.seeds[slot].group.optimizer.state
+    return {float(s["step"]) for s in state.values()}
+
+
+def test_germinate_and_prune_do_not_affect_other_seeds() -> None:
+    busy, quiet = tiny_reference(budget_ratio=20.0), tiny_reference(budget_ratio=20.0)
+    elsewhere = {6: act(Op.GERMINATE, 1, 6), 7: act(Op.ADVANCE, 1), 9: act(Op.PRUNE, 1)}
+    common = {0: act(Op.GERMINATE, 0, 3, 2), 1: act(Op.ADVANCE, 0), 4: act(Op.ADVANCE, 0)}
+    for env in (busy, quiet):
+        env.reset(seed=3)
+    for epoch in range(12):
+        busy.step((common | elsewhere).get(epoch, WAIT))
+        quiet.step(common.get(epoch, WAIT))
+        for slot in (None, 0):
+            pairs = zip(optimizer_state(busy, slot), optimizer_state(quiet, slot), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs), (epoch, slot)
+    assert "PRUNED" in busy.episode.timeline.stages[1]
+    assert step_counters(busy, 0) == {2.0 * 11}
+
+
+def test_clip_and_decay_are_per_group() -> None:
+    """A seed's huge gradient does not shrink its host's step."""
+
+    def host_step(with_seed: bool) -> list[Tensor]:
+        net = ReferenceNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), OptimizerSettings(1e-2, 1e-2, 0.0, 1e-3))
+        if with_seed:
+            net.germinate(0, 6, 0, np.random.default_rng(1))
+            net.seeds[0].group.params["w2"].data.fill_(1e3)
+        rng = np.random.default_rng(2)
+        x = torch.tensor(rng.standard_normal((1, 16, 2)), dtype=torch.float32)
+        statistics = net.train_epoch(
+            x, torch.zeros(1, 16, dtype=torch.int64), SeedAlphas({}, {0: 1.0} if with_seed else {})
+        )
+        if with_seed:
+            clipped = torch.cat([t.grad.flatten() for t in net.seeds[0].group.tensors if t.grad is not None]).norm()
+            assert statistics.gradient_norms[0][0] > 0.1  # a hundred times the clip
+            assert float(clipped) == pytest.approx(1e-3, rel=1e-3)
+        return [t.grad for t in net.group.tensors if t.grad is not None]
+
+    assert all(torch.equal(a, b) for a, b in zip(host_step(False), host_step(True), strict=True))

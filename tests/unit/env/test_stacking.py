@@ -17,7 +17,6 @@ from actors.layers.convolution import After, classify, convolve, plane, pool_mea
 
 torch.set_num_threads(1)
 ROWS = 64
-SPACES = [(10,), (6, 6)]
 BLUEPRINTS = ["norm", "bottleneck", "conv_light", "depthwise", "attention", "conv_heavy"]
 Pass = Callable[..., Tensor]
 Case = tuple[Pass, list[tuple[int, ...]]]  # a pass of h and parameters, and the parameters' shapes
@@ -112,8 +111,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
-@pytest.mark.parametrize("space", SPACES, ids=str)
-@pytest.mark.parametrize("channels", [9, 16])
+@pytest.mark.parametrize(("channels", "space"), [(9, (6, 6)), (16, (10,))], ids=str)
 @pytest.mark.parametrize("name", ["convolution", "mean", "classes", "batch norm", "batch norm, pool", *BLUEPRINTS])
 def test_results_do_not_depend_on_other_environments(
     name: str, channels: int, space: tuple[int, ...], kernels: bool, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,9 @@ from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
 from actors.errors import UserError
-from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash, from_weights, to_weights
-from actors.rollout import wave as rollout
-from actors.types.actions import ActionMasks, ActionSpec, Head
-from actors.types.episode import EndReason
-from actors.types.fleet_step import FleetStep
-from actors.types.spaces import Spaces
-from learner.config import LearnerConfig
-from learner.ppo.batch import make_batch
+from actors.types.actions import ActionMasks
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
 from tests.support.learning.toy import POLICIES, SPACES, toy_network
 
@@ -124,60 +115,12 @@ def test_incompatible_weights_are_refused_with_the_reason() -> None:
         from_weights(weights, config=dataclasses.replace(toy_network().config, core="feedforward"))
 
 
-BANDIT = Spaces(
-    ActionSpec((Head("op", ("PRUNE", "FOSSILIZE")), Head("slot", ("0", "1"))), ((True, True), (True, True))), 1, 2, 2, 1
-)
-
-
-class Bandit:
-    """Episodes of one step with one legal op, not observed. PRUNE of slot 0 or FOSSILIZE of slot 1 earns 1, else -1."""
-
-    env_id, spaces, num_envs = "bandit", BANDIT, 64
-
-    def reset(self, seeds: Sequence[int]) -> FleetStep:
-        self.ops = np.array([seed % 2 for seed in seeds])
-        return self._show(np.zeros(self.num_envs, np.float32), ended=False)
-
-    def step(self, actions: NDArray[np.int64]) -> FleetStep:
-        return self._show(np.where(actions[:, 1] == self.ops, 1.0, -1.0).astype(np.float32), ended=True)
-
-    def task_ids(self) -> tuple[str, ...]:
-        return ("bandit",) * self.num_envs
-
-    def timelines(self) -> tuple[Any, ...]:
-        return ()
-
-    def _show(self, rewards: NDArray[np.float32], ended: bool) -> FleetStep:
-        n = self.num_envs
-        obs = np.tile(np.array([0, 1, 0, 0, 1], np.float32), (n, 1))  # each slot's features identify it
-        op = np.stack([self.ops == 0, self.ops == 1], 1)
-        masks = ActionMasks(op, np.ones((n, 2, 2), np.bool_), np.ones((n, 2, 2, 0), np.bool_))
-        ends = np.full(n, ended)
-        reasons = (EndReason.ENVIRONMENT if ended else None,) * n
-        return FleetStep(obs, np.full((n, 2), -1), masks, rewards, ends, ends & False, reasons, ({},) * n)
-
-
-def learn_bandit(heads: str, updates: int = 20) -> float:
-    """Return the mean reward of the greedy policy over both ops, after PPO training."""
-    torch.set_num_threads(1)
-    torch.manual_seed(3)
-    policy = PolicyConfig(hidden_size=16, encoder_size=16, head_size=16, heads=heads, probability_floor=0.0)  # type: ignore[arg-type]
-    network = FactoredRecurrentActorCritic(BANDIT, policy)
-    config = LearnerConfig(
-        state_stride=1, lr=1e-2, update_epochs=2, target_kl=0.2, entropy_start=0.01, entropy_end=0.01
-    )
-    ppo = PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), config)
-    fleet = Bandit()
-    source = rollout.Provenance(0, 0, 1, run_seed=0)
-
-    def play(seeds: Sequence[int], deterministic: bool) -> list[Any]:
-        return rollout.run_wave(fleet, network, seeds, source, deterministic)
-
-    for update in range(updates):
-        ppo(make_batch(play([update * 64 + e for e in range(64)], False), BANDIT), update, 0)
-    return float(np.mean([e.undiscounted_return for e in play(range(64), True)]))
-
-
-def test_ops_with_opposite_best_slots_need_conditioned_heads() -> None:
-    assert learn_bandit("conditioned") > 0.95
-    assert learn_bandit("independent") < 0.1
+@pytest.mark.parametrize("heads", ["conditioned", "independent"])
+def test_slots_are_chosen_given_the_op_where_heads_are_conditioned(heads: str) -> None:
+    network, likeliest = toy_network(heads=heads), []
+    obs, blueprints, masks = inputs(2)
+    for op in (1, 2):
+        masks.op[:], masks.slot[:] = np.eye(3, dtype=np.bool_)[op], True  # type: ignore[index]
+        given = (obs, blueprints, masks, network.initial_state(5), np.full((5, 4), 0.5))
+        likeliest.append(network.act(*given, deterministic=True)[0].log_probs[:, 1])
+    assert np.allclose(*likeliest) == (heads == "independent")

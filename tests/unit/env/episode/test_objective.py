@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from actors.blueprints.family import blueprint_index
-from actors.env.episode import governor, host_episode
+from actors.env.episode import host_episode
 from actors.env.episode.governor import Governor
 from actors.slots.contributions import Validation
 from actors.slots.growth_state import GrowthState, SeedParams
@@ -125,7 +125,7 @@ def play(
 PRICES = {"points_per_doubling": 7.0, "points_per_compute_doubling": 3.0}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.long) for s in (2, 3))])
 @pytest.mark.parametrize("poison", [-1, 3, 99])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_undiscounted_return_is_j(seed: int, poison: int, script: str) -> None:
@@ -212,7 +212,7 @@ def test_a_wrong_j_is_detected(monkeypatch: pytest.MonkeyPatch, how: str, script
 
 
 @pytest.mark.parametrize("how", ["nan", "lr"])
-@pytest.mark.parametrize("epoch", [0, 1, 7, 11])
+@pytest.mark.parametrize("epoch", [0, 7, 11])
 def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     env = tiny_reference()
     played = play(env, 4, epoch, how)
@@ -240,24 +240,6 @@ def test_a_fossilized_seed_survives_a_panic() -> None:
     assert env.episode.lifecycle.slots[2].stage is Stage.FOSSILIZED
     assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].group.tensors, strict=True))
     assert info["telemetry"]["final_accuracy"] == env.episode.timeline.accuracy[-2]
-
-
-def gains_from_panics() -> list[float]:
-    """Return J of episodes that the governor ends minus J of WAIT with the same seed, for many plans and epochs."""
-    settings = {"inner_steps": 8, "tasks": ("spirals", "wine", "clusters_noisy")}
-    gains = []
-    for seed in range(2):
-        wait = play(tiny_reference(**settings), seed, grow=False).return_
-        gains += [
-            play(tiny_reference(**settings), seed, k, grow=g).return_ - wait for k in (0, 4, 11) for g in (True, False)
-        ]
-    return gains
-
-
-def test_a_panic_never_beats_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(gains_from_panics()) < 0
-    monkeypatch.setattr(governor, "PENALTY_POINTS", 0.0)
-    assert max(gains_from_panics()) >= 0  # without the penalty a panic would sometimes pay
 
 
 def test_what_makes_the_governor_panic() -> None:

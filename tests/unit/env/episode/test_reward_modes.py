@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
-from actors.env.episode.reward import shaping
 from actors.env.episode.twin import (
     CAPACITY,
     COEFFICIENTS,
@@ -30,13 +27,12 @@ from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families, make_task
 from actors.policy.baselines import NeverGrow, RandomPolicy
-from actors.rollout.wave import PolicyNoise, Provenance, run_wave
+from actors.rollout.wave import Provenance, run_wave
 from actors.slots.contributions import EvalResult, Validation
 from actors.slots.stage import Stage
 from actors.slots.topology import GrownSeed
-from actors.types.actions import ActionMasks, Op
+from actors.types.actions import Op
 from actors.types.episode import Episode
-from benchmarks.environment import fit_twin
 from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
 from tests.support.env import walks
@@ -70,52 +66,6 @@ def test_every_reward_mode_sums_to_j(seed: int) -> None:
     assert len(set(said.values())) == 1
     assert paid["sparse"][:-1] == [0.0] * 11
     assert paid["contribution"] != paid["objective"]
-
-
-class Toy:
-    """A random MDP of six states and two actions; state 4 terminates, state 5 loops."""
-
-    def __init__(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.moves = rng.dirichlet(np.full(6, 0.5), (6, 2))  # [state, action, next]
-        self.rewards = rng.normal(size=(6, 2, 6))
-        self.potential = rng.normal(size=6) * 5.0
-        self.moves[4] = 0.0
-
-    def value(self, policy: tuple[int, ...], gamma: float, bonus: Callable[[int, int], float]) -> float:
-        """Return the exact value of state 0 under a deterministic policy; `bonus(s, s')` is added to the rewards."""
-        p = np.stack([self.moves[s, a] for s, a in enumerate(policy)])
-        paid = [
-            sum(p[s, n] * (self.rewards[s, a, n] + bonus(s, n)) for n in range(6)) if s != 4 else 0.0
-            for s, a in enumerate(policy)
-        ]
-        return float(np.linalg.solve(np.eye(6) - gamma * p, np.array(paid))[0])
-
-
-def moved(learner: float, shaper: float, ends: bool) -> int:
-    """Return for how many of 10 MDPs shaping changes the order of the 64 policies."""
-    changed = 0
-    for seed in range(10):
-        toy = Toy(seed)
-        phi = toy.potential.tolist()
-        values = [[toy.value(p, learner, b) for p in product((0, 1), repeat=6)] for b in (
-            lambda s, n: 0.0,
-            lambda s, n, phi=phi: shaping(phi[s], phi[n], shaper, terminated=ends and n == 4),
-        )]  # fmt: skip
-        plain, shaped = map(np.array, values)
-        better = np.sign(np.round(plain[:, None] - plain, 9))
-        changed += not np.array_equal(better, np.sign(np.round(shaped[:, None] - shaped, 9)))
-    return changed
-
-
-@pytest.mark.parametrize("gamma", [0.5, 0.9, 0.995])
-def test_shaping_preserves_the_order_of_policies(gamma: float) -> None:
-    assert moved(gamma, gamma, ends=True) == 0
-
-
-def test_wrong_shaping_changes_the_order_of_policies() -> None:
-    assert moved(0.9, 1.0, ends=True) > 5
-    assert moved(0.9, 0.9, ends=False) > 5
 
 
 @pytest.mark.parametrize("gamma", [0.9, 1.0])
@@ -250,19 +200,6 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> N
     assert not rewards[2][:-1].any()
 
 
-@pytest.mark.parametrize("mode", ["objective", "sparse"])
-@pytest.mark.parametrize("panic_at", [0, 3, 7])
-def test_an_episode_that_ends_early_is_charged_the_whole_gain_of_its_twin(mode: str, panic_at: int) -> None:
-    """Otherwise ending early would save what the twin still gains: 56 points here."""
-    config = replace(TINY, reference="twin", twin_coef=1.0, reward=mode)
-    climb = [30.0 + 7.0 * t for t in range(9)]
-    died = play(config, lambda epoch, on: climb[epoch], [], climb, panic_at)
-    waited = play(config, lambda epoch, on: climb[epoch], [], climb)
-    assert sum(waited.rewards) == pytest.approx(0.0)
-    assert sum(died.rewards) == pytest.approx(died.objective - 56.0)
-    assert sum(died.rewards) <= -5.0
-
-
 def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
     played: list[int] = []
 
@@ -303,28 +240,6 @@ def test_every_training_family_has_a_fitted_coefficient_and_others_use_one() -> 
     settings = json.loads(COEFFICIENTS.read_text())["settings"]
     assert settings["horizon_epochs"] == EnvConfig().horizon_epochs
     assert settings["seeds"] >= 32
-
-
-def test_a_coefficient_is_the_slope_over_played_episodes() -> None:
-    """Compare the benchmark's fit with numpy's, on episodes played here one by one."""
-    config = replace(TINY, horizon_epochs=4)
-    found = fit_twin.fit("spirals", 5, config)
-    gains = []
-    for seed in range(5):
-        env = SeedTrainingEnv(config, fit_twin.RUN_SEED)
-        noise, policy, pair = PolicyNoise(fit_twin.RUN_SEED, [5 + seed], 6), RandomPolicy(env.spaces), []
-        for grows in (False, True):
-            seen, info = env.reset(seed=seed)
-            ended = False
-            while not ended:
-                masks = ActionMasks(*(part[None] for part in info["masks"]))
-                drawn = noise.step() if grows else np.zeros((1, 6))
-                shown = (seen["obs"][None], seen["blueprint_indices"][None], masks, policy.initial_state(1))
-                seen, _, ended, _, info = env.step(policy.act(*shown, drawn)[0].actions[0] if grows else WAIT)
-            pair.append(env.episode.timeline.accuracy[-1] - env.episode.timeline.accuracy[0])
-        gains.append(pair)
-    twin, grown = np.array(gains).T
-    assert found.share == pytest.approx(max(0.0, np.polyfit(twin, grown, 1)[0]), abs=1e-3)
 
 
 def test_the_potential_is_the_sum_of_contributions() -> None:

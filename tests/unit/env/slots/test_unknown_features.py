@@ -12,7 +12,6 @@ from actors.config import ConfigError, EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.slots.base_features import BASE
 from actors.slots.slot_features import SLOT
-from deploy.config.schema import PRESETS
 from tests.support.env.walks import tiny_env
 
 CONTRIBUTIONS = {"contribution", "worth", "contribution_velocity", "contribution_freshness", "interaction"}
@@ -88,11 +87,6 @@ def test_groups_are_dropped_with_the_configured_probability() -> None:
     gone = np.array([[name in e.hidden_features for name in GROUPS] for e in fleet.episodes])
     assert np.all(np.abs(gone.mean(0) - 0.3) < 0.1)
     assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn independently
-
-
-def test_only_the_research_preset_drops_features() -> None:
-    assert PRESETS["tamiyo"].env.drop_features > 0
-    assert EnvConfig().drop_features == PRESETS["quick"].env.drop_features == 0
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])

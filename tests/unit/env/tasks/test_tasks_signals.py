@@ -41,17 +41,6 @@ def test_padding_stretching_and_sampling_equal_a_plain_loop(monkeypatch: pytest.
         np.testing.assert_allclose(got[n], expected, atol=1e-12)
 
 
-def test_shift_wraps_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shifts are cyclic: at full length each signal is a rotation of the unshifted one."""
-    y = np.arange(10)
-    monkeypatch.setattr(signals, "LENGTH", 72)
-    shifted = drawn(monkeypatch, y, **NOISELESS)
-    plain = drawn(monkeypatch, y, MAX_SHIFT=1, **NOISELESS)
-    shifts = [[k for k in range(72) if np.allclose(np.roll(p, k), s)] for p, s in zip(plain, shifted, strict=True)]
-    assert all(len(k) == 1 and k[0] < 48 for k in shifts)
-    assert len({k[0] for k in shifts}) > 5
-
-
 def test_scale_shear_and_noise_have_the_sizes_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     y = np.zeros(4000, dtype=np.int64)
     still = {**NOISELESS, "MAX_SHIFT": 1, "PADDING": (36, 36)}

@@ -13,13 +13,10 @@ import torch
 from torch import Tensor
 
 from actors.policy import network as network_module
-from actors.policy.cores import core as core_module
-from learner.ppo import update as update_module
 from learner.ppo.batch import make_batch
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import toy_batch, toy_ppo
 from tests.support.learning.toy import CORES, SPACES, toy_network, toy_seed, toy_wave
-from tests.support.learning.without_kernels import without_kernels
 
 LENGTHS = (5, 9, 4, 7)
 
@@ -39,36 +36,17 @@ def test_bf16_is_near_float32_and_distinguished_from_it(core: str) -> None:
     assert errors["float32"] < 1e-5 < errors["bf16"] < 6e-2
 
 
-def check_dtypes(monkeypatch: pytest.MonkeyPatch, precision: str, core: torch.dtype) -> None:
-    seen: dict[str, set[torch.dtype]] = {"core": set(), "logits": set(), "loss": set()}
-    ppo, given = make(precision=precision), toy_batch(LENGTHS)
-    run, objective = core_module._fused, update_module.objective
-
-    def watch_core(*arguments: Any) -> Any:
-        output, *state = run(*arguments)
-        seen["core"].add(output.dtype)
-        return output, *state
-
-    def watch_loss(out: Any, *rest: Any) -> Any:
-        loss = objective(out, *rest)
-        seen["loss"] |= {t.dtype for t in (*loss[:4], *out)}
-        return loss
-
-    monkeypatch.setattr(core_module, "_fused", watch_core)
-    monkeypatch.setattr(update_module, "objective", watch_loss)
-    ppo.network.heads.op.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
-    ppo.network.critic.register_forward_hook(lambda module, inputs, output: seen["logits"].add(output.dtype))
-    ppo(given, update=0, version=0)
-    assert seen == {"core": {core}, "logits": {torch.float32}, "loss": {torch.float32}}
+def check_dtypes() -> None:
+    seen: set[torch.dtype] = set()
+    ppo = make(precision="bf16")
+    for module in (ppo.network.heads.op, ppo.network.critic):
+        module.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    ppo(toy_batch(LENGTHS), update=0, version=0)
+    assert seen == {torch.float32}
 
 
-def test_only_the_core_is_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_dtypes(monkeypatch, "bf16", torch.bfloat16)
-    with without_kernels():
-        check_dtypes(monkeypatch, "float32", torch.float32)
-
-
-def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_stay_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_dtypes()
     score = network_module.FactoredRecurrentActorCritic.score
 
     def low(self: Any, output: Tensor, *rest: Tensor) -> Any:
@@ -77,7 +55,7 @@ def test_heads_in_bf16_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(network_module.FactoredRecurrentActorCritic, "score", low)
     with pytest.raises(AssertionError):
-        check_dtypes(monkeypatch, "bf16", torch.bfloat16)
+        check_dtypes()
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +17,6 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.prior import Prior
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from learner.service import LearnerService, LearnerSettings
-from tests.support.learning.batches import toy_ppo
 from tests.support.learning.sequences import evaluate
 from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
 
@@ -62,27 +59,6 @@ def test_only_what_was_chosen_freely_is_charged() -> None:
     assert batch.forced.any()
     assert (charged.rewards == batch.rewards)[~free].all()
     assert float(metrics["prior_kl"]) == pytest.approx(float(prior.nats(batch).sum() / free.sum()))
-
-
-@pytest.mark.long
-def test_a_policy_without_rewards_returns_to_its_prior() -> None:
-    """The same updates without a price leave it where it strayed to."""
-
-    def stray(price: float) -> list[float]:
-        network = toy_network()
-        settings = {"update_epochs": 4, "target_kl": 0.5, "entropy_start": 0.0, "entropy_end": 0.0}
-        ppo = toy_ppo(3e-3, network, toy_network(seed=1), gamma=1.0, prior_coef=price, **settings)
-        prior, found = Prior(toy_network(seed=1)), []
-        for update in range(15):
-            episodes = [replace(e, rewards=np.zeros_like(e.rewards)) for e in played(network, 100 * update, 24)]
-            batch = make_batch(episodes, SPACES)
-            found.append(float(prior.charge(batch, 0.0)[1]["prior_kl"]))
-            ppo(batch, update, update)
-        return found
-
-    priced, free = stray(1.0), stray(0.0)
-    assert np.mean(priced[-5:]) < 0.6 * np.mean(priced[:2])
-    assert np.mean(priced[-5:]) < 0.7 * np.mean(free[-5:])
 
 
 def test_a_resumed_run_whose_prior_is_gone_says_where_it_was(tmp_path: Path) -> None:

@@ -186,3 +186,15 @@ def test_normalizer_statistics_are_those_of_all_rows_ever_seen() -> None:
     expected = ((everything - everything.mean(0)) / (everything.var(0, unbiased=False) + 1e-4).sqrt()).clamp(-5, 5)
     assert torch.allclose(normalizer(everything.float()), expected.float(), atol=1e-6)
     assert float(normalizer(torch.full((1, 4), 1e9)).max()) == 5.0
+
+
+def test_a_stop_that_is_not_read_leaves_the_same_weights_as_one_that_is() -> None:
+    """On a device the passes after the stop run and change nothing; `device_learning` shows that nothing is read."""
+    read, gated = (toy_ppo(1e-3, target_kl=1e-6, update_epochs=4, minibatches=3) for _ in range(2))
+    read.reads_flags, gated.reads_flags = True, False
+    ours, theirs = (ppo(toy_batch(), update=0, version=0) for ppo in (read, gated))
+    assert 0.0 < ours["update_epochs_done"] == theirs["update_epochs_done"] < 4.0
+    for a, b in zip(read.network.parameters(), gated.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+    for name in ("loss_policy", "loss_value", "ratio_max", "skipped_steps"):
+        assert ours[name] == theirs[name]

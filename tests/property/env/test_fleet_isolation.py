@@ -1,0 +1,191 @@
+"""Environments of a fleet do not affect each other, and what learns apart does not affect its host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.config import EnvConfig
+from actors.env import mixed_networks
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.stacked.networks import TorchNetworks
+from actors.rollout.wave import PolicyNoise
+from actors.slots.stage import Stage
+from actors.types.fleet_step import FleetStep
+from tests.property.env.test_fleet import CONFIGS, left_to_long
+from tests.support.env import cnn
+from tests.support.env.fleets import (
+    BACKENDS,
+    HOST,
+    Backend,
+    assert_same_step,
+    banks,
+    break_host,
+    break_seed,
+    random_actions,
+)
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks() -> Iterator[None]:
+    cnn.register()
+    yield
+    cnn.forget()
+
+
+def play(name: str, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:
+    fleet = SeedTrainingFleet(CONFIGS[name], len(seeds), 0)
+    noise, seen = PolicyNoise(7, noise_seeds, 6), [fleet.reset(seeds)]
+    for _ in range(CONFIGS[name].max_horizon_epochs):
+        seen.append(fleet.step(random_actions(fleet, seen[-1], noise.step())))
+    return seen
+
+
+def check_neighbors(name: str) -> None:
+    """The first environment is bit-equal for any tasks, seeds and actions of the others, at a fixed E."""
+    plain, other = play(name, [11, 1, 2, 3], [0, 1, 2, 3]), play(name, [11, 21, 22, 23], [0, 31, 32, 33])
+    for a, b in zip(plain, other, strict=True):
+        np.testing.assert_array_equal(a.obs[0], b.obs[0])
+        assert a.rewards[0] == b.rewards[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_other_environments_change_no_bit(backend: Backend) -> None:
+    check_neighbors(backend)
+
+
+@pytest.mark.parametrize("name", ["mixed", *left_to_long("sequences", "images")])
+def test_other_environments_change_no_bit_of_convolutional_hosts(name: str) -> None:
+    """In a separate process, whose matrix products and convolutions round a row alike whatever the other rows are.
+
+    This holds by default with AVX-512; with AVX2, another row may change the last bit unless it is set.
+    """
+    program = f"from tests.property.env.test_fleet_isolation import *; cnn.register(); check_neighbors({name!r})"
+    env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("backend", "least"), [("numba", 1), ("torch", 2)])
+def test_the_number_of_environments_changes_no_bit(backend: Backend, least: int) -> None:
+    """On one thread."""
+    alone = play(backend, [11, 12][:least], [0, 1][:least])
+    among = play(backend, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
+    for a, b in zip(alone, among, strict=True):
+        np.testing.assert_array_equal(a.obs[:least], b.obs[:least])
+        np.testing.assert_array_equal(a.rewards[:least], b.rewards[:least])
+
+
+def test_splitting_into_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = play("sequences", range(5), range(5))
+    monkeypatch.setattr(mixed_networks, "MAX_BLOCK_ENVS", 2)
+    for a, b in zip(whole, play("sequences", range(5), range(5)), strict=True):
+        assert_same_step(a, b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["torch", "sequences", "images"])
+def test_padding_stays_exactly_zero(name: str) -> None:
+    """Of parameters and moments, of hosts, seeds, gates and columns; so the gradients were 0 too."""
+    fleet = SeedTrainingFleet(CONFIGS[name], 6, 0)
+    noise, seen, grown = PolicyNoise(5, range(6), 6), fleet.reset(range(6)), 0
+    for _ in range(7):
+        seen = fleet.step(random_actions(fleet, seen, noise.step()))
+        for e in filter(lambda e: fleet._running[e], range(6)):
+            active = [s for s, slot in enumerate(fleet.episodes[e].lifecycle.slots) if slot.active]
+            grown += len(active)
+            for slot in (HOST, *active):
+                for bank, shapes, row in banks(fleet, e, slot):
+                    for values in (bank.params, bank.first_moment, bank.second_moment):
+                        for key, p in shapes.items():
+                            beyond = bank.views(values)[key][row].clone()
+                            beyond[tuple(slice(size) for size in p.shape)] = 0.0
+                            assert not beyond.any(), key
+    assert grown >= 12
+
+
+def learnt(name: str, broken: bool) -> tuple[SeedTrainingFleet, list[torch.Tensor]]:
+    """Let a seed and a column learn in the first of three environments, from parameters that are not numbers, if
+    `broken`, or nothing at all. Return the fleet, and everything that its hosts have."""
+    fleet = SeedTrainingFleet(replace(CONFIGS[name], tasks=(name,), host_width=6, horizon_epochs=9), 3, 0)
+    fleet.reset(range(3))
+    for op, slot, blueprint in ((1, 3, 8), (1, 1, 6), (5, 3, 0), (5, 1, 0), (0, 0, 0), (0, 0, 0)):
+        actions = np.zeros((3, 6), dtype=np.int64)
+        if broken:
+            actions[0] = (op, slot, blueprint, 0, 2, 1) if op else 0
+            if op == 5:
+                break_seed(fleet, 0, slot)
+        fleet.step(actions)
+    n = fleet.networks
+    assert isinstance(n, TorchNetworks)
+    return fleet, [
+        n.hosts.params,
+        n.hosts.first_moment,
+        n.hosts.second_moment,
+        *(t for m in n.running.values() for t in m),
+    ]
+
+
+@pytest.mark.parametrize("name", ["sequences", "images"])
+def test_a_seed_and_a_column_that_learn_change_no_bit_of_their_host(name: str) -> None:
+    """Not even if they are not numbers; `test_fleet_columns` has the same for MLPs."""
+    (plain, ours), (grown, theirs) = learnt(name, broken=False), learnt(name, broken=True)
+    assert [grown.episodes[0].lifecycle.slots[s].stage for s in (1, 3)] == [Stage.TRAINING] * 2
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    for a, b in zip(plain.episodes, grown.episodes, strict=True):
+        assert (a.val_losses, a.train_losses, a.accuracies) == (b.val_losses, b.train_losses, b.accuracies)
+
+
+@pytest.mark.parametrize("name", [*BACKENDS, "images"])
+def test_only_a_broken_environment_is_rolled_back(name: str) -> None:
+    """NaN in one host: its episode ends with a penalty, and running statistics are restored; the others are bit-equal
+    to a run without NaN."""
+    config = CONFIGS[name] if name in BACKENDS else replace(CONFIGS[name], tasks=(name,), host_width=6)
+    calm, hurt = SeedTrainingFleet(config, 4, 0), SeedTrainingFleet(config, 4, 0)
+    waits = np.zeros((4, 6), dtype=np.int64)
+    for fleet in (calm, hurt):
+        fleet.reset(range(4))
+        fleet.step(waits)
+    running: dict[str, Any] = getattr(hurt.networks, "running", {})
+    before = {key: m.mean[2].clone() for key, m in running.items()}
+    break_host(hurt, 2)
+    a, b = calm.step(waits), hurt.step(waits)
+    assert b.terminated.tolist() == [False, False, True, False]
+    assert b.end_reasons[2] == "governor"
+    assert b.rewards[2] <= -5.0 + 1e-6
+    assert bool(before) == (name == "images")
+    assert all(torch.equal(m.mean[2], before[key]) for key, m in running.items())
+    keep = [0, 1, 3]
+    for _ in range(3):
+        np.testing.assert_array_equal(a.obs[keep], b.obs[keep])
+        np.testing.assert_array_equal(a.rewards[keep], b.rewards[keep])
+        a, b = calm.step(waits), hurt.step(waits)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_ended_environment_can_idle_for_any_number_of_steps(backend: Backend) -> None:
+    """It idles while others are reset several times, also when all have ended, and can then be reset."""
+    config = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2, backend=backend)
+    fleet = SeedTrainingFleet(config, 2, 0)
+    fleet.reset([0, 1])
+    for episode in range(4):
+        for epoch in range(3):
+            step = fleet.step(np.zeros((2, 6), dtype=np.int64))
+            assert step.terminated.tolist() == [epoch == 2, epoch == 2 and episode == 0]
+        idle = fleet.step(np.zeros((2, 6), dtype=np.int64))
+        np.testing.assert_array_equal(idle.rewards, np.zeros(2))
+        fleet.reset_envs({0: 2 + episode})
+    again = fleet.reset_envs({1: 1})
+    np.testing.assert_array_equal(again.obs[1], SeedTrainingFleet(config, 2, 0).reset([0, 1]).obs[1])
