@@ -93,7 +93,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     def load_from_checkpoint(self, kind: Any, path: Any, **options: Any) -> Any:
         """Return what `kind.load_from_checkpoint(path, **options)` does, with what had grown. Raises `UserError`."""
         module = kind.load_from_checkpoint(path, **options, strict=False)
-        given = torch.load(path, map_location=module.device, weights_only=options.get("weights_only", True))
+        given = torch.load(path, map_location=module.device, weights_only=True)
         require("tamiyo" in given or not _grown(given["state_dict"]), HOMELESS)
         self._restored = given
         self._look_at(module)
