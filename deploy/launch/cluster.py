@@ -36,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 RAY_NAMESPACE = "tamiyo"
 CONNECT_S = 5.0
-RETRY_S, RETRY_EVERY_S = 30.0, 2.0
+RETRY_S, RETRY_EVERY_S = 60.0, 2.0  # Ray waits 30 s for a client server that has failed
 TRANSIENT = (psutil.Error, grpc.RpcError, ConnectionAbortedError, ConnectionResetError)
 """Errors of `ray.init` after which another attempt may succeed: Ray's client server may fail while it starts on a busy
 machine, and a process may end while Ray scans all processes for an address."""

@@ -21,8 +21,10 @@ STARTING = ConnectionAbortedError("Traceback ...\nRuntimeError: Starting Ray cli
 class Connections:
     """A fake `ray.init`, with a clock that advances by the time slept."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, *errors: BaseException, then: BaseException | None = None) -> None:
-        self.errors, self.then, self.waits, self.attempts = list(errors), then, [0.0], 0
+    def __init__(
+        self, patch: pytest.MonkeyPatch, *errors: BaseException, then: BaseException | None = None, takes_s: float = 0
+    ) -> None:
+        self.errors, self.then, self.waits, self.attempts, self.takes_s = list(errors), then, [0.0], 0, takes_s
         patch.setattr(ray, "init", self.init)
         clock = SimpleNamespace(sleep=self.waits.append, monotonic=lambda: sum(self.waits))
         patch.setattr(module, "time", clock)
@@ -31,6 +33,7 @@ class Connections:
         self.attempts += 1
         error = self.errors.pop(0) if self.errors else self.then
         if error is not None:
+            self.waits.append(self.takes_s)
             raise error
 
 
@@ -40,6 +43,13 @@ def test_transient_failures_are_retried(monkeypatch: pytest.MonkeyPatch) -> None
     with cluster("auto"):
         pass
     assert tries.attempts == 4
+
+
+def test_a_failure_that_takes_ray_half_a_minute_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Connections(monkeypatch, STARTING, takes_s=31.0)
+    with cluster("auto"):
+        pass
+    assert tries.attempts == 2
 
 
 @pytest.mark.parametrize(
