@@ -380,9 +380,8 @@ class SeedManager:
     def _copy(self, slot: int, model: nn.Module) -> None:
         slot_module, seed = self._slot_module(slot, model), self.slot_modules[slot].seed
         if slot_module is not None:
-            slot_module.seed = (
-                copy.deepcopy(seed).to(slot_module.alpha.device).train(model.training) if seed is not None else None
-            )
+            grown = None if seed is None else copy.deepcopy(seed).to(slot_module.alpha.device)
+            slot_module.seed = grown if grown is None else grown.train(model.training)
 
     def _models(self) -> tuple[nn.Module, ...]:
         return self._model, *self._followers

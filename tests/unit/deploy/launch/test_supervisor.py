@@ -15,7 +15,7 @@ def raise_full() -> None:
 
 
 def test_a_run_ends_whose_error_cannot_be_written(tmp_path: Path) -> None:
-    """Otherwise whoever follows the run would wait for its end forever."""
+    """Otherwise a command that follows the run would never learn that it has ended."""
     supervisor: Any = object.__new__(Supervisor)
     supervisor._run_dir = tmp_path / "gone"
     supervisor._train = raise_full
