@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -37,10 +39,11 @@ class ShadowGradients:
         if scale is None and known:
             scale = known[0]
             loss = loss * scale.to(loss.device)
-        if reentrant:
-            found = self._by_backward(loss, params)
-        else:
-            found = list(torch.autograd.grad(loss, params, allow_unused=True))
+        with _as_fabric():
+            if reentrant:
+                found = self._by_backward(loss, params)
+            else:
+                found = list(torch.autograd.grad(loss, params, allow_unused=True))
         return found if scale is None else _unscaled(found, scale)
 
     def _by_backward(self, loss: Tensor, params: Sequence[nn.Parameter]) -> list[Tensor | None]:
@@ -55,6 +58,20 @@ class ShadowGradients:
         finally:
             for leaf, gradient in before:
                 leaf.grad = gradient
+
+
+@contextmanager
+def _as_fabric() -> Iterator[None]:
+    """Enter a context in which Lightning Fabric, which refuses backward passes that are not its own, permits them."""
+    wrappers: Any = sys.modules.get("lightning.fabric.wrappers") or sys.modules.get("lightning_fabric.wrappers")
+    before = getattr(wrappers, "_in_fabric_backward", None)
+    if before is not None:
+        wrappers._in_fabric_backward = True
+    try:
+        yield
+    finally:
+        if before is not None:
+            wrappers._in_fabric_backward = before
 
 
 def _scale_of(scaler: GradScaler) -> Tensor | None:

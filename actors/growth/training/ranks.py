@@ -85,6 +85,8 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None,
             inner, ddp = model.module, model
         elif isinstance(model, nn.DataParallel | torch.optim.swa_utils.AveragedModel):
             inner = model.module
+        elif hasattr(model, "_forward_module"):  # of Lightning Fabric, whose precision then includes columns
+            inner = model._forward_module
         if inner is None:
             return model, ddp, compiled or model._compiled_call_impl is not None
         model = inner

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from actors.errors import UserError
 from actors.growth.columns.column import Column
+from actors.growth.controller import GrowthController
 from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, MODELS, ResNet, column_of, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp, prune
@@ -228,3 +229,35 @@ def test_a_frozen_backbone_does_not_forbid_growing(caplog: pytest.LogCaptureFixt
     assert [d.reason for d in own.grower.log] == [""] * 4
     assert own.grower.stages["column 1"] is Stage.HOLDING
     assert "budget" not in caplog.text
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "32-true"])
+def test_columns_run_in_the_precision_of_fabric(precision: Any) -> None:
+    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", precision=precision)
+    dtypes = []
+
+    def build(scale: float) -> nn.Module:
+        network = mlp(width=int(12 * scale))
+        if scale > 1:
+            network[0].register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
+        return network
+
+    torch.manual_seed(0)
+    model, optimizer = (plain := mlp()), torch.optim.SGD(plain.parameters(), lr=0.1)
+    model, optimizer = fabric.setup(model, optimizer)
+    x, y = torch.randn(64, plain[0].in_features), torch.zeros(64, dtype=torch.int64)
+    grower = GrowthController(
+        model, optimizer=optimizer, columns=Column(build), policy="fixed-column:double@0", horizon_epochs=4
+    )
+    grower.step(1.0, 0.5)
+    for _ in range(4):
+        optimizer.zero_grad()
+        fabric.backward(F.cross_entropy(model(x), y))
+        grower.shadow(lambda: F.cross_entropy(model(x), y))
+        optimizer.step()
+        grower.step(1.0, 0.5)
+    assert set(dtypes) == {torch.float32 if precision == "32-true" else torch.bfloat16}
+    grown = grower.export()
+    assert not any("Fabric" in type(module).__name__ for module in grown.modules())
+    with torch.no_grad():
+        torch.testing.assert_close(grown.to(torch.float32)(x), model(x).float(), rtol=0.05, atol=0.05)
