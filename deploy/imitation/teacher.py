@@ -35,6 +35,7 @@ from deploy.imitation.trials import (
     IN_TRIAL,
     LEFT,
     LOOK,
+    MARGIN,
     MODEL,
     SIZES,
     TRIALS,
@@ -74,7 +75,7 @@ EPOCH = np.dtype(
 
 class Survey(NamedTuple):
     """All of `TRIALS`, to the end, on N hosts. A column that was tried alone joined, so that its worth is known; of two
-    columns those joined that paid."""
+    columns those joined that paid, by `MARGIN`."""
 
     seen: Array  # [N, F] of each host when its trial starts, see `model_features`
     prices: Array  # [N, 2] of the model and of compute
@@ -105,7 +106,8 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
 def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    identity = repr((SURVEY, _surveyed(config.env), SIZES, TRIALS, LOOK, BETWEEN, LEFT, MODEL, IN_TRIAL, COLUMN, waves))
+    trials = (SIZES, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
+    identity = repr((SURVEY, _surveyed(config.env), *trials, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
@@ -181,9 +183,9 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
 
 def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgement:
     """Fit what the teacher expects, from the end to the start: what going on with a column is worth, which joins if its
-    contribution exceeds its price; and what trials are worth in which columns are given up where going on is worth too
-    little, where PRUNE is legal. Columns in isolation do not affect each other: the one that is left of two is as if it
-    had been alone.
+    contribution exceeds its price by `MARGIN`; and what trials are worth in which columns are given up where going on
+    is worth too little, where PRUNE is legal. Columns in isolation do not affect each other: the one that is left of
+    two is as if it had been alone.
 
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
@@ -193,7 +195,7 @@ def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgemen
     outcome = survey.gains - price[:, None] * survey.doublings  # [N, trials], compute excluded
     alone = [TRIALS.index((size,)) for size in range(len(SIZES))]
     pays = np.zeros((len(outcome), len(SIZES)), bool)
-    pays[last["host"], last["size"]] = last["worth"] >= 0
+    pays[last["host"], last["size"]] = last["worth"] >= MARGIN
     worth, spent = np.where(pays, outcome[:, alone], 0.0), survey.compute[:, alone]
     target = worth[epochs["host"], epochs["size"]]
     expected = _unseen(steps, target, epochs["host"], jobs)

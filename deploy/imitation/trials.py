@@ -26,6 +26,9 @@ BETWEEN = 2
 """Epochs between the starts of two columns: one to germinate, one to begin its training."""
 LEFT = 2
 """Epochs before the end in which it is decided: one to join, one to be fossilized or for a second column to join."""
+MARGIN = 1.0
+"""Points by which a contribution must exceed its price for a column to join. What a column contributes is measured on
+few rows and the best of two is looked at, so that it is overestimated on average."""
 MODEL = (
     "time", "horizon", "chance", "loss", "accuracy", "accuracy_known", "train_loss", "train_loss_known", "overfit",
     "price", "compute_price", "compute", "val_rows",
@@ -66,8 +69,8 @@ class TrialTeacher(RulePolicy):
     """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none.
 
     Each epoch it gives up a column if what it expects from it is below the price of training it to the end. Near the
-    end the column joins whose contribution exceeds its price by most, and then the other one, if what it contributes to
-    the model with the first exceeds its price. Memory: 1 + the number of the trial, -1 for none.
+    end the column joins whose contribution exceeds its price by most, if by at least `MARGIN`, and then the other one,
+    if what it contributes to the model with the first does. Memory: 1 + the number of the trial, -1 for none.
     """
 
     MEMORY = 1
@@ -99,7 +102,7 @@ class TrialTeacher(RulePolicy):
         if self.judgement is None and len(TRIALS[self.trial]) == 1:
             return worth
         ending = self._left <= LEFT
-        worth[ending] = worth_now(self.reader, obs, slots)[ending]
+        worth[ending] = worth_now(self.reader, obs, slots)[ending] - MARGIN
         if self.judgement is not None and (going_on := ~ending & (stages[:, slot] == Stage.TRAINING)).any():
             seen = trial_features(self.reader, obs, slots)
             effort = 4.0 * self.reader.slot(obs, "effort")[:, slot, 0]
