@@ -38,7 +38,7 @@ class GymConfig:
     squash: bool = False
     """Squash continuous actions to their bounds by tanh, instead of clipping them there. For bounded actions whose
     extremes are often best; all bounds must be finite."""
-    max_segment_steps: int = 1024
+    max_segment_steps: int = 256
     """Steps after which a running episode is shipped as a segment. It is bootstrapped, and continued in the next
     segment. Raise it for long dependencies, lower it where segments grow too old."""
 

@@ -32,7 +32,7 @@ class ExternalConfig:
     """What becomes of the unfinished episode of a session that disappears. It is cut before its last step, whose reward
     is unknown, and bootstrapped with the value there; or its current segment is dropped, for environments where
     disconnecting has a reason. Both are counted."""
-    max_segment_steps: int = 1024
+    max_segment_steps: int = 256
     """Steps after which a running episode is shipped as a segment. It is bootstrapped, and continued in the next
     segment, with the newest weights. Raise it for long dependencies."""
 

@@ -9,8 +9,7 @@ USUAL_LR = 2.5e-4  # of a recurrent policy
 
 
 def advice(config: Config) -> list[str]:
-    """Return a line for each setting that may surprise. What the closest preset chose gets none, except for episodes
-    that `gym.max_segment_steps` cuts, which depends on the environment."""
+    """Return a line for each setting that may surprise. What the closest preset chose gets none."""
     chosen = PRESETS[closest_preset(config)].in_force.learner
     given, found = config.in_force.learner, list[str]()
     if given.gamma == 1 and not config.on_seed_hosts:
@@ -43,7 +42,8 @@ def _cuts(config: Config, chunk_length: int | None) -> list[str]:
             f"(learner.chunk_length): {lost}, and chunks start from states of older weights, refreshed by "
             f"{config.learner.burn_in} steps of learner.burn_in. If memory allows, use longer chunks, or null for none"
         )
-    if config.gym.id and horizon is not None and horizon > segment:
+    chosen = PRESETS[closest_preset(config)].gym.max_segment_steps
+    if config.gym.id and horizon is not None and horizon > segment != chosen:
         found.append(
             f"episodes of {_length(horizon, segment)} steps are cut into segments of {segment} "
             f"(gym.max_segment_steps): {lost}, and returns beyond it are estimated by the critic. Raise it if such "

@@ -124,9 +124,9 @@ _GENERAL = (
     ActorsConfig(count=2, envs_per_actor=8),
     QueueConfig(max_episodes=16),  # waiting segments grow stale: four batches at most
     LearnerConfig(
-        batch_episodes=8,
-        batch_steps=4096,
-        update_epochs=4,
+        batch_episodes=4,
+        batch_steps=1024,
+        update_epochs=10,
         minibatches=4,
         gamma=0.99,  # episodes may never end: a value covers about 100 steps
         gae_lambda=0.95,

@@ -14,8 +14,8 @@ from deploy.config.yaml import from_yaml, overlay, to_yaml
 from deploy.launch.process_settings import learner_settings
 
 CART = {"id": "CartPole-v1"}  # 500 steps
-LONG = {"id": "CartPole-v1", "kwargs": ["max_episode_steps=2000"]}
-MASKED = {"id": "benchmarks.learning.memory_tasks:bench/MaskedCartPole-v1", "max_segment_steps": 256}
+LONG = {"id": "CartPole-v1", "kwargs": ["max_episode_steps=2000"], "max_segment_steps": 1024}
+MASKED = {"id": "benchmarks.learning.memory_tasks:bench/MaskedCartPole-v1", "max_segment_steps": 128}
 ENDLESS = {"id": "CartPole-v1", "kwargs": ["max_episode_steps=-1"]}
 
 

@@ -30,5 +30,5 @@ def test_preset_quick_has_the_values_that_were_asked_for() -> None:
 def test_preset_general_has_the_values_that_were_asked_for() -> None:
     config = PRESETS["general"]
     learner = config.learner
-    assert (learner.gamma, learner.gae_lambda, learner.update_epochs, learner.chunk_length) == (0.99, 0.95, 4, 64)
-    assert (learner.entropy_start, learner.entropy_end, config.gym.max_segment_steps) == (0.01, 0.01, 1024)
+    assert (learner.gamma, learner.gae_lambda, learner.update_epochs, learner.chunk_length) == (0.99, 0.95, 10, 64)
+    assert (learner.entropy_start, learner.entropy_end, config.gym.max_segment_steps) == (0.01, 0.01, 256)
