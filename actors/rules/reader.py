@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.slots.base_features import BASE
-from actors.slots.model_view import BaseFeature, SlotFeature
+from actors.slots.model_view import Feature
 from actors.slots.slot_features import BLIND_EPOCHS, SLOT
 from actors.types.spaces import Spaces
 
@@ -72,7 +72,7 @@ class ObservationReader:
         return np.round(self.slot(obs, "epochs_in_stage")[:, :, 0] * np.where(horizon > 0, horizon, BLIND_EPOCHS), 3)
 
 
-def _columns(features: Sequence[BaseFeature | SlotFeature]) -> dict[str, slice]:
+def _columns(features: Sequence[Feature]) -> dict[str, slice]:
     columns, start = {}, 0
     for feature in features:
         columns[feature.name] = slice(start, start + feature.size)
