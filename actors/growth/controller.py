@@ -225,7 +225,6 @@ class GrowthController:
     def _count_epoch(
         self, joined: Mapping[int, float], training: Mapping[int, float], measured: Collection[Subset]
     ) -> None:
-        """Add the epoch that was just trained to the training compute."""
         passes, evaluation = self._flops.take(self._ablations.inputs)
         if self.config.val_rows and self.config.train_rows:
             evaluation = self.config.val_rows / (TRAINING_PASSES * self.config.train_rows)

@@ -156,9 +156,8 @@ class FactoredRecurrentActorCritic(nn.Module):
         """
         device = self.norm.weight.device
         features, blueprints = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices))
-        uniform = self._draw(len(obs)) if noise is None else torch.from_numpy(noise).to(device)
+        uniform = None if noise is None else torch.from_numpy(noise).to(device)
         masks = ActionMasks.all_legal(self.spaces.action, len(obs)) if masks is None else masks
-        state = self.initial_state(len(obs)) if state is None else state
         legal = MaskTensors.from_masks(masks, device)
         likely = deterministic if isinstance(deterministic, bool) else torch.from_numpy(deterministic).to(device)
         step = self.step(features, blueprints, legal, state, uniform, likely)

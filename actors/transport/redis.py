@@ -305,7 +305,6 @@ class Transport(RedisWeights, RedisReports):
         raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], verb: Sequence[str]) -> list[str]:
-        """Put or import episodes. Returns their statuses."""
         start = self.server.key("payload:")
         values = {start + h.episode_id: data for h, data in episodes if self._is_sent(len(data))}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
