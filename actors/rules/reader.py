@@ -20,11 +20,6 @@ class ObservationReader:
         self._base, self._slot = _columns(BASE), _columns(SLOT)
         self._spaces = spaces
 
-    @property
-    def obs_size(self) -> int:
-        """Length of an observation."""
-        return self._spaces.obs_size
-
     def base(self, obs: NDArray[np.float32], name: str) -> NDArray[np.float32]:
         """Return a feature of the whole model, `[N, size]`."""
         return obs[:, self._base[name]]
