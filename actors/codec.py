@@ -44,16 +44,15 @@ class _Kind(NamedTuple):
 
 
 _FLOAT = _Kind(np.dtype(np.float32), {wire.DTYPE_FLOAT32: np.dtype("<f4")})
-_INT = _Kind(
-    np.dtype(np.int64),
-    {
-        wire.DTYPE_INT8: np.dtype("<i1"),
-        wire.DTYPE_INT16: np.dtype("<i2"),
-        wire.DTYPE_INT32: np.dtype("<i4"),
-        wire.DTYPE_INT64: np.dtype("<i8"),
-    },
-)
+INT_TYPES: dict[wire.Dtype, np.dtype[Any]] = {
+    wire.DTYPE_INT8: np.dtype("<i1"),
+    wire.DTYPE_INT16: np.dtype("<i2"),
+    wire.DTYPE_INT32: np.dtype("<i4"),
+    wire.DTYPE_INT64: np.dtype("<i8"),
+}
+_INT = _Kind(np.dtype(np.int64), INT_TYPES)
 _BOOL = _Kind(np.dtype(np.bool_), {wire.DTYPE_BITS: np.dtype(np.uint8)})
+_KINDS = {kind.dtype: kind for kind in (_FLOAT, _INT, _BOOL)}
 _LIMITS = {form: (np.iinfo(n).min, np.iinfo(n).max) for form, n in _INT.stored.items()}
 
 _END_REASONS: dict[EndReason, wire.EndReason] = {
@@ -63,6 +62,10 @@ _END_REASONS: dict[EndReason, wire.EndReason] = {
     EndReason.CUT: wire.END_REASON_CUT,
 }
 _END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items()}
+_SCALARS = (
+    "episode_id", "env_id", "task_id", "seed", "spaces_hash", "generation", "terminated", "truncated",
+    "bootstrap_value", "state_stride",
+)  # fmt: skip
 _ARRAYS = {
     "obs": (_FLOAT, 2),
     "blueprint_indices": (_INT, 2),
@@ -104,20 +107,13 @@ def encode_episode(episode: Episode) -> bytes:
     """Serialize an episode; equal episodes give equal bytes. Raises `InvalidEpisode` if it is not valid."""
     episode.validate()
     message = wire.Episode(
-        episode_id=episode.episode_id,
-        env_id=episode.env_id,
-        task_id=episode.task_id,
-        spaces_hash=episode.spaces_hash,
         policy_version=_version_runs(episode.policy_version),
         end_reason=_END_REASONS[episode.end_reason],
-        terminated=episode.terminated,
-        truncated=episode.truncated,
-        bootstrap_value=episode.bootstrap_value,
         initial_state=pack_state("initial_state", episode.initial_state),
         states=pack_state("states", episode.states),
         telemetry=episode.telemetry,
     )
-    for name in ("seed", "generation", "state_stride"):
+    for name in _SCALARS:
         try:
             setattr(message, name, getattr(episode, name))
         except ValueError as error:
@@ -149,25 +145,17 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash:
         raise InvalidEpisode(f"episode {message.episode_id}: spaces {message.spaces_hash}, expected {spaces_hash}")
     if message.end_reason not in _END_REASONS_OF_WIRE:
         raise InvalidEpisode(f"episode {message.episode_id}: unknown end reason {message.end_reason}")
-    # The type checker cannot match a dict of arrays to the individually typed arguments.
+    # The type checker cannot match dicts to the individually typed arguments.
     arrays: dict[str, Any] = {name: _unpack(name, getattr(message, name), *form) for name, form in _ARRAYS.items()}
+    scalars: dict[str, Any] = {name: getattr(message, name) for name in _SCALARS}
     episode = Episode(
-        episode_id=message.episode_id,
-        env_id=message.env_id,
-        task_id=message.task_id,
-        seed=message.seed,
-        spaces_hash=message.spaces_hash,
-        generation=message.generation,
         policy_version=_versions(message, len(arrays["rewards"])),
         end_reason=_END_REASONS_OF_WIRE[message.end_reason],
-        terminated=message.terminated,
-        truncated=message.truncated,
-        bootstrap_value=message.bootstrap_value,
         initial_state=unpack_state("initial_state", message.initial_state),
         states=unpack_state("states", message.states),
-        state_stride=message.state_stride,
         telemetry=dict(message.telemetry),
         burn_in=_burn_in(message.burn_in) if message.HasField("burn_in") else None,
+        **scalars,
         **arrays,
     )
     episode.validate()
@@ -277,6 +265,12 @@ def _versions(message: wire.Episode, steps: int) -> NDArray[np.int64]:  # [T]
 
 def _pack(name: str, array: NDArray[Any], kind: _Kind, rank: int) -> wire.Array:
     _require_array(name, array, kind.dtype, rank)
+    return pack_array(array)
+
+
+def pack_array(array: NDArray[Any]) -> wire.Array:
+    """Convert an array of float32, int64 or bool to its message."""
+    kind = _KINDS[array.dtype]
     if kind is _BOOL:
         return wire.Array(dtype=wire.DTYPE_BITS, shape=array.shape, data=np.packbits(array.ravel()).tobytes())
     form = wire.DTYPE_FLOAT32
@@ -296,6 +290,11 @@ def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: i
         raise InvalidEpisode(f"{name} is {array.dtype} of rank {array.ndim}, expected {dtype} of rank {rank}")
     if any(n > MAX_DIMENSION for n in array.shape):
         raise InvalidEpisode(f"{name} has shape {array.shape}, the limit of a dimension is {MAX_DIMENSION}")
+
+
+def unpack_mask(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
+    """Return the mask of a message; `name` is for errors. Raises `InvalidEpisode`."""
+    return _unpack(name, array, _BOOL, rank)
 
 
 def _unpack(name: str, array: wire.Array, kind: _Kind, rank: int) -> NDArray[Any]:

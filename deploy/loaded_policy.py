@@ -18,7 +18,7 @@ from actors.sessions.plain import Mask, as_obs, env_action
 from actors.sessions.session import RULE_VERSION, Answer
 from deploy.config.schema import Config
 from deploy.config.yaml import from_yaml
-from learner.run.checkpoint import load_policy as load_network
+from learner.run.checkpoint import load_network
 
 
 class LoadedPolicy:

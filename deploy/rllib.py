@@ -34,7 +34,7 @@ from actors.errors import UserError
 from actors.policy.network import MaskTensors
 from actors.policy.state import PolicyState
 from actors.types.episode import SEED_TRAINING
-from learner.run.checkpoint import load_policy
+from learner.run.checkpoint import load_network
 
 Obs = dict[str, NDArray[Any]]
 
@@ -92,7 +92,7 @@ class TamiyoRLModule(TorchRLModule):
             )
         slots = observed["blueprint_indices"].shape
         assert slots is not None
-        self.policy = load_policy(config["checkpoint"], slots[0])
+        self.policy = load_network(config["checkpoint"], slots[0])
 
     def get_initial_state(self) -> dict[str, Tensor]:
         """Return the state of one environment by field, without batch dimension and without empty fields."""

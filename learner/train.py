@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from actors.config import PolicyConfig
@@ -79,7 +80,7 @@ class Learner:
             return stop() or (limit is not None and time.monotonic() - began >= limit)
 
         try:
-            with unwritable_reported(state.run_dir), state.open(over) as metrics_log:
+            with unwritable_reported(state.run_dir), closing(state.open(over)) as metrics_log:
                 elapsed_before = self.progress.elapsed_s
                 while not self.limits.reached(self.progress) and not over():
                     start = time.monotonic()

@@ -28,10 +28,6 @@ class Family:
     columns: list[ColumnBlueprint | None]  # for column slots; as many
     gate_logits: GateLogits  # of the blend `gated`
 
-    def offered(self) -> list[bool]:
-        """Return for which indices this family has a blueprint for the stream."""
-        return [b is not NOOP for b in self.blueprints]
-
     def name_of(self, index: int) -> str:
         """Return the name of a blueprint, or "noop" if this family has none of this index."""
         column = self.columns[index]

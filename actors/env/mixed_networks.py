@@ -109,7 +109,7 @@ class Block:
         return [default if env is None else by_env[env] for env in self.envs]
 
 
-class MixedNetworks:
+class MixedNetworks(FleetNetworks):
     """`FleetNetworks` in blocks, each of one kind of host and at most `block_envs` environments.
 
     A reset may give an environment a host of another kind. It then leaves its row, which idles, and takes an idle row
@@ -132,7 +132,6 @@ class MixedNetworks:
         self.blocks: list[Block] = []
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
-        """See `FleetNetworks.reset`."""
         kinds = {e: host_kind(episodes[e].host, episodes[e].task.shape, self.least_channels) for e in envs}
         stale = {block: block.leave(envs) for block in self.blocks}
         dropped = [block for block in self.blocks if block.idle]
@@ -174,17 +173,14 @@ class MixedNetworks:
             yield Block(kind, networks, envs)
 
     def can_train_twin(self, env: int) -> bool:
-        """See `FleetNetworks.can_train_twin`."""
         block, row = self._position[env]
         return block.networks.can_train_twin(row)
 
     def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
-        """See `FleetNetworks.train_twin`."""
         block, row = self._position[env]
         return block.networks.train_twin(row, rows)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
-        """See `FleetNetworks.run_epoch`."""
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
             block_plans = block.by_row(plans, None)
@@ -196,17 +192,14 @@ class MixedNetworks:
         return results
 
     def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """See `FleetNetworks.commit`."""
         for block in self.blocks:
             block.networks.commit(block.by_row(pruned, ()))
 
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
-        """See `FleetNetworks.roll_back`."""
         block, row = self._position[env]
         return block.networks.roll_back(row, pruned)
 
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
-        """See `FleetNetworks.evaluate_test`."""
         results: dict[int, EvalResult] = {}
         for block in self.blocks:
             block_alphas = {row: alphas[e] for row, e in enumerate(block.envs) if e is not None and e in alphas}

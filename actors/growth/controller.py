@@ -22,7 +22,7 @@ from actors.growth.decision import Decision, DecisionLog
 from actors.growth.flop_count import FlopCount
 from actors.growth.policy_advisor import PolicyAdvisor, default_policy, find_policy
 from actors.growth.report.open import open_report
-from actors.growth.report.run_report import RunReport
+from actors.growth.report.run_report import Observed, RunReport
 from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, pack_slots, read_growth
@@ -178,7 +178,7 @@ class GrowthController:
         trained = self._column_loss.train_loss() if train_loss is None else float(train_loss)
         trained = trained if trained is not None and isfinite(trained) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
-        if self._losses or self._seeds.optimizer_steps:
+        if self._losses or self._seeds.groups.steps:
             self._finish_epoch()
         self._losses.append(value)
         self._accuracies.append(points)
@@ -204,7 +204,7 @@ class GrowthController:
         joined, training = self._growth.blended(), self._growth.training()
         always = frozenset(s for s in joined if s == self._seeds.adopted)  # without it there is no model
         blended = {s: alpha for s, alpha in joined.items() if s not in always}
-        waiting = self._seeds.waiting
+        waiting = self._seeds.groups.waiting
         norms = self._ranks.broadcast(self._seeds.take_norms())
         if missing := training.keys() - norms.keys():
             names = ", ".join(self._seeds.names[s] for s in sorted(missing))
@@ -225,7 +225,6 @@ class GrowthController:
     def _count_epoch(
         self, joined: Mapping[int, float], training: Mapping[int, float], measured: Collection[Subset]
     ) -> None:
-        """Add the epoch that was just trained to the training compute."""
         passes, evaluation = self._flops.take(self._ablations.inputs)
         if self.config.val_rows and self.config.train_rows:
             evaluation = self.config.val_rows / (TRAINING_PASSES * self.config.train_rows)
@@ -242,11 +241,11 @@ class GrowthController:
         over = self.epoch >= self.config.horizon_epochs
         if over and (self._report is None or self._report.over):
             return SeedAction(Op.WAIT), "the horizon has passed", None
-        seen, masks = self._growth.observation(self._training_state()), self._growth.masks()
+        seen = Observed(**self._growth.observation(self._training_state()), masks=self._growth.masks())
         if over and self._report is not None:
-            self._report.end(seen["obs"], seen["blueprint_indices"], masks)
+            self._report.end(seen)
             return SeedAction(Op.WAIT), "the horizon has passed", None
-        answer, reason = self._advisor.ask(seen["obs"], seen["blueprint_indices"], masks)
+        answer, reason = self._advisor.ask(seen)
         if answer is None:
             return SeedAction(Op.WAIT), reason, None
         action, illegal = self._growth.read(np.asarray(answer.action))
@@ -338,7 +337,7 @@ class GrowthController:
         return {
             "format": FORMAT,
             "slots": pack_slots(self._seeds.names, self._growth.slots),
-            "order": [self._seeds.names[s] for s in self._seeds.order],
+            "order": [self._seeds.names[s] for s in self._seeds.groups.order],
             "germinations": self._seeds.germinations,
             "last_op": int(self._growth.last_op),
             "last_success": self._growth.last_success,

@@ -79,11 +79,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         self._require_homes()
 
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        self._require_homes()
-
-    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        self._require_homes()
+    on_test_start = on_predict_start = on_validation_start
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]) -> None:
         self._restored = checkpoint

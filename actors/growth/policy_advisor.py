@@ -6,18 +6,14 @@ import logging
 import os
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from actors.errors import UserError
-from actors.growth.report.run_report import RunReport
+from actors.growth.report.run_report import Observed, RunReport
 from actors.policy.publish import from_weights
 from actors.policy.saved import read_weights
 from actors.rules.names import DEFAULT_COLUMN, DEFAULT_STREAM_RULE, DEFAULT_TRIAL, is_rule
 from actors.sessions.local import LocalPolicy, LocalRule
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
-from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -94,15 +90,13 @@ class PolicyAdvisor:
                 self._session.record = True  # type: ignore[attr-defined]
         return self._session
 
-    def ask(
-        self, obs: NDArray[np.float32], blueprints: NDArray[np.int64], masks: ActionMasks
-    ) -> tuple[Answer | None, str]:
+    def ask(self, seen: Observed) -> tuple[Answer | None, str]:
         """Return (answer, ""), or (None, reason) if the query failed."""
         try:
             session = self._open()
-            answer = session.step(obs, blueprints, masks, self._deterministic)
+            answer = session.step(*seen, self._deterministic)
             if self._report is not None:
-                self._report.record(obs, blueprints, masks, getattr(session, "recorded", None))
+                self._report.record(seen, getattr(session, "recorded", None))
             return answer, ""
         except Exception as error:  # a failing policy must not end a training run
             if not self._tolerant:

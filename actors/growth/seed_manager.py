@@ -64,7 +64,7 @@ class SeedManager:
             all(slot_module.seed is None for slot_module in self.slot_modules.values()),
             "another controller has grown this model: create the model again, and give its state to load_state_dict",
         )
-        self._groups = SeedGroups(optimizers)
+        self.groups = SeedGroups(optimizers)
         self._gradients = ShadowGradients(model)
         self._averages, self._followers = Averages(model), list[nn.Module]()
         self._alphas: Mapping[int, float] = {}  # of the seeds that are on
@@ -116,29 +116,14 @@ class SeedManager:
         seeds = [seed for s in sites if (seed := self.slot_modules[s].seed) is not None]
         return seeds if self.adopted is None else [sites[self.adopted].called, *seeds]
 
-    @property
-    def order(self) -> list[int]:
-        """Return filled slots in the order of their parameter groups."""
-        return self._groups.order
-
-    @property
-    def optimizer_steps(self) -> int:
-        """Return the number of optimizer steps since the last `take_norms`."""
-        return self._groups.steps
-
-    @property
-    def waiting(self) -> bool:
-        """Return whether gradients of young seeds wait for an optimizer that takes no steps."""
-        return self._groups.waiting
-
     def blueprint_name(self, slot: int, blueprint: int) -> str:
         """Return the blueprint's name in that slot's family; "" for -1."""
         return self._sites[slot].shape.family.name_of(blueprint) if blueprint >= 0 else ""
 
     def take_norms(self) -> dict[int, list[float]]:
         """Return and forget gradient norms; see `SeedGroups.take_norms`."""
-        self._steps = self._groups.steps
-        return self._groups.take_norms()
+        self._steps = self.groups.steps
+        return self.groups.take_norms()
 
     def take_scores(self) -> dict[int, float]:
         """Return and forget what a seed in each slot could do; see `ScoreRecorder`."""
@@ -172,8 +157,8 @@ class SeedManager:
         self.slot_modules[slot].seed = seed
         column = site.shape.family.columns[blueprint]
         self._scales[slot] = 1.0 if column is None else column.scale
-        self._groups.add(slot, seed, site.neighbours, site.lr_scale)
-        self._ranks.average_on_accumulate(self._groups.params(slot))
+        self.groups.add(slot, seed, site.neighbours, site.lr_scale)
+        self._ranks.average_on_accumulate(self.groups.params(slot))
         for model in self._followers:
             self._copy(slot, model)
         self._restructured()
@@ -186,7 +171,7 @@ class SeedManager:
         for slots_of in (self._tried, self._silent, self.partial):
             slots_of.difference_update(slots)
         for slot in slots:
-            self._groups.remove(slot)
+            self.groups.remove(slot)
             for model in self._models():
                 if (slot_module := self._slot_module(slot, model)) is not None:
                     slot_module.activate(None)
@@ -212,7 +197,7 @@ class SeedManager:
         for parameter in self._host:
             if id(parameter) not in alive:
                 parameter.requires_grad_(False).grad = None
-                for optimizer in self._groups.optimizers:
+                for optimizer in self.groups.optimizers:
                     optimizer.state.pop(parameter, None)
         self._ranks.leave_ddp([p for p in self._host if id(p) in alive])
         if self._recorder is not None:
@@ -334,7 +319,7 @@ class SeedManager:
 
     def _accumulate(self, loss: Tensor, slots: list[int], scaler: GradScaler | None) -> None:
         """Add the gradients of `loss` to those that the seeds of these slots, and no others, have in the next step."""
-        params = [p for s in slots for p in self._groups.params(s)]
+        params = [p for s in slots for p in self.groups.params(s)]
         if loss.requires_grad:
             found = self._gradients(loss, params, scaler)
         else:
@@ -342,16 +327,16 @@ class SeedManager:
         self._report_silence(slots, {id(p) for p, g in zip(params, found, strict=True) if g is not None})
         grads = [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
         self._ranks.average(grads)
-        self._groups.accumulate(params, grads, whole=self._ranks.size == 1)
+        self.groups.accumulate(params, grads, whole=self._ranks.size == 1)
 
     def _report_silence(self, slots: list[int], reached: set[int]) -> None:
         for s in slots:
-            unreached = sum(id(p) not in reached for p in self._groups.params(s))
+            unreached = sum(id(p) not in reached for p in self.groups.params(s))
             if not unreached or not isinstance(site := self._sites[s], ColumnSite):
                 continue
             if site.column.output:
                 self.partial.add(s)
-            if unreached == len(self._groups.params(s)) and s not in self._silent:
+            if unreached == len(self.groups.params(s)) and s not in self._silent:
                 self._silent.add(s)
                 logger.warning(
                     "the loss does not depend on %s: name the module whose output the loss is computed from by "

@@ -21,11 +21,7 @@ class Site(Protocol):
     name: str
     neighbours: dict[str, nn.Parameter]  # by name; whose settings in the optimizer a seed here copies
     lr_scale: float
-
-    @property
-    def shape(self) -> SlotShape:
-        """What may grow here, and what it costs."""
-        ...
+    shape: SlotShape
 
     def slot_module(self, model: nn.Module) -> SlotModule:
         """Return the slot in the model or a copy of it. Creates it on the first call."""
@@ -43,13 +39,9 @@ class StreamSite:
         """Raises `UserError` if there is no such module, or nothing can grow after it."""
         module = find_module(model, name)
         self.name, self.lr_scale = name, spec.lr_scale
-        self._shape = infer_slot_shape(name, module, spec)
+        self.shape = infer_slot_shape(name, module, spec)
         self.neighbours = dict(module.named_parameters())
         self._model = model
-
-    @property
-    def shape(self) -> SlotShape:
-        return self._shape
 
     def slot_module(self, model: nn.Module) -> SlotModule:
         return stream_slot_of(model, self.name, self.shape)
@@ -68,11 +60,7 @@ class ColumnSite:
         self.name, self.lr_scale = f"column {index + 1}", column.lr_scale
         self.called = find_module(model, column.model)
         self.neighbours = dict(self.called.named_parameters())
-        self._shape = column_slot(column_family(), costs.get)
-
-    @property
-    def shape(self) -> SlotShape:
-        return self._shape
+        self.shape = column_slot(column_family(), costs.get)
 
     def slot_module(self, model: nn.Module) -> SlotModule:
         slot_module = column_slots_of(model, self.column)[self.index]

@@ -33,9 +33,7 @@ def make_vector_env(
     own. `sync` and `async` environments are reset explicitly, each episode with its own seed; `own` environments follow
     their own autoreset mode.
     """
-    wrappers_of = list(map(_load_wrapper, config.wrappers))
-    arguments = make_arguments(config.kwargs)
-    _check_id(config.id)
+    wrappers, arguments = _parts(config)
     with ExitStack() as unfinished:  # closes the first environments if a later one cannot be made
 
         def unified(env: AnyEnv) -> AnyEnv:
@@ -44,10 +42,7 @@ def make_vector_env(
             return UnifiedEnv(env, config.id, heartbeat)
 
         mode = {"sync": "sync", "async": "async", "own": "vector_entry_point"}[config.vectorization]
-        seeded = {
-            "wrappers": [*wrappers_of, unified],
-            "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED},
-        }
+        seeded = {"wrappers": [*wrappers, unified], "vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}}
         options: dict[str, Any] = {} if mode == "vector_entry_point" else seeded
         try:
             vector = OwnDtype(lambda: gymnasium.make_vec(config.id, num_envs, mode, **options, **arguments))
@@ -79,8 +74,7 @@ def gym_converter(config: GymConfig) -> GymSpaces:
 def make_single_env(config: GymConfig, **arguments: Any) -> UnifiedEnv:
     """Create one environment with its wrappers; `arguments` are added to those of its configuration. Raises
     `UserError`."""
-    wrappers, given = list(map(_load_wrapper, config.wrappers)), make_arguments(config.kwargs) | arguments
-    _check_id(config.id)
+    wrappers, given = _parts(config, **arguments)
     try:
         env = gymnasium.make(config.id, **given)
         for wrap in wrappers:
@@ -97,6 +91,14 @@ def gym_horizon(config: GymConfig) -> int | None:
         _check_id(config.id)
         limit = registry[config.id.rpartition(":")[2]].max_episode_steps
     return limit if limit is not None and limit > 0 else None
+
+
+def _parts(config: GymConfig, **more: Any) -> tuple[list[Wrap], dict[str, Any]]:
+    """Return the wrappers of each environment, innermost first, and the arguments of its constructor. Raises
+    `UserError` for a name that does not exist."""
+    wrappers, arguments = list(map(_load_wrapper, config.wrappers)), make_arguments(config.kwargs) | more
+    _check_id(config.id)
+    return wrappers, arguments
 
 
 def _load_wrapper(name: str) -> Wrap:

@@ -159,7 +159,6 @@ def _choice(name: str, value: str, known: Sequence[str]) -> int:
 
 
 def _settings(text: str, defaults: Mapping[str, str]) -> dict[str, str]:
-    """Parse `key=value,...`."""
     chosen = dict(defaults)
     for pair in filter(None, text.split(",")):
         key, equals, value = pair.partition("=")

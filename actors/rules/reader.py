@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.slots.base_features import BASE
-from actors.slots.model_view import BaseFeature, SlotFeature
+from actors.slots.model_view import Feature
 from actors.slots.slot_features import BLIND_EPOCHS, SLOT
 from actors.types.spaces import Spaces
 
@@ -19,11 +19,6 @@ class ObservationReader:
     def __init__(self, spaces: Spaces) -> None:
         self._base, self._slot = _columns(BASE), _columns(SLOT)
         self._spaces = spaces
-
-    @property
-    def obs_size(self) -> int:
-        """Length of an observation."""
-        return self._spaces.obs_size
 
     def base(self, obs: NDArray[np.float32], name: str) -> NDArray[np.float32]:
         """Return a feature of the whole model, `[N, size]`."""
@@ -72,7 +67,7 @@ class ObservationReader:
         return np.round(self.slot(obs, "epochs_in_stage")[:, :, 0] * np.where(horizon > 0, horizon, BLIND_EPOCHS), 3)
 
 
-def _columns(features: Sequence[BaseFeature | SlotFeature]) -> dict[str, slice]:
+def _columns(features: Sequence[Feature]) -> dict[str, slice]:
     columns, start = {}, 0
     for feature in features:
         columns[feature.name] = slice(start, start + feature.size)

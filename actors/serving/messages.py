@@ -12,6 +12,7 @@ import numpy as np
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
+from actors.codec import INT_TYPES, pack_array
 from actors.sessions.refusal import Reason, Refusal
 from actors.types.actions import ActionMasks, playable
 from actors.types.spaces import Spaces
@@ -19,12 +20,6 @@ from actors.wire import episode_pb2, policy_pb2
 
 MAX_SLOTS = 8
 OVERHEAD_BYTES = 1024  # of a request, besides its arrays
-_INT_TYPES: dict[int, np.dtype[np.signedinteger]] = {
-    episode_pb2.DTYPE_INT8: np.dtype("<i1"),
-    episode_pb2.DTYPE_INT16: np.dtype("<i2"),
-    episode_pb2.DTYPE_INT32: np.dtype("<i4"),
-    episode_pb2.DTYPE_INT64: np.dtype("<i8"),
-}
 _NOT_FINITE = "obs contains NaN or Inf: encode missing features with their documented values"
 _OUT_OF_RANGE = "blueprint_indices must be between -1 (empty) and {}"
 _UNPLAYABLE = "the masks allow no op, or allow an op but no choice for one of its heads"
@@ -131,14 +126,13 @@ def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) ->
     step = policy_pb2.StepRequest(deterministic=False)
     _copy_arrays(request, step)
     if request.terminated and not request.HasField("obs"):
-        step.obs.CopyFrom(_to_array(episode_pb2.DTYPE_FLOAT32, np.zeros(spaces.obs_size, "<f4")))
+        step.obs.CopyFrom(pack_array(np.zeros(spaces.obs_size, np.float32)))
         if spaces.slots and not request.HasField("blueprint_indices"):
-            empty = np.full(spaces.slots, -1, "<i2")
-            step.blueprint_indices.CopyFrom(_to_array(episode_pb2.DTYPE_INT16, empty))
+            step.blueprint_indices.CopyFrom(pack_array(np.full(spaces.slots, -1, np.int64)))
     if not request.HasField("mask") and spaces.action.conditioned:
         spec = spaces.action
-        step.mask.CopyFrom(pack_mask(np.ones(spec.flat_size, dtype=np.bool_)))
-        step.slot_mask_by_op.CopyFrom(pack_mask(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
+        step.mask.CopyFrom(pack_array(np.ones(spec.flat_size, dtype=np.bool_)))
+        step.slot_mask_by_op.CopyFrom(pack_array(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
     return parse_step(step, layout)
 
 
@@ -161,9 +155,9 @@ def parse_step(request: policy_pb2.StepRequest, layout: MessageLayout) -> StepQu
 def _parse_blueprint_indices(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
     if not slots and not array.data:
         return np.zeros(0, dtype=np.int64)
-    if array.dtype not in _INT_TYPES:
+    if array.dtype not in INT_TYPES:
         raise Refusal(Reason.WRONG_SHAPE, f"blueprint_indices has dtype {array.dtype}, expected an integer type")
-    dtype = _INT_TYPES[array.dtype]
+    dtype = INT_TYPES[array.dtype]
     if array.shape != [slots] or len(array.data) != slots * dtype.itemsize:
         raise Refusal(
             Reason.WRONG_SHAPE,
@@ -221,36 +215,19 @@ def step_request(
     request = policy_pb2.StepRequest(
         session_id=session_id,
         step_index=step_index,
-        obs=_to_array(episode_pb2.DTYPE_FLOAT32, np.asarray(obs, dtype="<f4")),
-        mask=pack_mask(masks.flat()),
+        obs=pack_array(np.asarray(obs, np.float32)),
+        mask=pack_array(masks.flat()),
         deterministic=deterministic,
         export_state=export_state,
         reward=reward,
         record=record,
     )
     if len(blueprint_indices):
-        request.blueprint_indices.CopyFrom(
-            _to_array(episode_pb2.DTYPE_INT16, np.asarray(blueprint_indices).astype("<i2"))
-        )
+        request.blueprint_indices.CopyFrom(pack_array(np.asarray(blueprint_indices, np.int64)))
     if masks.slot is not None:
-        request.slot_mask_by_op.CopyFrom(pack_mask(masks.slot))
-        request.rest_mask.CopyFrom(pack_mask(masks.rest))
+        request.slot_mask_by_op.CopyFrom(pack_array(masks.slot))
+        request.rest_mask.CopyFrom(pack_array(masks.rest))
     return request
-
-
-def _to_array(dtype: episode_pb2.Dtype, array: NDArray[np.generic]) -> episode_pb2.Array:
-    return episode_pb2.Array(dtype=dtype, shape=array.shape, data=array.tobytes())
-
-
-def pack_mask(mask: NDArray[np.bool_]) -> episode_pb2.Array:
-    """Return a mask as a message."""
-    return episode_pb2.Array(dtype=episode_pb2.DTYPE_BITS, shape=mask.shape, data=np.packbits(mask.ravel()).tobytes())
-
-
-def unpack_mask(array: episode_pb2.Array) -> NDArray[np.bool_]:
-    """Invert `pack_mask`."""
-    bits = np.unpackbits(np.frombuffer(array.data, np.uint8), count=math.prod(array.shape))
-    return bits.view(np.bool_).reshape(tuple(array.shape))
 
 
 def end_request(

@@ -56,27 +56,20 @@ class ModelView:
     efforts: Sequence[float]  # doublings of the training compute by the seed of each slot, from now to the horizon
     slots: Sequence[Slot]
 
-
-class BaseFeature(NamedTuple):
-    """A feature of the whole model."""
-
-    name: str
-    size: int
-    low: float
-    high: float
-    meaning: str
-    value: Callable[[ModelView], Sequence[float]]
+    def in_time(self, value: float) -> list[float]:
+        """Return a feature that tells the time; 0 if time is hidden."""
+        return [0.0 if self.training.time_hidden else value]
 
 
-class SlotFeature(NamedTuple):
-    """A feature of one slot."""
+class Feature(NamedTuple):
+    """A feature of the whole model, or of one slot."""
 
     name: str
     size: int
     low: float
     high: float
     meaning: str
-    value: Callable[[ModelView, int], Sequence[float]]
+    value: Callable[..., Sequence[float]]  # of a `ModelView` or, of a slot, also of its index
 
 
 def symlog(x: float) -> float:

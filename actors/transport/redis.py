@@ -31,15 +31,13 @@ from actors.transport.base import (
     PutReply,
     PutStatus,
 )
-from actors.transport.health import Health
-from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
+from actors.transport.ledger import ActorLedger, LedgerMemory
 from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, is_ref, to_dict
 from actors.transport.redis_exchange import Argument
 from actors.transport.redis_reports import RedisReports
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
 from actors.transport.redis_weights import RedisWeights
 from actors.types.names import NAME_RULE, is_name
-from actors.types.weights import WeightSet
 
 PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 BLOCK_S = 2.0  # longest blocking read, far below the socket timeout
@@ -85,7 +83,7 @@ def namespaces(url: str) -> list[str]:
     return sorted(key.removeprefix("{").removesuffix("}:generations") for key in keys)
 
 
-class Transport:
+class Transport(RedisWeights, RedisReports):
     """One process's handle on the store of a run, safe to share between threads.
 
     The methods of the learner raise `Fenced` before `open_generation` and after another learner's, and `StoreReset` if
@@ -93,8 +91,8 @@ class Transport:
     """
 
     def __init__(self, server: RedisServer, config: QueueConfig) -> None:
-        self.server, self._config = server, config
-        self._weights, self._reports = RedisWeights(server, config), RedisReports(server)
+        RedisWeights.__init__(self, server, config)
+        RedisReports.__init__(self, server)
         self._generation = 0
         self._turn = 0  # the ledger's `turn` after this consumer's last call
         self._consuming = threading.Lock()  # serializes the calls that count as turns
@@ -105,7 +103,7 @@ class Transport:
 
     def close(self) -> None:
         """Release the connections."""
-        self._weights.close()
+        self._cache.clear()
         self.server.close()
 
     # The actor's side
@@ -275,7 +273,7 @@ class Transport:
         """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
         entries = self.server.read("XRANGE", self.server.key("dead"), "-", "+")
         letters = [found for dead_id, flat in entries if (found := decode_dead_letter(dead_id, to_dict(flat)))]
-        self._reports.warn_about_unreadable("dead letters", len(entries) - len(letters))
+        self.warn_about_unreadable("dead letters", len(entries) - len(letters))
         payloads = self._payloads([letter.header for letter in letters])
         return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
 
@@ -294,31 +292,6 @@ class Transport:
         """Store the learner's health figures for `health`. Needs no generation."""
         self.server.read("HSET", self.server.key("health"), "learner", _encode_health(health))
 
-    # For everybody
-
-    def health(self) -> Health:
-        """The latest health figures of the learner and of all actors."""
-        return self._reports.health()
-
-    def ledger(self) -> Ledger:
-        """The current counts of all episodes."""
-        return self._reports.ledger()
-
-    def publish(self, weights: WeightSet) -> None:
-        """Publish weights. Raises `Fenced` unless their generation is current, and `ValueError` unless their version is
-        newer than the head."""
-        self._weights.publish(weights)
-
-    def head(self) -> int:
-        """The newest published version, -1 = none."""
-        return self._weights.head()
-
-    def fetch(self, known: str = "") -> WeightSet | None:
-        """Return the published weights, unless `known` is their digest. Their version may be lower than that of the
-        known ones, if the store or the run was set back or started afresh. Raises `actors.codec.InvalidWeights` if they
-        are damaged or lost."""
-        return self._weights.fetch(known)
-
     def _put(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], *verb: str) -> list[PutReply]:
         """Put or import episodes, again if their payloads were lost on the way."""
         replies: list[PutReply] = []
@@ -332,7 +305,6 @@ class Transport:
         raise UserError(f"Redis repeatedly lost payloads before they were accepted: {NOEVICTION}")
 
     def _offer(self, episodes: Sequence[tuple[EpisodeHeader, bytes]], verb: Sequence[str]) -> list[str]:
-        """Put or import episodes. Returns their statuses."""
         start = self.server.key("payload:")
         values = {start + h.episode_id: data for h, data in episodes if self._is_sent(len(data))}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]

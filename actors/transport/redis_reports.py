@@ -16,13 +16,14 @@ class RedisReports:
     """Reads the counts and figures of one run; invalid rows are skipped, counted and logged."""
 
     def __init__(self, server: RedisServer) -> None:
-        self._server = server
+        self.server = server
         self._unreadable: dict[str, int] = {}  # part of the store -> unreadable rows when last read
 
     def health(self) -> Health:
-        key = self._server.key
+        """The latest health figures of the learner and of all actors."""
+        key = self.server.key
         excess = self._excess_fields("health")
-        (seconds, micros), current, head, oldest, rows = self._server.read_together(
+        (seconds, micros), current, head, oldest, rows = self.server.read_together(
             ("TIME",),
             ("HGET", key("generations"), "current"),
             ("HGET", key("weights"), "head"),
@@ -39,9 +40,10 @@ class RedisReports:
         return Health(now_s, int(current or 0), head, age_s, learner, actors, unreadable)
 
     def ledger(self) -> Ledger:
-        key = self._server.key
+        """The current counts of all episodes."""
+        key = self.server.key
         excess, totals = self._excess_fields("ledger"), sorted(STORED)
-        rows, entries, known = self._server.read_together(
+        rows, entries, known = self.server.read_together(
             ("HMGET", key("ledger"), *totals) if excess else ("HGETALL", key("ledger")),
             ("XLEN", key("episodes")),
             ("HMGET", key("generations"), "store", "turn"),
@@ -60,5 +62,5 @@ class RedisReports:
 
     def _excess_fields(self, name: str) -> int:
         """Return the number of fields in a hash if they are too many to be read, else 0."""
-        found = int(self._server.read("HLEN", self._server.key(name)))
+        found = int(self.server.read("HLEN", self.server.key(name)))
         return found if found > MAX_FIELDS else 0

@@ -13,24 +13,23 @@ from actors.types.weights import WeightSet
 
 
 class RedisWeights:
-    """The newest few versions; see `Transport` for the methods."""
+    """Publishes weights, of which the newest few versions are kept, and fetches them."""
 
     def __init__(self, server: RedisServer, config: QueueConfig) -> None:
-        self._server, self._config = server, config
+        self.server, self._config = server, config
         self._cache = WeightCache(server.namespace, server.address)
 
-    def close(self) -> None:
-        self._cache.clear()
-
     def publish(self, weights: WeightSet) -> None:
+        """Publish weights. Raises `Fenced` unless their generation is current, and `ValueError` unless their version is
+        newer than the head."""
         blob = encode_weights(weights)
         # the key holds the generation, so that a fenced learner cannot overwrite its successor's payload
-        key = self._server.key(f"weights:{weights.generation}:{weights.version}")
+        key = self.server.key(f"weights:{weights.generation}:{weights.version}")
         arguments = (weights.generation, weights.version, blob.manifest, key, self._config.weights_kept)
         expiry_ms = int(1000 * self._config.payload_ttl_s)
         self._cache.add(payload_hash(blob.manifest), blob.payload)
         for _ in range(1 + RETRIES):
-            head, status = self._server.store({key: blob.payload}, expiry_ms, "publish", *arguments)
+            head, status = self.server.store({key: blob.payload}, expiry_ms, "publish", *arguments)
             if status == b"OLD":
                 raise ValueError(f"weights {weights.version} are not newer than the published {int(head)}")
             if status == b"OK":
@@ -40,15 +39,19 @@ class RedisWeights:
         self._cache.saw_head(weights.version, manifest_digest(blob.manifest))
 
     def head(self) -> int:
+        """The newest published version, -1 = none."""
         return self._read_head()[0]
 
     def fetch(self, known: str = "") -> WeightSet | None:
+        """Return the published weights, unless `known` is their digest. Their version may be lower than that of the
+        known ones, if the store or the run was set back or started afresh. Raises `InvalidWeights` if they are damaged
+        or lost."""
         version, digest = self._cache.recent_head() or self._read_head()
         while version >= 0 and digest != known:
             names = (f"manifest:{version}", f"payload:{version}")
-            found = self._server.read("HMGET", self._server.key("weights"), *names)
+            found = self.server.read("HMGET", self.server.key("weights"), *names)
             manifest, key = found[0] or b"", found[1]
-            read = partial(self._server.read, "GET", key) if key else lambda: None
+            read = partial(self.server.read, "GET", key) if key else lambda: None
             sha256 = payload_hash(manifest)
             payload, checked = self._cache.payload(sha256, read) if sha256 else (read(), False)
             if payload is not None:
@@ -62,7 +65,7 @@ class RedisWeights:
 
     def _read_head(self) -> tuple[int, str]:
         """Read the newest version and its digest; -1 and "" if there is none."""
-        head, digest = self._server.read("HMGET", self._server.key("weights"), "head", "digest")
+        head, digest = self.server.read("HMGET", self.server.key("weights"), "head", "digest")
         found = (-1, "") if head is None else (int(head), (digest or b"").decode())
         self._cache.saw_head(*found)
         return found

@@ -90,7 +90,6 @@ class RayRolloutWorker:
             raise ActorFailure.of(error) from None
 
     def _prepare(self, log: str) -> None:
-        """Prepare this process for running environments."""
         if not self._prepared:
             self._prepared = True
             torch.set_num_threads(1)

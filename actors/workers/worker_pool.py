@@ -286,7 +286,6 @@ class WorkerPool:
             raise UserError(f"{member.name} {what} {member.backoff.failures} times in a row: {cause}")
 
     def _kill_hung(self) -> None:
-        """Kill actors that hang."""
         for m in self._members:
             if m.hangs():
                 self._reports.hung(m.name, Pulse.read(m.actor.process).place, self._hang_s)

@@ -99,6 +99,6 @@ def waits(fleet: Fleet) -> NDArray[np.int64]:
 def parameters(fleet: Fleet) -> str:
     """Return the parameters of one environment: host + seeds, on average."""
     own = episodes(fleet)
-    grown_params = sum(episode.added_params() for episode in own) / len(own)
+    grown_params = sum(episode.growth.added_params() for episode in own) / len(own)
     host_params = sum(episode.host.num_params() for episode in own) / len(own)
     return f"{host_params:,.0f} + {grown_params:,.0f}"

@@ -33,7 +33,7 @@ from deploy.evaluation.players import (
 )
 from deploy.evaluation.results import results_by_condition
 from deploy.launch import kernels
-from learner.run.checkpoint import load_policy
+from learner.run.checkpoint import load_network
 
 RESULTS = Path("results/sweep")
 QUICK_FAMILIES, QUICK_SEEDS, QUICK = 2, 2, {"horizon_epochs": 8, "inner_steps": 4}
@@ -175,7 +175,7 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
     for line, path in named:
         found = find_checkpoint(path).resolve()
         own = suites.protocol(environment_of(found, ENV)[0], suites.NOMINAL)
-        if load_policy(found).config.blind:  # so that it plays once for all prices
+        if load_network(found).config.blind:  # so that it plays once for all prices
             own = replace(own, hidden_features=(PRICE,))
         if config is None:  # those of other lines may have been trained without columns, for example
             config = own if line == POLICY else suites.protocol(ENV, suites.NOMINAL)

@@ -14,7 +14,7 @@ from actors.policy.acting.exported import INPUTS, OUTPUTS, example_inputs, expor
 from actors.policy.acting.onnx import onnx_step
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash
-from learner.run.checkpoint import load_policy
+from learner.run.checkpoint import load_network
 
 
 def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:
@@ -29,7 +29,7 @@ def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:
         raise UserError(f"{out} does not end in .pt2 or .onnx: give a name such as policy.pt2 or policy.onnx")
     if not out.parent.is_dir():
         raise UserError(f"folder {out.parent} does not exist: create it, or write to another folder")
-    network = load_policy(checkpoint, slots)
+    network = load_network(checkpoint, slots)
     write = _write_onnx if out.suffix == ".onnx" else _write_program
     print(f"{out}: {write(network, out)}")
     return 0

@@ -24,7 +24,7 @@ from actors.rules.names import is_rule, rule_policy
 from actors.slots.spaces import seed_spaces
 from actors.types.spaces import Spaces
 from deploy.loaded_policy import run_config
-from learner.run.checkpoint import load_policy
+from learner.run.checkpoint import load_network
 
 PICTURE_SUFFIXES = (".png", ".svg")
 BAR = 10  # width of the accuracy bar, in characters
@@ -76,8 +76,8 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     if named is None:
         checkpoint = Path(options.policy)
-        config = replace(config, profile=_profile(load_policy(checkpoint).spaces))
-        policy: Policy = load_policy(checkpoint, config.total_slots)
+        config = replace(config, profile=_profile(load_network(checkpoint).spaces))
+        policy: Policy = load_network(checkpoint, config.total_slots)
     else:
         policy = rule_policy(named, seed_spaces(config.total_slots))
     fleet = make_fleet(config, 1, run_seed)

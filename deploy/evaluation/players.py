@@ -18,7 +18,7 @@ from actors.rules.schedule import Schedule
 from actors.slots.objective import Prices
 from deploy.evaluation.play import Row, play, play_built
 from deploy.evaluation.suite import ALL_PRICES
-from learner.run.checkpoint import load_policy
+from learner.run.checkpoint import load_network
 
 NEVER, BUILT = "never grow", "built wider x{}"
 SCALES = (1, 2, 4, 8)
@@ -118,4 +118,4 @@ def of_policies(players: Sequence[Player]) -> list[Lineup]:
 
 @cache
 def _network(path: str, slots: int) -> FactoredRecurrentActorCritic:
-    return load_policy(path, slots)
+    return load_network(path, slots)

@@ -309,7 +309,7 @@ def restore_optimizer(
             optimizer.state[p] = {k: t.clone().to(p.device) for k, t in state.items()}
 
 
-def load_policy(path: str | Path, slots: int | None = None) -> FactoredRecurrentActorCritic:
+def load_network(path: str | Path, slots: int | None = None) -> FactoredRecurrentActorCritic:
     """Load the policy of a checkpoint file or of the newest checkpoint in a run folder. It is ready to `act`. `slots`
     changes the number of slots from that of the training. Raises `UserError`."""
     weights = read_weights(Path(path))

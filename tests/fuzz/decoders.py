@@ -40,7 +40,7 @@ from actors.transport.base import EpisodeHeader
 from actors.types.episode import EndReason, InvalidEpisode
 from actors.wire import episode_pb2, policy_pb2
 from learner.ppo.optimizer import make_optimizer
-from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint
+from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_network, save_checkpoint
 from tests.support.builders import make_episode
 from tests.support.growth.growing import GROWN, Run, Script, mlp
 from tests.support.learning.toy import SPACES, random_masks, toy_network
@@ -191,7 +191,7 @@ def _checkpoint(data: bytes) -> None:
     path.unlink(missing_ok=True)  # the previous file may still be memory-mapped
     path.write_bytes(data)
     first: UserError | None = None
-    for read in (load_checkpoint, read_weights, load_policy):
+    for read in (load_checkpoint, read_weights, load_network):
         try:
             read(path)
         except UserError as error:

@@ -13,7 +13,7 @@ from actors.env.compiled.compile import compile_kernels
 from actors.env.compiled.numba_network import NumbaNetwork
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
+from actors.env.fleet_networks import EpochMeasures, FleetNetworks, OptimizerSettings
 from actors.env.hosts.host import Host
 from actors.slots.contributions import NOTHING, EvalResult, Validation
 
@@ -23,8 +23,8 @@ def has_kernels(host: Host) -> bool:
     return not host.family.dims and all(b is NOOP or b.formula for b in host.family.blueprints)
 
 
-class NumbaNetworks:
-    """Hosts for which `has_kernels`, trained one after the other, each at its true size. See `FleetNetworks`."""
+class NumbaNetworks(FleetNetworks):
+    """Hosts for which `has_kernels`, trained one after the other, each at its true size."""
 
     def __init__(
         self, num_envs: int, column_slots: int, optimizer_settings: OptimizerSettings, dtype: torch.dtype
@@ -35,7 +35,6 @@ class NumbaNetworks:
         compile_kernels(self.dtype.name)
 
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
-        """See `FleetNetworks.reset`."""
         for e, episode in enumerate(episodes):
             if e in envs:
                 new = NumbaNetwork(episode, self.column_slots, self.optimizer_settings, self.dtype)
@@ -43,30 +42,24 @@ class NumbaNetworks:
         return [n.validate({}) if e in envs else NOTHING for e, n in enumerate(self.networks)]
 
     def can_train_twin(self, env: int) -> bool:
-        """See `FleetNetworks.can_train_twin`."""
         return True
 
     def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
-        """See `FleetNetworks.train_twin`."""
         return self.networks[env].train_twin(rows)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
-        """See `FleetNetworks.run_epoch`."""
         return [None if p is None else n.run_epoch(p) for n, p in zip(self.networks, plans, strict=True)]
 
     def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """See `FleetNetworks.commit`."""
         for network, slots in zip(self.networks, pruned, strict=True):
             network.prune(slots)
             network.commit()
 
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
-        """See `FleetNetworks.roll_back`."""
         network = self.networks[env]
         network.prune(pruned)
         network.roll_back()
         return network.validate(network.episode.growth.blended())
 
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
-        """See `FleetNetworks.evaluate_test`."""
         return {e: self.networks[e].evaluate_test(by_slot) for e, by_slot in alphas.items()}

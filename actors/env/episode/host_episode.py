@@ -95,8 +95,9 @@ class HostEpisode:
         self.germinations = len(topology)
         for number, grown in enumerate(topology, 1):
             self.lifecycle.slots[grown.slot] = fossilized_slot(grown, number)
-        if self.added_params() > budget:
-            raise ValueError(f"the topology adds {self.added_params()} parameters, but the budget is {budget:.0f}")
+        added = self.growth.added_params()
+        if added > budget:
+            raise ValueError(f"the topology adds {added} parameters, but the budget is {budget:.0f}")
         self.initial_seeds = tuple(self._new_seed(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
         self.illegal_actions = 0
         dropped = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(len(FEATURE_GROUPS)) < config.drop_features
@@ -273,13 +274,6 @@ class HostEpisode:
             order = self._passes[n] = self._order.permutation(len(self.task.train))
         return order
 
-    def slot_params(self) -> list[int]:
-        """Return the parameters that the seed of each slot adds, including the gate of its blend."""
-        return self.growth.params().by_slot
-
-    def added_params(self) -> int:
-        return self.growth.added_params()
-
     def topology(self) -> Topology:
         """Return the seeds that are part of the host's function."""
         return topology_of(self.lifecycle.slots)
@@ -291,14 +285,6 @@ class HostEpisode:
     @property
     def lifecycle(self) -> Lifecycle:
         return self.growth.lifecycle
-
-    @property
-    def last_op(self) -> Op:
-        return self.growth.last_op
-
-    @property
-    def last_success(self) -> bool:
-        return self.growth.last_success
 
     def info(self, masks: ActionMasks) -> dict[str, Any]:
         """Return Gymnasium's `info` of the current state, whose masks are given; see `SeedTrainingEnv`."""

@@ -6,21 +6,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from actors.blueprints.blueprint import Param, Params
-from actors.blueprints.family import IMAGE, SEQUENCE, Family
-from actors.env.hosts.host import Resume, SlotFunction
-from actors.layers.batch_norm import Normalize, batch_statistics
+from actors.blueprints.family import IMAGE, SEQUENCE
+from actors.env.hosts.host import Host
+from actors.layers.batch_norm import Normalize
 from actors.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
 from actors.layers.layer_norm import Units
 
 STEM_TAPS, TAPS = 5, 3
 LEAST_POOLED = 8
 """Sides shorter than this are not pooled."""
+RECTIFIED = After(relu=True)
 
 
 def _norm_shapes(name: str, channels: int) -> dict[str, Param]:
@@ -36,7 +37,7 @@ def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalize: Normalize
 
 
 @dataclass(frozen=True)
-class CNN1dHost:
+class CNN1dHost(Host):
     """A residual 1-D CNN.
 
     Conv, BatchNorm, max-pool, ReLU, then S times [h + Conv(ReLU(BatchNorm(h))), slot, mean-pool], then BatchNorm,
@@ -48,16 +49,7 @@ class CNN1dHost:
     width: int
     num_classes: int
     slots: int
-
-    @property
-    def family(self) -> Family:
-        return SEQUENCE
-
-    def slot_width(self, slot: int) -> int:
-        return self.width
-
-    def with_width(self, width: int) -> CNN1dHost:
-        return replace(self, width=width)
+    family = SEQUENCE
 
     def norms(self) -> dict[str, int]:
         return dict.fromkeys(("in", *map(str, range(self.slots)), "out"), self.width)
@@ -69,32 +61,21 @@ class CNN1dHost:
             shapes |= {f"{s}.w": Param((w, w, TAPS), "fan_in")} | _norm_shapes(str(s), w)
         return shapes | _norm_shapes("out", w) | _head_shapes(w, self.num_classes)
 
-    def num_params(self) -> int:
-        return sum(p.size for p in self.shapes().values())
+    def _enter(self, p: Params, x: Tensor, norm: Normalize) -> Tensor:
+        return _batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm, After(pool=True, relu=True))
 
-    def forward(
-        self,
-        p: Params,
-        x: Tensor,
-        slot: SlotFunction,
-        units: Units | None = None,
-        normalize: Normalize | None = None,
-        resume: Resume | None = None,
-    ) -> Tensor:
-        norm, rectified = normalize or batch_statistics(), After(relu=True)
-        first, h = resume or (-1, x)
-        if resume is None:
-            h = _batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm, After(pool=True, relu=True))
-        for s in range(max(first, 0), self.slots):
-            if s != first:
-                h = h + convolve(_batch_norm(str(s), p, h, 1, norm, rectified), p[f"{s}.w"], None, 1)
-            h = slot(s, h)
-            h = pool_mean(h, 1) if h.shape[-1] >= LEAST_POOLED else h
-        return classify(_batch_norm("out", p, h, 1, norm, rectified), p["out.w"], p["out.b"], 1)
+    def _block(self, s: int, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
+        return h + convolve(_batch_norm(str(s), p, h, 1, norm, RECTIFIED), p[f"{s}.w"], None, 1)
+
+    def _leave(self, h: Tensor) -> Tensor:
+        return pool_mean(h, 1) if h.shape[-1] >= LEAST_POOLED else h
+
+    def _classify(self, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
+        return classify(_batch_norm("out", p, h, 1, norm, RECTIFIED), p["out.w"], p["out.b"], 1)
 
 
 @dataclass(frozen=True)
-class CNN2dHost:
+class CNN2dHost(Host):
     """A plain 2-D CNN: S times [Conv, BatchNorm, max-pool (first two blocks), slot, ReLU], then global mean, Linear.
 
     The first two blocks have `width` channels, the others 1.5 times as many. Max-pooling and ReLU commute; pooling
@@ -106,10 +87,7 @@ class CNN2dHost:
     width: int
     num_classes: int
     slots: int
-
-    @property
-    def family(self) -> Family:
-        return IMAGE
+    family = IMAGE
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -118,9 +96,6 @@ class CNN2dHost:
 
     def slot_width(self, slot: int) -> int:
         return self.channels[slot]
-
-    def with_width(self, width: int) -> CNN2dHost:
-        return replace(self, width=width)
 
     def norms(self) -> dict[str, int]:
         return {str(s): c for s, c in enumerate(self.channels)}
@@ -133,23 +108,12 @@ class CNN2dHost:
             before = c
         return shapes | _head_shapes(before, self.num_classes)
 
-    def num_params(self) -> int:
-        return sum(p.size for p in self.shapes().values())
+    def _block(self, s: int, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
+        after = After(pool=s < 2 and min(h.shape[-2:]) >= LEAST_POOLED)
+        return _batch_norm(str(s), p, convolve(h, p[f"{s}.w"], None, 2), 2, norm, after)
 
-    def forward(
-        self,
-        p: Params,
-        x: Tensor,
-        slot: SlotFunction,
-        units: Units | None = None,
-        normalize: Normalize | None = None,
-        resume: Resume | None = None,
-    ) -> Tensor:
-        norm = normalize or batch_statistics()
-        first, h = resume or (-1, x)
-        for s in range(max(first, 0), self.slots):
-            if s != first:
-                after = After(pool=s < 2 and min(h.shape[-2:]) >= LEAST_POOLED)
-                h = _batch_norm(str(s), p, convolve(h, p[f"{s}.w"], None, 2), 2, norm, after)
-            h = torch.relu(slot(s, h))
+    def _leave(self, h: Tensor) -> Tensor:
+        return torch.relu(h)
+
+    def _classify(self, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
         return classify(h, p["out.w"], p["out.b"], 2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from actors.blueprints.blueprint import Param, Params
 from actors.blueprints.family import Family
-from actors.layers.batch_norm import Normalize
+from actors.layers.batch_norm import Normalize, batch_statistics
 from actors.layers.layer_norm import Units
 
 SlotFunction = Callable[[int, Tensor], Tensor]
@@ -26,51 +28,41 @@ class Resume(NamedTuple):
     h: Tensor  # the hidden tensor that enters this slot
 
 
-class Host(Protocol):
+class Host(ABC):
     """A classifier written as a pure function of its parameters, with numbered slots between its layers.
 
     A slot passes its input to a `SlotFunction`, which must keep the shape. Slots are numbered from the input to the
-    output. A host holds sizes only: `shapes` says which parameters it needs, `draw_params` draws them.
+    output. A host is a frozen dataclass that holds sizes only: `shapes` says which parameters it needs, `draw_params`
+    draws them.
     """
 
-    @property
-    def family(self) -> Family:
-        """The blueprints that can grow in its slots."""
-        ...
-
-    @property
-    def slots(self) -> int: ...
-
-    @property
-    def num_features(self) -> int:
-        """Input features, or input channels for a convolutional host."""
-        ...
-
-    @property
-    def num_classes(self) -> int: ...
-
-    @property
-    def width(self) -> int:
-        """Hidden units, or channels of the first layer of a convolutional host."""
-        ...
+    family: Family
+    """The blueprints that can grow in its slots."""
+    num_features: int
+    """Input features, or input channels for a convolutional host."""
+    width: int
+    """Hidden units, or channels of the first layer of a convolutional host."""
+    num_classes: int
+    slots: int
 
     def slot_width(self, slot: int) -> int:
         """Return the number of hidden units or channels at a slot."""
-        ...
+        return self.width
 
-    def with_width(self, width: int) -> Host:
+    def with_width(self, width: int) -> Self:
         """Return the same architecture at another width."""
-        ...
-
-    def shapes(self) -> dict[str, Param]:
-        """Return every parameter by name, in the order in which they are drawn."""
-        ...
+        return replace(self, width=width)  # type: ignore[type-var]
 
     def norms(self) -> dict[str, int]:
         """Return the number of channels of every BatchNorm by name; empty for hosts without BatchNorm."""
-        ...
+        return {}
 
-    def num_params(self) -> int: ...
+    @abstractmethod
+    def shapes(self) -> dict[str, Param]:
+        """Return every parameter by name, in the order in which they are drawn."""
+
+    def num_params(self) -> int:
+        return sum(p.size for p in self.shapes().values())
 
     def forward(
         self,
@@ -81,12 +73,34 @@ class Host(Protocol):
         normalize: Normalize | None = None,
         resume: Resume | None = None,
     ) -> Tensor:
-        """Return logits `[B, num_classes]` of `x [B, ...]`.
+        """Return logits `[..., B, num_classes]` of `x [..., B, num_features]`, or of `x` as `cnn.py` says.
 
         `units` marks padded hidden units in a stack of MLPs. BatchNorm uses `normalize`, by default the statistics of
         each batch. With `resume`, the pass starts at that slot and ignores `x`.
         """
-        ...
+        norm = normalize or batch_statistics()
+        first, h = resume or (-1, self._enter(p, x, norm))
+        for s in range(max(first, 0), self.slots):
+            if s != first:
+                h = self._block(s, p, h, units, norm)
+            h = self._leave(slot(s, h))
+        return self._classify(p, h, units, norm)
+
+    def _enter(self, p: Params, x: Tensor, norm: Normalize) -> Tensor:
+        """Return what the first block reads."""
+        return x
+
+    @abstractmethod
+    def _block(self, s: int, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
+        """Return what enters slot `s`."""
+
+    def _leave(self, h: Tensor) -> Tensor:
+        """Return what the next block reads, from what left a slot."""
+        return h
+
+    @abstractmethod
+    def _classify(self, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
+        """Return the logits."""
 
 
 def draw_params(shapes: Mapping[str, Param], rng: np.random.Generator, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -87,7 +87,6 @@ class GraphMemory:
 
 @cache
 def _memory(device: int) -> GraphMemory:
-    """Return the memory of a device's graphs."""
     return GraphMemory()
 
 

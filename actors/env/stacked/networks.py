@@ -14,7 +14,7 @@ from torch import Tensor
 from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, NetworkSettings
+from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
 from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host
 from actors.env.stacked.column_bank import ColumnBank
@@ -50,8 +50,8 @@ class Saved(NamedTuple):
     envs: list[int]  # the environment of each row
 
 
-class TorchNetworks(StackedParameters):
-    """E hosts with their seeds, trained and evaluated together as stacked tensors. See `FleetNetworks`."""
+class TorchNetworks(StackedParameters, FleetNetworks):
+    """E hosts with their seeds, trained and evaluated together as stacked tensors."""
 
     def __init__(self, host: Host, column_slots: int, num_envs: int, settings: NetworkSettings) -> None:
         """`host` is padded: it is at least as large as the host of any episode, in each dimension."""
@@ -62,7 +62,6 @@ class TorchNetworks(StackedParameters):
 
     @tf32(False)
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
-        """See `FleetNetworks.reset`."""
         self.episodes = list(episodes)
         self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
         for e in envs:
@@ -84,8 +83,7 @@ class TorchNetworks(StackedParameters):
         return [validation for validation, _ in self._validated([], [bare] * len(episodes))]
 
     def can_train_twin(self, env: int) -> bool:
-        """See `FleetNetworks.can_train_twin`: a host's bits depend on the size of its stack."""
-        return False
+        return False  # a host's bits depend on the size of its stack
 
     def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         """Not available, see `can_train_twin`."""
@@ -93,7 +91,6 @@ class TorchNetworks(StackedParameters):
 
     @tf32(False)
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
-        """See `FleetNetworks.run_epoch`."""
         if all(plan is None for plan in plans):
             return [None] * len(plans)
         for e, plan in enumerate(plans):
@@ -113,7 +110,6 @@ class TorchNetworks(StackedParameters):
         ]
 
     def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
-        """See `FleetNetworks.commit`."""
         for e, slots in enumerate(pruned):
             self.prune(e, slots)
         self._save_snapshot()
@@ -125,7 +121,6 @@ class TorchNetworks(StackedParameters):
 
     @tf32(False)
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
-        """See `FleetNetworks.roll_back`."""
         self.prune(env, pruned)
         for saved in self._snapshot:
             mine = self._index([i for i, e in enumerate(saved.envs) if e == env])
@@ -149,7 +144,6 @@ class TorchNetworks(StackedParameters):
 
     @tf32(False)
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
-        """See `FleetNetworks.evaluate_test`."""
         seeds = sorted(seed for e, by_slot in alphas.items() for seed in self._seeds_of(e, by_slot))
         subsets = [[frozenset(alphas.get(e, ()))] for e in range(self.num_envs)]
         results = StackedEvaluation(self, *self._data([e.task.test for e in self.episodes]), self._calibration())(

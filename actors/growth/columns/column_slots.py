@@ -102,7 +102,6 @@ class ColumnSlots(nn.ModuleList):
 
 @contextmanager
 def _in_place_of(called: nn.Module, network: Any) -> Iterator[None]:
-    """Run a network where the model would run."""
     attributes = called.__dict__
     before = attributes.get("forward")
     attributes["forward"] = network.__call__

@@ -6,13 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from actors.growth.report.run_report import RunReport
+from actors.growth.report.run_report import Observed, RunReport
 from actors.sessions.session import PolicyError, RecordedStep
 from actors.slots.objective import Prices
-from actors.types.actions import ActionMasks
 
 if TYPE_CHECKING:  # it imports gRPC
     from actors.serving.client.training_session import TrainingSession
@@ -27,13 +23,7 @@ class EndpointReport(RunReport):
         super().__init__(prices, horizon_epochs)
         self.session = self._training = session
 
-    def record(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        step: RecordedStep | None,
-    ) -> None:
+    def record(self, seen: Observed, step: RecordedStep | None) -> None:
         """Do nothing; the server has recorded the step."""
 
     def _position(self) -> dict[str, Any]:
@@ -50,13 +40,7 @@ class EndpointReport(RunReport):
     def _pay(self, reward: float) -> None:
         self._training.reward(reward)
 
-    def _finish(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        telemetry: dict[str, float],
-    ) -> None:
+    def _finish(self, final: Observed, telemetry: dict[str, float]) -> None:
         try:
             summary = self._training.terminate()
             log.info("the endpoint has confirmed %d decisions of this run", summary.steps)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from actors.codec import decode_episode, encode_episode
 from actors.config import require
 from actors.errors import UserError
-from actors.growth.report.run_report import RunReport
+from actors.growth.report.run_report import Observed, RunReport
 from actors.rollout.episode_files import SUFFIX, write_episode
 from actors.rollout.recorder import Recorder
 from actors.sessions.session import RULE_VERSION, RecordedStep
@@ -55,13 +55,7 @@ class FileReport(RunReport):
         """The file that is written at the end."""
         return self._folder / f"{self._name}{SUFFIX}"
 
-    def record(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        step: RecordedStep | None,
-    ) -> None:
+    def record(self, seen: Observed, step: RecordedStep | None) -> None:
         if self.over:
             return
         if step is None:
@@ -74,12 +68,15 @@ class FileReport(RunReport):
         if step.generation != self._generation:
             self.stop("the policy server was restarted with weights of another generation")
             return
-        self._last = _one_row(self._spaces, obs, blueprint_indices, masks.flat())
+        self._last = _one_row(self._spaces, seen.obs, seen.blueprint_indices, seen.masks.flat())
         self._recorder.record(0, self._last, step.decision, step.before, step.version)
         self._bootstrap = float(step.decision.bootstrap_values[0])
 
     def _position(self) -> dict[str, Any]:
-        return {} if self._recorder is None else {"episode": encode_episode(self._so_far())}
+        """Return all steps so far as an episode that was cut. The reward of the last step, which is not known, is 0."""
+        if self._recorder is None or self._last is None:
+            return {}
+        return {"episode": encode_episode(self._episode(self._recorder, self._last))}
 
     def _continue(self, state: Mapping[str, Any]) -> None:
         data = state.get("episode")
@@ -103,16 +100,10 @@ class FileReport(RunReport):
         assert self._recorder is not None
         self._recorder.pay(0, reward)
 
-    def _finish(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        telemetry: dict[str, float],
-    ) -> None:
+    def _finish(self, final: Observed, telemetry: dict[str, float]) -> None:
         assert self._recorder is not None
-        final = _one_row(self._spaces, obs, blueprint_indices, masks.flat())
-        ended = final._replace(terminated=~final.terminated, end_reasons=(EndReason.HORIZON,), telemetry=(telemetry,))
+        last = _one_row(self._spaces, final.obs, final.blueprint_indices, final.masks.flat())
+        ended = last._replace(terminated=~last.terminated, end_reasons=(EndReason.HORIZON,), telemetry=(telemetry,))
         self._write(self._episode(self._recorder, ended))
 
     def _cut(self) -> str:
@@ -126,12 +117,6 @@ class FileReport(RunReport):
         episode = self._episode(recorder, self._last)
         self._write(episode)
         return f"{len(episode)} decisions before it are in {self.path}"
-
-    def _so_far(self) -> Episode:
-        """Return all steps so far as an episode that was cut. The reward of the last step, which is not known, is 0."""
-        assert self._recorder is not None
-        assert self._last is not None
-        return self._episode(self._recorder, self._last)
 
     def _episode(self, recorder: Recorder, final: FleetStep) -> Episode:
         episode = recorder.episode(0, final, self._bootstrap, SEED_TRAINING, self._spaces.hash)

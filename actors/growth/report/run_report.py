@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,14 @@ from actors.slots.objective import Prices, Standing, objective, objective_reward
 from actors.types.actions import ActionMasks
 
 log = logging.getLogger(__name__)
+
+
+class Observed(NamedTuple):
+    """What a policy sees of one model before a decision."""
+
+    obs: NDArray[np.float32]  # [D]
+    blueprint_indices: NDArray[np.int64]  # [S]
+    masks: ActionMasks  # without a batch dimension
 
 
 class RunReport(ABC):
@@ -44,7 +52,7 @@ class RunReport(ABC):
             self._pay(objective_reward(self._standings[-1], standing, self._prices))
         self._standings.append(standing)
 
-    def end(self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks) -> None:
+    def end(self, final: Observed) -> None:
         """End the episode at the horizon, with the observation there."""
         if self.over:
             return
@@ -62,7 +70,7 @@ class RunReport(ABC):
             "objective": objective(first.worth(self._prices), last, self._prices),
         }
         self.over = True
-        self._finish(obs, blueprint_indices, masks, telemetry)
+        self._finish(final, telemetry)
 
     def stop(self, why: str) -> None:
         """End the report before the last recorded step, whose reward is not known or was not earned by it."""
@@ -72,13 +80,7 @@ class RunReport(ABC):
         log.warning("the report of this run ends here (%s): %s", why, self._cut())
 
     @abstractmethod
-    def record(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        step: RecordedStep | None,
-    ) -> None:
+    def record(self, seen: Observed, step: RecordedStep | None) -> None:
         """Record a decision: what the policy saw, and what its session recorded, if it does."""
 
     def state(self) -> dict[str, Any]:
@@ -114,13 +116,7 @@ class RunReport(ABC):
         """Record the reward of the last step."""
 
     @abstractmethod
-    def _finish(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        telemetry: dict[str, float],
-    ) -> None:
+    def _finish(self, final: Observed, telemetry: dict[str, float]) -> None:
         """End the episode as terminated."""
 
     @abstractmethod

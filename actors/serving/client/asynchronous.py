@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from numpy.typing import ArrayLike
+from google.protobuf.message import Message
 
 from actors.serving.client.connection import Connection
 from actors.serving.client.episode import AsyncClientEpisode
-from actors.serving.client.operation import Call, Operation, get_model
-from actors.serving.client.session_protocol import SessionProtocol, known_spaces
+from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.client.step_stream import StepStream
 from actors.serving.status import error_of_call
-from actors.sessions.plain import Mask
-from actors.sessions.session import Answer, PolicyError
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -50,15 +47,14 @@ class AsyncPolicyClient(Connection):
 
     async def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
-        response: policy_pb2.GetModelResponse = await self._perform(get_model(self.retry_budget))
-        return response
+        return await self.describe()
 
     async def open(
         self, spaces: Spaces | None = None, seed: int = 0, latest: bool = False, state: bytes = b""
     ) -> AsyncSession:
         """Open a session; see `PolicyClient.open`. Raises `PolicyError`."""
-        session = AsyncSession(self, await self._perform(known_spaces(self, spaces)), seed, latest, state)
-        await self._perform(session.opening())
+        session = AsyncSession(self, await self.known_spaces(spaces), seed, latest, state)
+        await session.opening()
         return session
 
     def episode(self, seed: int | None = None, spaces: Spaces | None = None) -> AsyncClientEpisode:
@@ -78,29 +74,14 @@ class AsyncPolicyClient(Connection):
         for channel in self._forget_channels():
             await channel.close(None)
 
-    async def _perform(self, operation: Operation) -> Any:
-        """Perform the calls of `operation` and return its result."""
-        try:
-            call = next(operation)
-            while True:
-                try:
-                    response = await self._send(call)
-                except PolicyError as error:
-                    call = operation.throw(error)
-                else:
-                    call = operation.send(response)
-        except StopIteration as end:
-            return end.value
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    async def _send(self, call: Call) -> Any:
-        if call.pause_s:
-            await asyncio.sleep(call.pause_s)
-        stub = self._select(call)
+    async def _send(self, stub: Any, method: str, request: Message, timeout_s: float) -> Any:
         try:
-            if self.stream and isinstance(call.request, policy_pb2.StepRequest):
-                return await self._stream(stub).step(call.request, call.timeout_s)
-            method = getattr(stub, call.method)
-            return await method(call.request, timeout=call.timeout_s, metadata=self.metadata())
+            if self.stream and isinstance(request, policy_pb2.StepRequest):
+                return await self._stream(stub).step(request, timeout_s)
+            return await getattr(stub, method)(request, timeout=timeout_s, metadata=self.metadata())
         except grpc.aio.AioRpcError as error:
             raise error_of_call(error) from error
 
@@ -114,24 +95,10 @@ class AsyncPolicyClient(Connection):
 class AsyncSession(SessionProtocol):
     """A session of `AsyncPolicyClient`: `PolicySession` with coroutine methods."""
 
+    step, reset, close = SessionProtocol.stepping, SessionProtocol.resetting, SessionProtocol.closing
+
     async def __aenter__(self) -> AsyncSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def step(
-        self,
-        obs: ArrayLike,
-        blueprint_indices: ArrayLike = (),
-        masks: Mask = None,
-        deterministic: bool = True,
-    ) -> Answer:
-        answer: Answer = await self._perform(self.stepping(obs, blueprint_indices, masks, deterministic))
-        return answer
-
-    async def reset(self, seed: int = 0) -> None:
-        await self._perform(self.resetting(seed))
-
-    async def close(self) -> None:
-        await self._perform(self.closing())

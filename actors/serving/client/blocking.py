@@ -6,16 +6,16 @@ import time
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 from numpy.typing import ArrayLike
 
-from actors.serving.client.connection import Connection
+from actors.serving.client.connection import Connection, at_once
 from actors.serving.client.episode import ClientEpisode
-from actors.serving.client.operation import Call, Operation, get_model
-from actors.serving.client.session_protocol import SessionProtocol, known_spaces
+from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.client.training_session import TrainingSession
 from actors.serving.status import error_of_call
 from actors.sessions.plain import Mask
-from actors.sessions.session import Answer, PolicyError
+from actors.sessions.session import Answer
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -52,8 +52,7 @@ class PolicyClient(Connection):
 
     def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
-        response: policy_pb2.GetModelResponse = self._perform(get_model(self.retry_budget))
-        return response
+        return at_once(self.describe())
 
     def open(
         self, spaces: Spaces | None = None, seed: int = 0, latest: bool = False, state: bytes = b""
@@ -67,8 +66,8 @@ class PolicyClient(Connection):
             state: `PolicySession.exported` of another session, which this one continues. `seed` and `latest` of that
                 session then apply.
         """
-        session = ClientSession(self, self._perform(known_spaces(self, spaces)), seed, latest, state)
-        self._perform(session.opening())
+        session = ClientSession(self, at_once(self.known_spaces(spaces)), seed, latest, state)
+        at_once(session.opening())
         return session
 
     def episode(self, seed: int | None = None, spaces: Spaces | None = None) -> ClientEpisode:
@@ -89,25 +88,12 @@ class PolicyClient(Connection):
         for channel in self._forget_channels():
             channel.close()
 
-    def _perform(self, operation: Operation) -> Any:
-        """Perform the calls of `operation` and return its result."""
-        try:
-            call = next(operation)
-            while True:
-                try:
-                    response = self._send(call)
-                except PolicyError as error:
-                    call = operation.throw(error)
-                else:
-                    call = operation.send(response)
-        except StopIteration as end:
-            return end.value
+    async def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
-    def _send(self, call: Call) -> Any:
-        time.sleep(call.pause_s)
-        method = getattr(self._select(call), call.method)
+    async def _send(self, stub: Any, method: str, request: Message, timeout_s: float) -> Any:
         try:
-            return method(call.request, timeout=call.timeout_s, metadata=self.metadata())
+            return getattr(stub, method)(request, timeout=timeout_s, metadata=self.metadata())
         except grpc.RpcError as error:
             raise error_of_call(error) from error
 
@@ -129,11 +115,10 @@ class ClientSession(SessionProtocol):
         masks: Mask = None,
         deterministic: bool = True,
     ) -> Answer:
-        answer: Answer = self._perform(self.stepping(obs, blueprint_indices, masks, deterministic))
-        return answer
+        return at_once(self.stepping(obs, blueprint_indices, masks, deterministic))
 
     def reset(self, seed: int = 0) -> None:
-        self._perform(self.resetting(seed))
+        at_once(self.resetting(seed))
 
     def close(self) -> None:
-        self._perform(self.closing())
+        at_once(self.closing())

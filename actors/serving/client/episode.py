@@ -1,6 +1,6 @@
 """`ClientEpisode`: an episode of the user's own environment, played at an endpoint that learns from it.
 
-`AsyncClientEpisode` is its twin for asyncio. Both perform the operations of `EpisodeProtocol`.
+`AsyncClientEpisode` is its twin for asyncio. Both run the coroutines of `EpisodeProtocol`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from actors.serving.client.connection import Connection
-from actors.serving.client.operation import Operation, retry_call
-from actors.serving.client.session_protocol import SessionProtocol, known_spaces
+from actors.serving.client.connection import Connection, at_once
+from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.messages import end_request
 from actors.sessions.plain import Mask, as_masks, env_action
 from actors.sessions.refusal import Code, Reason
 from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
-from actors.wire import policy_pb2
 
 
 class EpisodeSummary(NamedTuple):
@@ -33,10 +31,10 @@ class EpisodeSummary(NamedTuple):
 
 
 class EpisodeProtocol:
-    """The client's side of an episode without I/O; what needs a server is an `Operation`."""
+    """The client's side of an episode, as coroutines."""
 
     def __init__(self, client: Connection, seed: int | None, spaces: Spaces | None) -> None:
-        self._client, self._perform, self._wanted = client, client._perform, spaces
+        self._client, self._wanted = client, spaces
         self._seed = secrets.randbits(63) if seed is None else seed
         self._protocol: SessionProtocol
         self._reward: float | None = None  # of the last action
@@ -70,42 +68,45 @@ class EpisodeProtocol:
         self._protocol.session_id, self._protocol.next_index = session_id, steps
         self.answer = Answer(np.zeros(0, np.int64), np.zeros(0, np.float32), 0.0, -1, steps - 1)
 
-    @property
-    def _unended(self) -> bool:
-        """Whether there are steps, and their episode has not ended."""
-        return self.summary is None and self._protocol.next_index > 0
-
-    def _opening(self) -> Operation:
+    async def _opening(self) -> None:
         """Open the session, in the spaces of the server unless others are wanted."""
-        spaces = yield from known_spaces(self._client, self._wanted)
+        spaces = await self._client.known_spaces(self._wanted)
         self._protocol = SessionProtocol(self._client, spaces, self._seed, train=True)
-        yield from self._protocol.opening()
+        await self._protocol.opening()
 
-    def _acting(self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike) -> Operation:
-        """Take a step. Returns the action for the environment."""
+    async def _acting(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         if (self._reward is None) != (self.answer is None):
             raise self._misuse("call reward() once after each act()")
         arrays = self._arrays(obs, mask, blueprint_indices)
-        answer: Answer = yield from self._protocol.stepping(*arrays, False, self._reward)
-        self.answer, self._reward = answer, None
-        return env_action(self.spaces.action, answer)
+        self.answer = await self._protocol.stepping(*arrays, False, self._reward)
+        self._reward = None
+        return env_action(self.spaces.action, self.answer)
 
-    def _ending(self, obs: ArrayLike | None = None, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> Operation:
-        """End the episode at a time limit, or without `obs` as terminated. Returns an `EpisodeSummary`."""
+    async def _ending(
+        self, obs: ArrayLike | None = None, mask: Mask = None, blueprint_indices: ArrayLike = ()
+    ) -> EpisodeSummary:
+        """End the episode at a time limit, or without `obs` as terminated."""
         if self._reward is None:
             raise self._misuse("call reward() after the last act() of an episode")
         final = (None, None, None) if obs is None else self._arrays(obs, mask, blueprint_indices)
-        request = end_request(self._reward, *final)
-        response: policy_pb2.EndEpisodeResponse = yield from self._protocol.ending(request)
+        response = await self._protocol.ending(end_request(self._reward, *final))
         account = {field.name: getattr(response.account, field.name) for field in response.account.DESCRIPTOR.fields}
         self.summary = EpisodeSummary(response.episode_return, response.steps, response.policy_lag, account)
         return self.summary
 
-    def _keeping_alive(self) -> Operation:
+    async def _leaving(self, failed: bool) -> None:
+        """End the episode if it has not ended, unless the user's code has failed, and close the session."""
+        try:
+            if not failed and self.summary is None and self._protocol.next_index > 0:
+                await self._ending()
+        finally:
+            await self._protocol.closing()
+
+    async def _keeping_alive(self) -> None:
         """Repeat the last step, if there is one."""
         request = self._protocol.last_request
         if request is not None and self.summary is None:
-            yield from retry_call("Step", request, self._client.retry_budget)
+            await self._client.call("Step", request)
 
     def _arrays(
         self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike
@@ -134,15 +135,11 @@ class ClientEpisode(EpisodeProtocol):
     """
 
     def __enter__(self) -> ClientEpisode:
-        self._perform(self._opening())
+        at_once(self._opening())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None and self._unended:
-                self._perform(self._ending())
-        finally:
-            self._perform(self._protocol.closing())
+        at_once(self._leaving(kind is not None))
 
     def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         """Return the next action: an int, or `[H]` with several heads.
@@ -156,26 +153,23 @@ class ClientEpisode(EpisodeProtocol):
                 heads have no entries, or one each, which is true.
             blueprint_indices: `[S]`, only in spaces with slots.
         """
-        action: int | NDArray[Any] = self._perform(self._acting(obs, mask, blueprint_indices))
-        return action
+        return at_once(self._acting(obs, mask, blueprint_indices))
 
     def terminate(self) -> EpisodeSummary:
         """End the episode as terminated, as leaving the block does."""
-        summary: EpisodeSummary = self._perform(self._ending())
-        return summary
+        return at_once(self._ending())
 
     def abandon(self) -> None:
         """Leave the episode without an end, as a client that disappears: it is cut before its last step."""
-        self._perform(self._protocol.closing())
+        at_once(self._protocol.closing())
 
     def keep_alive(self) -> None:
         """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
-        self._perform(self._keeping_alive())
+        at_once(self._keeping_alive())
 
     def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
         """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""
-        summary: EpisodeSummary = self._perform(self._ending(obs, mask, blueprint_indices))
-        return summary
+        return at_once(self._ending(obs, mask, blueprint_indices))
 
 
 class AsyncClientEpisode(EpisodeProtocol):
@@ -189,22 +183,16 @@ class AsyncClientEpisode(EpisodeProtocol):
     """
 
     async def __aenter__(self) -> AsyncClientEpisode:
-        await self._perform(self._opening())
+        await self._opening()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None and self._unended:
-                await self._perform(self._ending())
-        finally:
-            await self._perform(self._protocol.closing())
+        await self._leaving(kind is not None)
 
     async def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         """See `ClientEpisode.act`."""
-        action: int | NDArray[Any] = await self._perform(self._acting(obs, mask, blueprint_indices))
-        return action
+        return await self._acting(obs, mask, blueprint_indices)
 
     async def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
         """See `ClientEpisode.truncate`."""
-        summary: EpisodeSummary = await self._perform(self._ending(obs, mask, blueprint_indices))
-        return summary
+        return await self._ending(obs, mask, blueprint_indices)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from actors.codec import unpack_mask
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState, StateSizes
-from actors.serving.messages import unpack_mask
 from actors.sessions.session import RULE_VERSION, RecordedStep
 from actors.sessions.session_state import read_state
 from actors.wire import policy_pb2
@@ -29,5 +29,7 @@ def received_step(response: policy_pb2.StepResponse, exported_before: bytes) -> 
     floats = (response.log_probs, [response.value], [record.baseline_value], [record.bootstrap_value])
     log_probs, values, baselines, bootstraps = (np.array(f, dtype=np.float32) for f in floats)
     actions = np.array(response.action, dtype=np.int64)[None]
-    decision = ActOutput(actions, log_probs[None], unpack_mask(record.mask)[None], values, baselines, bootstraps)
+    decision = ActOutput(
+        actions, log_probs[None], unpack_mask("mask", record.mask, 1)[None], values, baselines, bootstraps
+    )
     return RecordedStep(decision, before, record.version, record.generation, record.state_stride)

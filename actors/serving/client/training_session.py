@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 from numpy.typing import ArrayLike
 
-from actors.serving.client.connection import Connection
+from actors.serving.client.connection import Connection, at_once
 from actors.serving.client.episode import ClientEpisode
 from actors.sessions.plain import Mask
 from actors.sessions.session import Answer, PolicyError
@@ -27,7 +27,7 @@ class TrainingSession(ClientEpisode):
     def __init__(self, client: Connection, seed: int, spaces: Spaces) -> None:
         """Open the session. Raises `PolicyError`."""
         super().__init__(client, seed, spaces)
-        self._perform(self._opening())
+        at_once(self._opening())
         self._closed = Event()
         Thread(target=self._keep_alive, name="keep-session", daemon=True).start()
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from actors.codec import pack_array
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.recorder import Recorder, Segments
-from actors.serving.messages import MessageLayout, StepBatch, StepQuery, final_query, make_step_batch, pack_mask
+from actors.serving.messages import MessageLayout, StepBatch, StepQuery, final_query, make_step_batch
 from actors.serving.server.collector import EpisodeCollector
 from actors.serving.server.models import ServedModel
 from actors.sessions.refusal import Reason, Refusal
@@ -40,7 +41,7 @@ def recorded_step(step: StepRecord, row: int) -> policy_pb2.RecordedStep:
         state_stride=model.state_stride,
         baseline_value=decision.baseline_values[row],
         bootstrap_value=decision.bootstrap_values[row],
-        mask=pack_mask(decision.masks[row]),
+        mask=pack_array(decision.masks[row]),
     )
 
 

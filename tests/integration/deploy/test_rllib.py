@@ -21,7 +21,7 @@ from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
 from deploy.rllib import MasksObserved, TamiyoRLModule, register_with_rllib
 from learner.ppo.optimizer import make_optimizer
-from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
+from learner.run.checkpoint import LearnerProgress, load_network, save_checkpoint
 from tests.support.learning.sequences import SequenceBatch, evaluate
 from tests.support.learning.toy import CORES
 
@@ -55,7 +55,7 @@ def runner(folder: Path) -> SingleAgentEnvRunner:
 
 def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
     """The largest difference between the log-probs recorded by RLlib and those of the policy for the same actions."""
-    policy = load_policy(folder, 4)
+    policy = load_network(folder, 4)
     state, worst = policy.initial_state(1), 0.0
     for t in range(len(episode)):
         seen = episode.get_observations(t)

@@ -19,6 +19,7 @@ from actors.policy.state import PolicyState
 from actors.rng import Purpose, stream
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.connection import at_once
 from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
 from actors.serving.status import DETAILS_KEY, error_of_call
 from actors.sessions.noise import SERVING_SEED, step_noise
@@ -247,7 +248,7 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
             if how in ("close", "drop"):
                 episode.__exit__(KeyboardInterrupt)
             elif how == "reset":
-                client._perform(episode._protocol.resetting(1))
+                at_once(episode._protocol.resetting(1))
             elif how == "expire":
                 wait_for(lambda: not len(e.running.service.sessions))
                 with pytest.raises(SessionLost):

@@ -22,7 +22,7 @@ from learner.run.checkpoint import (
     LearnerProgress,
     list_checkpoints,
     load_checkpoint,
-    load_policy,
+    load_network,
     restore_optimizer,
     save_checkpoint,
 )
@@ -149,6 +149,6 @@ def test_a_checkpoint_holds_what_it_was_given_and_old_ones_go(tmp_path: Path) ->
     assert (newest.weights.version, newest.weights.generation, newest.weights.state_stride) == (7, 2, 4)
     assert not newest.moments  # the optimizer has not stepped
     assert not list(tmp_path.glob("**/*.partial"))
-    policy = load_policy(tmp_path)
+    policy = load_network(tmp_path)
     assert not policy.training
     assert all(torch.equal(t, policy.state_dict()[n]) for n, t in network.state_dict().items())

@@ -84,8 +84,8 @@ def test_prune_is_immediate_and_masks_follow_stages() -> None:
     assert not masks.rest[GERMINATE, 0, 7:11].any()  # columns
     assert not masks.rest[[0, FOSSILIZE, PRUNE]].any()
     env.step(classic(PRUNE, 2))
-    assert env.episode.last_op is Op.PRUNE
-    assert env.episode.last_success
+    assert env.episode.growth.last_op is Op.PRUNE
+    assert env.episode.growth.last_success
     assert env.episode.lifecycle.slots[2].stage in (Stage.PRUNED, Stage.EMBARGOED)
 
 
@@ -94,7 +94,7 @@ def test_an_illegal_action_is_reported_with_its_op() -> None:
     env.reset(seed=0)
     *_, info = env.step(classic(FOSSILIZE, 1))
     assert info["illegal_action"] == "FOSSILIZE with op 2 is not legal now"
-    assert env.episode.last_op is Op.WAIT
+    assert env.episode.growth.last_op is Op.WAIT
 
 
 def test_fleet_and_reference_agree() -> None:

@@ -122,7 +122,7 @@ def test_an_illegal_action_becomes_a_reported_wait(action: Action) -> None:
     same, same_reward, *_ = waited.step(WAIT)
     assert info["illegal_action"]
     assert env.episode.illegal_actions == 1
-    assert (env.episode.last_op, env.episode.last_success) == (Op.WAIT, False)
+    assert (env.episode.growth.last_op, env.episode.growth.last_success) == (Op.WAIT, False)
     assert (reward, terminated, truncated) == (same_reward, False, False)
     different = np.flatnonzero(seen["obs"] != same["obs"])
     assert len(different) == 1  # only last_success
@@ -151,12 +151,12 @@ def expected_success(op: Op, before: ReferenceEnv, after: ReferenceEnv, slot: in
 def test_feedback_reports_the_actual_effect(seed: int) -> None:
     env, rng = tiny_reference(horizon_epochs=25), np.random.default_rng(seed)
     env.reset(seed=seed)
-    assert (env.episode.last_op, env.episode.last_success) == (Op.WAIT, True)
+    assert (env.episode.growth.last_op, env.episode.growth.last_success) == (Op.WAIT, True)
     for _ in range(25):
         action, before = random_legal(rng, env, wait=0.1), copy.deepcopy(env)
         env.step(action)
-        assert env.episode.last_op == action[0]
-        assert env.episode.last_success == expected_success(Op(int(action[0])), before, env, int(action[1]))
+        assert env.episode.growth.last_op == action[0]
+        assert env.episode.growth.last_success == expected_success(Op(int(action[0])), before, env, int(action[1]))
 
 
 def test_success_follows_from_the_slots_and_not_from_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_success_follows_from_the_slots_and_not_from_the_action(monkeypatch: pyt
     env.reset(seed=1)
     monkeypatch.setattr(type(env.episode.lifecycle), "apply", lambda self, action: False)
     env.step(WAIT)
-    assert env.episode.last_success is False
+    assert env.episode.growth.last_success is False
 
 
 def test_gradient_health_and_freshness_follow_their_definitions() -> None:

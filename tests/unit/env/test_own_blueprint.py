@@ -59,7 +59,7 @@ def test_a_registered_blueprint_grows_in_its_family_only() -> None:
         assert bool(env.masks().rest[Op.GERMINATE, 0, number]) is legal
         _, _, _, _, info = env.step(act(Op.GERMINATE, 0, number))
         assert ("illegal_action" not in info) is legal
-    assert mlp.episode.slot_params()[0] == VECTOR.blueprints[number].cost(mlp.network.host.slot_width(0))
+    assert mlp.episode.growth.params().by_slot[0] == VECTOR.blueprints[number].cost(mlp.network.host.slot_width(0))
 
 
 def test_a_registered_blueprint_grows_alike_in_fleet_and_reference() -> None:
@@ -118,4 +118,4 @@ def test_the_cost_of_a_blueprint_depends_on_its_slot() -> None:
     assert [bool(env.masks().rest[1, s, 6]) for s in range(3)] == [True, True, False]
     env.step(act(Op.GERMINATE, 1, 6, 2))
     seed = env.network.seeds[1].group
-    assert env.episode.slot_params()[1] == sum(t.numel() for t in seed.tensors) == heavy.cost(6) + 7
+    assert env.episode.growth.params().by_slot[1] == sum(t.numel() for t in seed.tensors) == heavy.cost(6) + 7

@@ -21,7 +21,7 @@ from deploy.config.yaml import to_yaml
 from deploy.evaluation import tune
 from deploy.evaluation.players import FIXED
 from deploy.evaluation.suite import CONDITIONS, PRICED
-from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_policy, save_checkpoint, save_policy
+from learner.run.checkpoint import LearnerProgress, load_checkpoint, load_network, save_checkpoint, save_policy
 
 ENV = replace(PRESETS["research"].env, horizon_epochs=(2, 3), inner_steps=2)
 
@@ -44,7 +44,7 @@ def _told(out: Path, condition: str = PRICED) -> dict[str, dict[str, object]]:
 def test_a_kept_policy_equals_the_checkpoint(tmp_path: Path) -> None:
     run = _policy(tmp_path / "run", blind=True)
     save_policy(load_checkpoint(run), tmp_path / "policy.safetensors")
-    kept, own = load_policy(tmp_path / "policy.safetensors"), load_policy(run)
+    kept, own = load_network(tmp_path / "policy.safetensors"), load_network(run)
     assert kept.config.blind
     assert all(torch.equal(a, b) for a, b in zip(kept.state_dict().values(), own.state_dict().values(), strict=True))
 

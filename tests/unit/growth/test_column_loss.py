@@ -40,7 +40,7 @@ def test_the_loss_is_that_of_the_columns_own_output_or_of_the_average(loss_kind:
     own.grower.shadow(lambda: own.loss(rows))
     own_loss = F.cross_entropy(column(x) if loss_kind == "own" else 0.5 * own.model(x).detach() + 0.5 * column(x), y)
     expected = torch.autograd.grad(own_loss, list(column.parameters()))
-    found = own.grower._seeds._groups._pending  # until the optimizer steps
+    found = own.grower._seeds.groups._pending  # until the optimizer steps
     for parameter, gradient in zip(column.parameters(), expected, strict=True):
         torch.testing.assert_close(found[parameter], gradient)
     assert len(found) == len(expected)

@@ -126,7 +126,7 @@ def test_columns_enter_the_mixed_precision_that_a_models_forward_enters(prepare:
     own.grower.shadow(lambda: own.loss(rows))
     logits = within(column) if loss_kind == "own" else 0.5 * within(own.model).detach() + 0.5 * within(column)
     expected = torch.autograd.grad(F.cross_entropy(logits, y), list(column.parameters()))
-    found = own.grower._seeds._groups._pending
+    found = own.grower._seeds.groups._pending
     assert all(torch.equal(found[p], g) for p, g in zip(column.parameters(), expected, strict=True))
     own.epochs(2)
     alpha = own.grower._growth.slots[0].alpha

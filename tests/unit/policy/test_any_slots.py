@@ -16,7 +16,7 @@ from actors.errors import UserError
 from actors.policy.publish import architecture_hash, from_weights, to_weights
 from actors.types.actions import ActionMasks
 from learner.ppo.optimizer import make_optimizer
-from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
+from learner.run.checkpoint import LearnerProgress, load_network, save_checkpoint
 from tests.support.learning.toy import POLICIES, SPACES, toy_network
 
 
@@ -36,7 +36,7 @@ def test_a_checkpoint_trained_with_two_slots_runs_with_one_to_eight(options: dic
     network = toy_network(**options)
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     for slots in range(1, 9):
-        policy = load_policy(tmp_path, slots)
+        policy = load_network(tmp_path, slots)
         assert policy.spaces.action.num_slots == slots
         state, seen = policy.initial_state(5), set()
         for step in range(4):

@@ -14,7 +14,7 @@ from actors.policy.saved import TRAINED, find_checkpoint, read_weights
 from actors.slots.objective import Prices
 from deploy.evaluation.play import Row, play
 from deploy.evaluation.suite import protocol
-from learner.run.checkpoint import load_policy
+from learner.run.checkpoint import load_network
 
 CONFIG = EnvConfig(slots=3, column_slots=2, horizon_epochs=15, inner_steps=8, device="cpu")  # slots as in training
 
@@ -33,12 +33,12 @@ def test_loading_it_leaves_the_users_random_numbers_alone() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    load_policy("trained")
+    load_network("trained")
     assert torch.equal(torch.rand(3), expected)
 
 
 def played(config: EnvConfig, width: int) -> list[Row]:
-    policy = load_policy("trained", config.total_slots)
+    policy = load_network("trained", config.total_slots)
     own = replace(protocol(config, Prices(2.0, 0.0)), host_width=width)
     return play(lambda spaces: policy, own, 5, range(6), read_test=False)
 

@@ -19,7 +19,7 @@ from actors.rules.names import rule_policy
 from actors.slots.spaces import seed_spaces
 from deploy.commands.rollout import RolloutOptions, show_rollout
 from learner.ppo.optimizer import make_optimizer
-from learner.run.checkpoint import LearnerProgress, load_policy, save_checkpoint
+from learner.run.checkpoint import LearnerProgress, load_network, save_checkpoint
 from tests.support.learning.toy import toy_network
 
 SMALL = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8)
@@ -46,7 +46,7 @@ def printed(policy: Path | str, seed: int, slots: int | None = None, sampled: bo
 @pytest.mark.parametrize("slots", [1, 3, 4])
 def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: int) -> None:
     """Against the same episode played here, by the run's own settings."""
-    policy = load_policy(checkpoint, slots + 2)
+    policy = load_network(checkpoint, slots + 2)
     fleet = make_fleet(EnvConfig(horizon_epochs=6, inner_steps=2, tasks=("moons",), slots=slots), 1, 5)
     source = rollout.Provenance(0, 0, 1, run_seed=5)
     (episode,) = rollout.run_wave(fleet, policy, [2], source)

@@ -28,7 +28,7 @@ from deploy.imitation import teacher
 from deploy.imitation.pretraining import POLICY
 from deploy.imitation.teacher import demonstrate
 from deploy.launch.prepare import open_run, pretrain
-from learner.run.checkpoint import load_policy
+from learner.run.checkpoint import load_network
 
 ENV = EnvConfig(
     tasks=("spirals",),
@@ -79,7 +79,7 @@ def test_only_a_new_run_starts_from_the_pretrained_policy(config: Config) -> Non
     run_dir = open_run(config, None)
     begun, said = told(config, run_dir)
     assert Path(begun.run.init_from) == (run_dir / POLICY).absolute()
-    policy = load_policy(begun.run.init_from)
+    policy = load_network(begun.run.init_from)
     assert architecture_hash(policy.spaces, policy.config) == architecture_hash(policy.spaces, config.policy)
     assert "imitated 64 episodes" in said
     kept = (run_dir / POLICY).read_bytes()

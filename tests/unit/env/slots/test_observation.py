@@ -116,7 +116,7 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) ->
                 "compute": counter.compute_doublings() / 4,
                 "growth": counter.doublings() / 4,
                 "overfit": [1.0, max(log2(ratio) / 8, -1.0)] if ratio else [0.0, 0.0],
-                "last_op": np.eye(6)[episode.last_op],
+                "last_op": np.eye(6)[episode.growth.last_op],
                 "stage_counts": [stages.count(s) / slots for s in Stage],
                 "budget_used": added / episode.growth.budget_params,
             }

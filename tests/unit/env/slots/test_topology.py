@@ -48,8 +48,8 @@ def test_a_host_with_initial_seeds_starts_as_the_bare_one_and_is_charged() -> No
     built, bare = fleet.episodes
     assert built.accuracies[0] == bare.accuracies[0]
     assert built.topology() == BUILT
-    assert built.added_params() == sum(built.growth.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
-    size = np.log2(1 + built.added_params() / built.growth.host_params)
+    assert built.growth.added_params() == sum(built.growth.seed_cost(g.slot, g.blueprint, g.blend) for g in BUILT) > 0
+    size = np.log2(1 + built.growth.added_params() / built.growth.host_params)
     paid = 2.0 * size + 0.5 * built.growth.compute.doublings()
     assert rewards[0] == pytest.approx(built.accuracies[1] - built.accuracies[0] - paid, abs=1e-4)
     assert not built.masks().slot[1, 0]  # a filled slot cannot be germinated

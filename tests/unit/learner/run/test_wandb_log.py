@@ -6,6 +6,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_run_and_its_resumption_are_one_there(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WANDB_MODE", "offline")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"learner": {"lr": 0.5}, "run": {"redis": "redis://h"}}))
     for update in (1, 2):
-        with MetricsLog(tmp_path, tmp_path, update - 1, wandb="a-project") as log:
+        with closing(MetricsLog(tmp_path, tmp_path, update - 1, wandb="a-project")) as log:
             log.write(update, {"return_mean": 10.0 * update, "entropy/op": 0.5})
     rows = [{k: row[k] for k in ("update", "return_mean", "entropy/op")} for row in written(tmp_path)]
     assert rows == [{"update": u, "return_mean": 10.0 * u, "entropy/op": 0.5} for u in (1, 2)]
@@ -73,6 +74,6 @@ def test_a_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_without_a_project_the_package_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with MetricsLog(tmp_path, tmp_path, 0) as log:
+    with closing(MetricsLog(tmp_path, tmp_path, 0)) as log:
         log.write(1, {"return_mean": 1.0})
     assert not (tmp_path / "wandb_id").exists()
