@@ -288,10 +288,12 @@ def _export(args: list[str]) -> int:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint file or run folder")
     parser.add_argument("out", type=Path, metavar="OUT", help="policy.pt2, or policy.onnx (needs the extra onnx)")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
+    latest_help = "of a run folder, the newest checkpoint, not the policy that was best in the run's evaluations"
+    parser.add_argument("--latest", action="store_true", help=latest_help)
     options = parser.parse_args(args)
     from deploy.commands.export import export_policy
 
-    return export_policy(options.checkpoint, options.out, options.slots)
+    return export_policy(options.checkpoint, options.out, options.slots, options.latest)
 
 
 def _serve(args: list[str]) -> int:

@@ -22,6 +22,8 @@ def play(args: list[str]) -> int:
     """Play, and print the mean return with its interval. Raises `UserError`."""
     parser = CommandParser("play", "Play episodes of a trained policy in the environment of its run.")
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="run folder, or one of its checkpoints")
+    latest_help = "play the newest checkpoint of the folder, not the policy that was best in the run's evaluations"
+    parser.add_argument("--latest", action="store_true", help=latest_help)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="at least 2 (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes (default: 0)")
     sampled_help = "sample actions, as in training, instead of taking the most likely ones"
@@ -31,10 +33,10 @@ def play(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.episodes < 2 or options.seed < 0:
         raise UserError("give --episodes of at least 2, which an interval needs, and a --seed of at least 0")
-    from actors.policy.saved import find_checkpoint
+    from actors.policy.saved import find_policy
     from deploy.loaded_policy import load_policy, run_config
 
-    checkpoint = find_checkpoint(options.checkpoint)
+    checkpoint = find_policy(options.checkpoint, options.latest)
     config = run_config(options.checkpoint)
     if config is None:
         raise UserError(f"{options.checkpoint} is in no run folder, whose settings name its environment: give one")
