@@ -211,18 +211,19 @@ def step_request(
     step_index: int,
     obs: NDArray[np.float32],
     blueprint_indices: NDArray[np.int64],
-    masks: ActionMasks,
+    masks: ActionMasks | None,
     deterministic: bool,
     export_state: bool,
     reward: float | None = None,
     record: bool = False,
 ) -> policy_pb2.StepRequest:
-    """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension."""
+    """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension, or
+    None, in spaces without slots."""
     request = policy_pb2.StepRequest(
         session_id=session_id,
         step_index=step_index,
         obs=_to_array(episode_pb2.DTYPE_FLOAT32, np.asarray(obs, dtype="<f4")),
-        mask=pack_mask(masks.flat()),
+        mask=None if masks is None else pack_mask(masks.flat()),
         deterministic=deterministic,
         export_state=export_state,
         reward=reward,
@@ -232,7 +233,7 @@ def step_request(
         request.blueprint_indices.CopyFrom(
             _to_array(episode_pb2.DTYPE_INT16, np.asarray(blueprint_indices).astype("<i2"))
         )
-    if masks.slot is not None:
+    if masks is not None and masks.slot is not None:
         request.slot_mask_by_op.CopyFrom(pack_mask(masks.slot))
         request.rest_mask.CopyFrom(pack_mask(masks.rest))
     return request
