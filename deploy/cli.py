@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import learner  # noqa: F401 (before the working directory, which may hold a file of its name, is on the path)
 from actors.errors import UserError
 from actors.version import installed
 from deploy.config.convert import suggest

@@ -81,7 +81,9 @@ class BestPolicy:
             self._faulty = True
             self._note(f"no evaluation: {evaluation.fault}; evaluations are tried again")
         if evaluation.played:
-            self._record(evaluation.weights, evaluation.played)
+            # Ray's arrays cannot be written, of which PyTorch warns.
+            tensors = {name: array.copy() for name, array in evaluation.weights.tensors.items()}
+            self._record(replace(evaluation.weights, tensors=tensors), evaluation.played)
 
     def finish(self, play: Play, stop: Stop, elapsed_s: float) -> None:
         """Evaluate the last policy of a training of `elapsed_s` if others were evaluated; say which is the best."""
