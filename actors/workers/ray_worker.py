@@ -68,10 +68,10 @@ class RayRolloutWorker:
         except Stopped:
             return []
 
-    def evaluate(self, seeds: Sequence[int]) -> Evaluation | None:
+    def evaluate(self, seeds: Sequence[int], limit_s: float) -> Evaluation | None:
         """See `RolloutWorker.evaluate`. Returns None if it was cancelled."""
         try:
-            return self._guard(lambda: self._get_worker().evaluate(seeds))
+            return self._guard(lambda: self._get_worker().evaluate(seeds, limit_s))
         except Stopped:
             return None
 

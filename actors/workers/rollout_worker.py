@@ -16,7 +16,7 @@ from actors.policy.acting.policy import ActingPolicy
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
-from actors.rollout.sampler import make_sampler
+from actors.rollout.sampler import StreamSampler, make_sampler
 from actors.rollout.wave import Policy, Provenance
 from actors.transport.base import NewIncarnation, NoFunctions
 from actors.transport.redis import connect
@@ -207,18 +207,22 @@ class RolloutWorker:
         played = self.sampler.play(policy, source, seeds, deterministic)
         return [result | {"policy_version": self.version} for result in played]
 
-    def evaluate(self, seeds: Sequence[int]) -> Evaluation:
-        """Play one episode per seed with the newest weights, greedily and without shipping it. An environment's fault
-        is no error here: training goes on without the episodes that have one."""
-        played, fault = list[dict[str, Any]](), ""
-        try:
-            played = self.play("learned", seeds, deterministic=True)
-        except UserError as error:
-            if self.weights is None:
-                raise
-            fault = str(error)
+    def evaluate(self, seeds: Sequence[int], limit_s: float) -> Evaluation:
+        """Play one episode per seed with the newest weights, greedily and without shipping it, for `limit_s` at most.
+        An environment's fault is no error here: training goes on without the episodes that have one."""
+        self._fetch()
+        assert self.policy is not None
         assert self.weights is not None
-        return Evaluation(self.weights, played, fault)
+        source = Provenance(self.version, self.generation, 1, self.settings.seed)
+        deadline = time.monotonic() + limit_s
+        assert isinstance(self.sampler, StreamSampler)
+        try:
+            played = self.sampler.play(self.policy, source, seeds, True, lambda: time.monotonic() > deadline)
+            return Evaluation(self.weights, played)
+        except UserError as error:
+            return Evaluation(self.weights, [], str(error))
+        except TimeoutError as error:
+            return Evaluation(self.weights, [], f"after {limit_s:.0f} s, {error}")
 
     def close(self) -> None:
         """Close the environments."""

@@ -121,7 +121,7 @@ class WorkerPool:
         self._spares = Spares(0 if acting.actors.gpus_per_actor else acting.actors.spares, self._create_spare)
         self._members: list[_Member] = []
         self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
-        self._to_evaluate: Sequence[int] = ()  # seeds for the next actor that is free
+        self._to_evaluate: tuple[Sequence[int], float] | None = None  # by the next actor that is free: seeds, limit
         self._evaluation: Evaluation | None = None
         self.restarts = 0  # of actors
         self._add(acting.actors.at_least)
@@ -209,21 +209,23 @@ class WorkerPool:
         return reports
 
     def _next_call(self, member: _Member) -> Any:
-        member.evaluating = member.alive and bool(self._to_evaluate)
-        if not member.evaluating:
-            return member.handle.run.remote() if member.alive else member.reach()
-        seeds, self._to_evaluate = self._to_evaluate, ()
-        handle: Any = member.handle
-        return handle.evaluate.remote(seeds)
+        wanted, handle = self._to_evaluate, member.handle
+        member.evaluating = member.alive and wanted is not None
+        if not member.alive:
+            return member.reach()
+        if wanted is None:
+            return handle.run.remote()
+        self._to_evaluate = None
+        return handle.evaluate.remote(*wanted)
 
-    def evaluate(self, seeds: Sequence[int]) -> None:
+    def evaluate(self, seeds: Sequence[int], limit_s: float) -> None:
         """Let the next actor that is free play an episode of each seed; `take_evaluation` returns them."""
-        self._to_evaluate = seeds
+        self._to_evaluate = seeds, limit_s
 
     @property
     def evaluating(self) -> bool:
         """Whether an evaluation is wanted or in progress. It is lost with its actor."""
-        return bool(self._to_evaluate) or any(m.evaluating and m.call is not None for m in self._members)
+        return self._to_evaluate is not None or any(m.evaluating and m.call is not None for m in self._members)
 
     def take_evaluation(self) -> Evaluation | None:
         """Return the evaluation that has ended since the last call."""

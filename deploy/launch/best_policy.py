@@ -27,6 +27,7 @@ from learner.run.checkpoint import Checkpoint, LearnerProgress, load_checkpoint,
 
 EVALUATIONS = "evaluations.jsonl"
 SHARE = 0.1  # of the time of an actor that evaluations may take
+SHORTEST_S = 10.0  # that an evaluation may always take
 KNOWN = 1000  # versions whose update is remembered
 
 
@@ -69,9 +70,11 @@ class BestPolicy:
         """Whether there were enough updates and enough time since the last evaluation."""
         return self._on and self._updates >= self._every and time.monotonic() >= self._next_s
 
-    def began(self) -> None:
-        """Note that an evaluation begins."""
+    def began(self) -> float:
+        """Note that an evaluation begins. Returns how many seconds it may take."""
         self._began_s, self._updates = time.monotonic(), 0
+        elapsed_s = max(progress.elapsed_s for progress in self._made.values())
+        return max(SHORTEST_S, SHARE * elapsed_s)
 
     def take(self, evaluation: Evaluation) -> None:
         """Record an evaluation, and keep its policy if none was better."""

@@ -98,8 +98,7 @@ def in_turns(worker: RolloutWorker, best: BestPolicy, stop: Callable[[], bool]) 
     learner has something to take. The learner calls this whenever it waits."""
     while not stop():
         if best.due:
-            best.began()
-            best.take(worker.evaluate(best.seeds))
+            best.take(worker.evaluate(best.seeds, best.began()))
         if worker.transport.ledger().queued:
             return False
         worker.sample()

@@ -177,8 +177,7 @@ class Supervisor:
         if evaluation is not None:
             self._best.take(evaluation)
         elif self._best.due and not self._pool.evaluating:
-            self._best.began()
-            self._pool.evaluate(self._best.seeds)
+            self._pool.evaluate(self._best.seeds, self._best.began())
 
     def _compare(self) -> None:
         if isinstance(self._pool, WorkerPool):

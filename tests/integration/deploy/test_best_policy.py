@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,11 @@ import torch
 from gymnasium import spaces
 
 import tamiyo
+from actors.config import ActingConfig, ActorsConfig, GymConfig
+from actors.policy.baselines import RandomPolicy
 from actors.policy.saved import BEST
+from actors.rollout.sampler import make_sampler
+from actors.rollout.wave import Provenance
 from actors.types.weights import WeightSet
 from actors.workers.rollout_worker import Evaluation
 from deploy.cli import main
@@ -25,6 +30,7 @@ from deploy.launch import best_policy
 from deploy.launch.best_policy import BestPolicy
 from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import load_checkpoint
+from tests.support.env import gym_envs
 
 pytestmark = pytest.mark.integration
 FLAGS = [
@@ -127,7 +133,7 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
     assert not best.due
     after_updates(1)
     assert best.due
-    best.began()
+    assert best.began() == 10.0  # seconds that it may take
     now[0] += 2.0
     best.take(Evaluation(weights, [], "it gave NaN"))
     best.take(Evaluation(weights, [], "it gave NaN"))
@@ -139,3 +145,14 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
     now[0] += 0.2
     assert best.due
     assert not BestPolicy(tmp_path, parse("train", [], resumable=True).config, notes.append).due
+
+
+def test_an_evaluation_that_takes_too_long_is_given_up() -> None:
+    endless = GymConfig(id=f"{gym_envs.__name__}:tests/Constant-v0", kwargs=("length=0",))
+    sampler = make_sampler(ActingConfig(gym=endless, actors=ActorsConfig(envs_per_actor=2)), 0, 0, None)
+    policy, asked = RandomPolicy(sampler.spaces), itertools.count()
+    with pytest.raises(TimeoutError, match="2 of 2 episodes have not ended"):
+        sampler.play(policy, Provenance(0, 0, 1, 0), [1, 2], True, lambda: next(asked) == 5)
+    assert next(asked) == 6
+    sampler.sample(policy, Provenance(0, 0, 1, 0))  # and training goes on
+    sampler.close()
