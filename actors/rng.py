@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     COMPARISON = 14
     COMPUTE_PRICE = 15
     VALIDATION_ROWS = 16
+    EVALUATION = 17
 
 
 _WORD = 2**64

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import learner  # noqa: F401 (before the working directory, which may hold a file of its name, is on the path)
 from actors.errors import UserError
 from actors.version import installed
 from deploy.config.convert import suggest
@@ -288,10 +289,12 @@ def _export(args: list[str]) -> int:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint file or run folder")
     parser.add_argument("out", type=Path, metavar="OUT", help="policy.pt2, or policy.onnx (needs the extra onnx)")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
+    latest_help = "of a run folder, the newest checkpoint, not the policy that was best in the run's evaluations"
+    parser.add_argument("--latest", action="store_true", help=latest_help)
     options = parser.parse_args(args)
     from deploy.commands.export import export_policy
 
-    return export_policy(options.checkpoint, options.out, options.slots)
+    return export_policy(options.checkpoint, options.out, options.slots, options.latest)
 
 
 def _serve(args: list[str]) -> int:

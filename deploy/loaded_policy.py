@@ -13,6 +13,7 @@ from actors.errors import UserError
 from actors.gym.make import gym_converter, make_single_env
 from actors.gym.unified import UnifiedEnv
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.saved import find_policy
 from actors.sessions.local import LocalSession
 from actors.sessions.plain import Mask, as_obs, env_action
 from actors.sessions.session import RULE_VERSION, Answer
@@ -82,9 +83,11 @@ class LoadedPolicy:
         return env_action(self.spaces.action, answer) if converter is None else converter.env_action(answer.action)
 
 
-def load_policy(path: str | Path, slots: int | None = None) -> LoadedPolicy:
-    """Load the policy of a run folder (its newest checkpoint), of a checkpoint file, or `trained`, the one in the
-    package.
+def load_policy(path: str | Path, slots: int | None = None, latest: bool = False) -> LoadedPolicy:
+    """Load the policy of a run folder, of a checkpoint file, or `trained`, the one in the package.
+
+    Of a run folder, it is the policy that was best in the run's evaluations; with `latest`, or if the run has evaluated
+    none, that of the newest checkpoint.
 
     In the folder of a run in a Gymnasium environment, it takes that environment's observations and returns its actions.
     A checkpoint elsewhere takes flat observations. `slots` changes the number of slots from that of the training.
@@ -92,7 +95,7 @@ def load_policy(path: str | Path, slots: int | None = None) -> LoadedPolicy:
     """
     config = run_config(Path(path))
     gym = config.gym if config is not None and config.gym.id else None
-    return LoadedPolicy(load_network(path, slots), gym)
+    return LoadedPolicy(load_network(find_policy(Path(path), latest), slots), gym)
 
 
 def run_config(path: Path) -> Config | None:

@@ -122,6 +122,8 @@ class Learner:
 
     def _update(self, episodes: Sequence[Episode], elapsed_s: float) -> dict[str, float]:
         start, p = time.monotonic(), self.progress
+        if not self.network.spaces.slots and not self.network.masked:
+            self.network.masked = any(not e.masks.all() for e in episodes)
         metrics = self.ppo(self._batch(episodes), p.update, p.version)
         self.state.progress = p.after_update(episodes, elapsed_s, broken=metrics["skipped_steps"] > 0)
         return metrics | {"update_s": time.monotonic() - start}

@@ -11,6 +11,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numba
 
@@ -38,6 +39,8 @@ def compile_once(package: str, module: str, precision: str = "float32") -> None:
         if not is_compiled(package, precision):
             # The order of sets must not decide what code is generated.
             environ = {**os.environ, "PYTHONHASHSEED": "0"}
-            command = [sys.executable, "-c", CHILD, module, precision, *sys.path]
+            # A folder of the user's may hold a file with the name of one of our packages.
+            ours = str(Path(__file__).parents[2])
+            command = [sys.executable, "-c", CHILD, module, precision, ours, *sys.path]
             subprocess.run(command, env=environ, check=True)
             mark(package, precision).touch()

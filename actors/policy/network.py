@@ -106,6 +106,7 @@ class FactoredRecurrentActorCritic(nn.Module):
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
         super().__init__()
         self.spaces, self.config = spaces, config
+        self.masked = False  # whether a choice was illegal in what it has learned from, in spaces without slots
         self.floor_mass = floor_mass(config, spaces)
         self.categorical = spaces.action.num_categorical
         self.encoder = make_encoder(spaces, config)

@@ -46,6 +46,7 @@ def to_weights(
     architecture = {
         "policy": policy_fields(spaces, network.config),
         "spaces": json.loads(spaces.to_json()),
+        "masked": network.masked,
     }
     tensors = {name: t.detach().cpu().clone().numpy() for name, t in network.state_dict().items()}
     text = json.dumps(architecture, sort_keys=True)
@@ -56,7 +57,8 @@ def load_weights(network: FactoredRecurrentActorCritic, weights: WeightSet) -> N
     """Copy published tensors into an existing network of the same architecture. Raises `UserError`."""
     try:
         network.load_state_dict({name: torch.from_numpy(t) for name, t in weights.tensors.items()})
-    except (RuntimeError, TypeError) as error:
+        network.masked = is_masked(weights)
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"these weights do not fit the network ({' '.join(str(error).split()):.300})") from error
 
 
@@ -68,6 +70,12 @@ def spaces_of(weights: WeightSet) -> Spaces:
 def config_of(weights: WeightSet) -> PolicyConfig:
     """Return the configuration of the network that the weights describe. Raises `UserError`."""
     return _described(weights)[1]
+
+
+def is_masked(weights: WeightSet) -> bool:
+    """Return whether a choice was illegal in what the weights have learned from, in spaces without slots. Raises
+    `ValueError` or `AttributeError` for weights without a description."""
+    return bool(json.loads(weights.architecture).get("masked", False))
 
 
 def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:

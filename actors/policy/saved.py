@@ -19,6 +19,8 @@ from actors.types.weights import WeightSet
 TRAINED_NAME = "trained"
 TRAINED = Path(__file__).with_name(TRAINED_NAME) / "policy.safetensors"
 """The policy in the package, which is found by its name; MODEL_CARD.md beside it says how it was trained."""
+BEST = "best.safetensors"
+"""In the folder of a run: the policy that was best in the evaluations during training."""
 FORMAT = 2
 """Version of checkpoint files: of their metadata and of the names of their tensors."""
 
@@ -79,6 +81,13 @@ def find_checkpoint(path: Path) -> Path:
     if not path.is_file():
         raise UserError(f"no checkpoint at {path}: give a run folder or a checkpoint file")
     return path
+
+
+def find_policy(path: Path, latest: bool = False) -> Path:
+    """Return the policy to use: in the folder of a run that has evaluated its policies the best one, unless `latest`;
+    otherwise as `find_checkpoint`. Raises `UserError`."""
+    best = path / BEST
+    return best if not latest and best.is_file() else find_checkpoint(path)
 
 
 @contextmanager

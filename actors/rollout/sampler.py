@@ -140,16 +140,22 @@ class StreamSampler:
         self.sample(policy, Provenance(-1, 0, 1, self.run_seed))
 
     def play(
-        self, policy: Policy, source: Provenance, seeds: Sequence[int], deterministic: bool
+        self,
+        policy: Policy,
+        source: Provenance,
+        seeds: Sequence[int],
+        deterministic: bool,
+        stop: Callable[[], bool] = lambda: False,
     ) -> list[dict[str, Any]]:
         """Play one episode per seed, for evaluation. Each result has `seed`, `return` and further figures.
 
         They are played in the environments of `sample`, whose unfinished episodes are dropped: some simulators allow
-        only one instance on a machine. An episode is cut after `MAX_PLAYED_STEPS`, at the end of a segment."""
+        only one instance on a machine. An episode is cut after `MAX_PLAYED_STEPS`, at the end of a segment. Raises
+        `TimeoutError` as soon as `stop()`."""
         self._stream = None
         played: dict[int, dict[str, Any]] = {}
         for start in range(0, len(seeds), self.num_envs):
-            self._play_round(policy, source, seeds[start : start + self.num_envs], deterministic, played)
+            self._play_round(policy, source, seeds[start : start + self.num_envs], deterministic, played, stop)
         return [dict(played[int(seed)]) for seed in seeds]
 
     def _play_round(
@@ -159,6 +165,7 @@ class StreamSampler:
         seeds: Sequence[int],
         deterministic: bool,
         played: dict[int, dict[str, Any]],
+        stop: Callable[[], bool],
     ) -> None:
         """Play one episode in each environment and add those of `seeds` to `played`. All environments are reset at the
         start of a round: only then are seeded those that reset themselves, and only then can an episode be cut."""
@@ -169,6 +176,8 @@ class StreamSampler:
         episodes = EpisodeStream(self._fleet, policy, self.run_seed, longest, self._on_step)
         waiting = set(seeds)
         while waiting:
+            if stop():
+                raise TimeoutError(f"{len(waiting)} of {len(seeds)} episodes have not ended")
             for episode in episodes.advance(policy, source, deterministic):
                 steps, ended = int(episode.telemetry["episode_steps"]), episode.end_reason is not EndReason.CUT
                 if episode.seed in waiting and (ended or steps >= MAX_PLAYED_STEPS):

@@ -205,18 +205,19 @@ def step_request(
     step_index: int,
     obs: NDArray[np.float32],
     blueprint_indices: NDArray[np.int64],
-    masks: ActionMasks,
+    masks: ActionMasks | None,
     deterministic: bool,
     export_state: bool,
     reward: float | None = None,
     record: bool = False,
 ) -> policy_pb2.StepRequest:
-    """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension."""
+    """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension, or
+    None, in spaces without slots."""
     request = policy_pb2.StepRequest(
         session_id=session_id,
         step_index=step_index,
         obs=pack_array(np.asarray(obs, np.float32)),
-        mask=pack_array(masks.flat()),
+        mask=None if masks is None else pack_array(masks.flat()),
         deterministic=deterministic,
         export_state=export_state,
         reward=reward,
@@ -224,7 +225,7 @@ def step_request(
     )
     if len(blueprint_indices):
         request.blueprint_indices.CopyFrom(pack_array(np.asarray(blueprint_indices, np.int64)))
-    if masks.slot is not None:
+    if masks is not None and masks.slot is not None:
         request.slot_mask_by_op.CopyFrom(pack_array(masks.slot))
         request.rest_mask.CopyFrom(pack_array(masks.rest))
     return request

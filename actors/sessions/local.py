@@ -99,6 +99,7 @@ class LocalSession:
         self.record = False
         self.recorded: RecordedStep | None = None
         self._policy, self._seed, self._next_index = policy, seed, 0
+        self._masked = isinstance(policy, FactoredRecurrentActorCritic) and policy.masked
         self._hazard = np.zeros(1)  # see `actors.policy.distribution`
         self._state: PolicyState = policy.initial_state(1)
         if state:
@@ -133,7 +134,7 @@ class LocalSession:
         deterministic: bool = True,
     ) -> Answer:
         spec = self._policy.spaces.action
-        obs, masks = np.asarray(obs, dtype=np.float32), as_masks(spec, masks)
+        obs, masks = np.asarray(obs, dtype=np.float32), as_masks(spec, masks, self._masked)
         if not np.isfinite(obs).all():
             raise PolicyError(Code.INVALID_ARGUMENT, "obs contains NaN or Inf", Reason.NOT_FINITE)
         if not playable(spec, masks):

@@ -12,15 +12,21 @@ from actors.sessions.session import Answer, PolicyError
 from actors.types.actions import ActionMasks, ActionSpec
 
 Mask = ArrayLike | ActionMasks | None
+NO_MASK = (
+    "the step has no mask, but this policy has learned where some choices are illegal: give the mask of every step, "
+    "all true where everything is legal"
+)
 
 
-def as_masks(spec: ActionSpec, mask: Mask) -> ActionMasks:
+def as_masks(spec: ActionSpec, mask: Mask, needed: bool = False) -> ActionMasks:
     """Return the masks of one step. `mask` is `[A]`, all heads concatenated, where continuous heads have one entry each
-    or none; None allows everything. Raises `PolicyError`."""
+    or none; None allows everything, unless a mask is `needed`. Raises `PolicyError`."""
     if isinstance(mask, ActionMasks):
         return mask
     if spec.conditioned:
         raise _refused("these spaces have slots: give the mask as tamiyo.ActionMasks")
+    if mask is None and needed:
+        raise PolicyError(Code.INVALID_ARGUMENT, NO_MASK, Reason.ILLEGAL_MASK)
     legal = np.ones(spec.flat_size, np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_).reshape(-1)
     if legal.size == spec.flat_size - spec.num_continuous:
         legal = np.append(legal, np.ones(spec.num_continuous, np.bool_))

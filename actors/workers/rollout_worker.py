@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from actors.codec import InvalidWeights
 from actors.config import BUFFER_STEPS, ActingConfig
@@ -16,7 +16,7 @@ from actors.policy.acting.policy import ActingPolicy
 from actors.policy.baselines import NeverGrow, RandomPolicy
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
-from actors.rollout.sampler import make_sampler
+from actors.rollout.sampler import StreamSampler, make_sampler
 from actors.rollout.wave import Policy, Provenance
 from actors.transport.base import NewIncarnation, NoFunctions
 from actors.transport.redis import connect
@@ -90,6 +90,14 @@ class SampleReport:
         }
 
 
+class Evaluation(NamedTuple):
+    """Complete episodes of one version of the weights, played greedily. See `Sampler.play` for their results."""
+
+    weights: WeightSet
+    played: list[dict[str, Any]]
+    fault: str = ""  # why there are none
+
+
 def warm_up(settings: WorkerSettings) -> None:
     """Act once in environments of its own with an untrained policy. Later workers of this process start at once,
     because kernels are loaded. Needs no store."""
@@ -130,7 +138,8 @@ class RolloutWorker:
         self.outbox = Outbox(self.transport, settings.run, self.name, self.incarnation, BUFFER_STEPS)
         self.damaged_weights = 0  # fetches that failed their checks
         self.policy: ActingPolicy | None = None
-        self.digest = ""  # of the weights that act
+        self.weights: WeightSet | None = None  # that act
+        self.digest = ""  # theirs
         self.version, self.generation, self.state_stride, self.burn_in = -1, 0, 1, 0
         self._sums = SampleSums()
         self._reported_s: float | None = None  # when `run` returned
@@ -198,6 +207,23 @@ class RolloutWorker:
         played = self.sampler.play(policy, source, seeds, deterministic)
         return [result | {"policy_version": self.version} for result in played]
 
+    def evaluate(self, seeds: Sequence[int], limit_s: float) -> Evaluation:
+        """Play one episode per seed with the newest weights, greedily and without shipping it, for `limit_s` at most.
+        An environment's fault is no error here: training goes on without the episodes that have one."""
+        self._fetch()
+        assert self.policy is not None
+        assert self.weights is not None
+        source = Provenance(self.version, self.generation, 1, self.settings.seed)
+        deadline = time.monotonic() + limit_s
+        assert isinstance(self.sampler, StreamSampler)
+        try:
+            played = self.sampler.play(self.policy, source, seeds, True, lambda: time.monotonic() > deadline)
+            return Evaluation(self.weights, played)
+        except UserError as error:
+            return Evaluation(self.weights, [], str(error))
+        except TimeoutError as error:
+            return Evaluation(self.weights, [], f"after {limit_s:.0f} s, {error}")
+
     def close(self) -> None:
         """Close the environments."""
         self.sampler.close()
@@ -234,6 +260,7 @@ class RolloutWorker:
                 if weights.version <= self.version:
                     line = "the learner went back from weights %d to %d, or started afresh: following it"
                     log.warning(line, self.version, weights.version)
+                self.weights = weights
                 self.digest, self.version, self.generation = weights.digest, weights.version, weights.generation
                 self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
             if self.policy is not None:

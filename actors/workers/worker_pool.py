@@ -24,7 +24,7 @@ from actors.workers.placed_actor import PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import RayRolloutWorker
-from actors.workers.rollout_worker import PolicyName, SampleReport, WorkerSettings
+from actors.workers.rollout_worker import Evaluation, PolicyName, SampleReport, WorkerSettings
 from actors.workers.spares import Spares
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class _Member:
     call: Any = None  # object reference of the pending reply
     incarnation: int = 0
     alive: bool = False  # has replied since its last start
+    evaluating: bool = False  # in its call
     up_since_s: float = field(default_factory=time.monotonic)
     down_since_s: float = field(default_factory=time.monotonic)
     next_ping_s: float = 0.0
@@ -120,6 +121,8 @@ class WorkerPool:
         self._spares = Spares(0 if acting.actors.gpus_per_actor else acting.actors.spares, self._create_spare)
         self._members: list[_Member] = []
         self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
+        self._to_evaluate: tuple[Sequence[int], float] | None = None  # by the next actor that is free: seeds, limit
+        self._evaluation: Evaluation | None = None
         self.restarts = 0  # of actors
         self._add(acting.actors.at_least)
 
@@ -196,7 +199,7 @@ class WorkerPool:
         reports = [report for call in ready if (report := self._collect(calls[call])) is not None]
         for m in self._members:
             if m.call is None and m.backoff.due and time.monotonic() >= m.next_ping_s:
-                m.call = m.handle.run.remote() if m.alive else m.reach()
+                m.call = self._next_call(m)
                 m.hang_detector.start()
         self._kill_hung()
         self._warn_about_gpus()
@@ -204,6 +207,30 @@ class WorkerPool:
         self._reports.logs.limit()
         self._spares.tend(self.alive == self.size)
         return reports
+
+    def _next_call(self, member: _Member) -> Any:
+        wanted, handle = self._to_evaluate, member.handle
+        member.evaluating = member.alive and wanted is not None
+        if not member.alive:
+            return member.reach()
+        if wanted is None:
+            return handle.run.remote()
+        self._to_evaluate = None
+        return handle.evaluate.remote(*wanted)
+
+    def evaluate(self, seeds: Sequence[int], limit_s: float) -> None:
+        """Let the next actor that is free play an episode of each seed; `take_evaluation` returns them."""
+        self._to_evaluate = seeds, limit_s
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation is wanted or in progress. It is lost with its actor."""
+        return self._to_evaluate is not None or any(m.evaluating and m.call is not None for m in self._members)
+
+    def take_evaluation(self) -> Evaluation | None:
+        """Return the evaluation that has ended since the last call."""
+        done, self._evaluation = self._evaluation, None
+        return done
 
     def _warn_about_gpus(self) -> None:
         """Say once why actors wait: a cluster may grow, so this is not an error."""
@@ -215,7 +242,7 @@ class WorkerPool:
     def _collect(self, member: _Member) -> SampleReport | None:
         call, member.call = member.call, None
         try:
-            reply: SampleReport | ProcessHandle | None = ray.get(call)
+            reply: SampleReport | Evaluation | ProcessHandle | None = ray.get(call)
         except ActorUnavailableError:  # dying or being restarted
             self._handle_death(member)
             return None
@@ -231,6 +258,9 @@ class WorkerPool:
         if isinstance(reply, ProcessHandle):
             member.actor.started(reply)
             member.up_since_s = time.monotonic()
+            return None
+        if isinstance(reply, Evaluation):
+            self._evaluation = reply
             return None
         if reply is None:  # it was stopped
             return None

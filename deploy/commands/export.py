@@ -14,11 +14,13 @@ from actors.policy.acting.exported import INPUTS, OUTPUTS, example_inputs, expor
 from actors.policy.acting.onnx import onnx_step
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import architecture_hash
+from actors.policy.saved import find_policy
 from learner.run.checkpoint import load_network
 
 
-def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:
-    """Write the policy to `out`, as a `torch.export` program (.pt2) or an ONNX model (.onnx).
+def export_policy(checkpoint: Path, out: Path, slots: int | None, latest: bool = False) -> int:
+    """Write the policy, of a run folder the best one unless `latest`, to `out`: a `torch.export` program (.pt2) or an
+    ONNX model (.onnx).
 
     The file describes its tensors: `tamiyo.json` among the extra files of a program, `tamiyo` in a model's metadata.
     Raises `UserError` for an impossible `slots` or `out`, and for what ONNX cannot express.
@@ -29,7 +31,7 @@ def export_policy(checkpoint: Path, out: Path, slots: int | None) -> int:
         raise UserError(f"{out} does not end in .pt2 or .onnx: give a name such as policy.pt2 or policy.onnx")
     if not out.parent.is_dir():
         raise UserError(f"folder {out.parent} does not exist: create it, or write to another folder")
-    network = load_network(checkpoint, slots)
+    network = load_network(find_policy(checkpoint, latest), slots)
     write = _write_onnx if out.suffix == ".onnx" else _write_program
     print(f"{out}: {write(network, out)}")
     return 0

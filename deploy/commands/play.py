@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.errors import UserError
+from actors.errors import UserError, described
 from deploy.config.parser import CommandParser
 from deploy.config.schema import Config
 
@@ -22,6 +22,8 @@ def play(args: list[str]) -> int:
     """Play, and print the mean return with its interval. Raises `UserError`."""
     parser = CommandParser("play", "Play episodes of a trained policy in the environment of its run.")
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="run folder, or one of its checkpoints")
+    latest_help = "play the newest checkpoint of the folder, not the policy that was best in the run's evaluations"
+    parser.add_argument("--latest", action="store_true", help=latest_help)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="at least 2 (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes (default: 0)")
     sampled_help = "sample actions, as in training, instead of taking the most likely ones"
@@ -31,10 +33,10 @@ def play(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.episodes < 2 or options.seed < 0:
         raise UserError("give --episodes of at least 2, which an interval needs, and a --seed of at least 0")
-    from actors.policy.saved import find_checkpoint
+    from actors.policy.saved import find_policy
     from deploy.loaded_policy import load_policy, run_config
 
-    checkpoint = find_checkpoint(options.checkpoint)
+    checkpoint = find_policy(options.checkpoint, options.latest)
     config = run_config(options.checkpoint)
     if config is None:
         raise UserError(f"{options.checkpoint} is in no run folder, whose settings name its environment: give one")
@@ -115,8 +117,6 @@ def _check_video(path: Path, config: Config) -> None:
 
 def _film(policy: LoadedPolicy, path: Path, seed: int, deterministic: bool) -> str:
     """Play an episode and write its frames. Returns a line on the file. Raises `UserError`."""
-    import gymnasium
-
     plain = policy.make_env()
     plain.close()
     if "rgb_array" not in plain.metadata.get("render_modes", []):
@@ -127,18 +127,27 @@ def _film(policy: LoadedPolicy, path: Path, seed: int, deterministic: bool) -> s
         (obs, info), over = env.reset(seed=seed), False
         policy.reset(seed)
         while not over and len(frames) < MAX_FRAMES:
-            frames.append(env.render())
+            frames.append(_frame(env, policy.env_id))
             obs, reward, terminated, truncated, info = env.step(
                 policy.act(obs, info.get("action_mask"), deterministic=deterministic)
             )
             total, over = total + reward, terminated or truncated
-        frames.append(env.render())
-    except gymnasium.error.Error as error:  # such as a missing graphics library
-        raise UserError(f"{policy.env_id} cannot be rendered: {' '.join(str(error).split())}") from error
+        frames.append(_frame(env, policy.env_id))
     finally:
         env.close()
     _write(path, frames, env.metadata.get("render_fps") or FRAMES_PER_S)
     return f"{path}: {len(frames)} frames, return {total:g}"
+
+
+def _frame(env: Any, env_id: str) -> Any:
+    """Return a frame, `[H, W, 3]` uint8. Raises `UserError`."""
+    try:
+        frame = env.render()
+    except Exception as error:  # such as a missing graphics library
+        raise UserError(f"{env_id} cannot be rendered: {described(error)}") from error
+    if getattr(frame, "dtype", None) != "uint8" or frame.ndim != 3 or frame.shape[2] != 3:
+        raise UserError(f"{env_id} rendered a {type(frame).__name__}: return a frame, [height, width, 3] of uint8")
+    return frame
 
 
 def _write(path: Path, frames: list[Any], fps: float) -> None:
@@ -152,6 +161,6 @@ def _write(path: Path, frames: list[Any], fps: float) -> None:
         else:
             import imageio.v3
 
-            imageio.v3.imwrite(path, frames, fps=fps)
+            imageio.v3.imwrite(path, frames, fps=fps, macro_block_size=2)  # else sizes are rounded to multiples of 16
     except OSError as error:
         raise UserError(f"cannot write the video {path}: {error}") from error

@@ -7,12 +7,12 @@ import asyncio
 import torch
 
 from actors.errors import UserError
+from actors.policy.saved import find_policy, read_weights
 from actors.serving.server.models import ServedRule
 from actors.serving.server.server import PolicyServer, PolicySource, serve
 from actors.transport.redis import connect
 from deploy.commands.serve_flags import ServeFlags
 from deploy.launch.server_log import configure_log
-from learner.run.checkpoint import load_checkpoint
 
 
 def run_server(flags: ServeFlags) -> int:
@@ -25,7 +25,7 @@ def run_server(flags: ServeFlags) -> int:
     if flags.rule is not None:
         source = ServedRule(flags.rule)
     elif flags.checkpoint is not None:
-        source = load_checkpoint(flags.checkpoint).weights
+        source = read_weights(find_policy(flags.checkpoint, flags.latest))
     else:
         assert flags.redis is not None
         source = connect(flags.redis, namespace=flags.name)

@@ -17,7 +17,9 @@ class ServeFlags(ServeOptions):
     """What is served, and how."""
 
     checkpoint: Path | None = None
-    """Checkpoint file, or run folder, of which the newest checkpoint is served."""
+    """Checkpoint file, or run folder, of which the policy that was best in its evaluations is served, if it has any."""
+    latest: bool = False
+    """Serve the newest checkpoint of the run folder instead."""
     rule: str | None = None
     """A rule by name, such as fixed-column:double@3, instead of a checkpoint."""
     redis: str | None = None

@@ -38,7 +38,8 @@ DESCRIPTIONS = {
 }
 SOURCES = (
     "Settings come from the preset or the resumed run, then from the YAML file, then from flags. In brackets: the "
-    "values of preset tamiyo. docs/reference/configuration.md says more on each setting."
+    "values of preset tamiyo. Switches take true or false: --env.prune false is --env.no-prune. "
+    "docs/reference/configuration.md says more on each setting."
 )
 COLUMNS, NAME_COLUMNS = 100, 27
 

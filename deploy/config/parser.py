@@ -30,7 +30,8 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class FieldParser(CommandParser):
-    """A parser with a flag for each field of some dataclasses. Dashes in names stand for underscores."""
+    """A parser with a flag for each field of some dataclasses. Dashes in names stand for underscores. A switch, `--x`,
+    takes true or false; alone it stands for true, and `--no_x` for false."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(command, description)
@@ -47,9 +48,9 @@ class FieldParser(CommandParser):
             text = docs[field.name].replace("%", "%%")
             self._hints[name] = hint
             if hint is bool:
-                group.add_argument(*flags, dest=name, action="store_true", default=None, help=text)
+                group.add_argument(*flags, dest=name, nargs="?", const="true", metavar="true|false", help=text)
                 no = f"--{prefix}no_{field.name}"
-                group.add_argument(no, dest=name, action="store_false", default=None, help=argparse.SUPPRESS)
+                group.add_argument(no, dest=name, action="store_const", const="false", help=argparse.SUPPRESS)
             else:
                 group.add_argument(*flags, dest=name, nargs="*" if accepts_several(hint) else None, help=text)
 
@@ -68,9 +69,7 @@ class FieldParser(CommandParser):
             if words == []:
                 raise UserError(f"--{name} needs a value")
             if words is not None:
-                values[name] = (
-                    words if hint is bool else parse_words(words if isinstance(words, list) else [words], hint)
-                )
+                values[name] = parse_words(words if isinstance(words, list) else [words], hint)
         return parsed, values
 
     def format_help(self) -> str:

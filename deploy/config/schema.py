@@ -50,6 +50,11 @@ class RunConfig:
     service: bool = False
     """Run `tamiyo learner` as a service. Resume the run of this name if it exists, and stay up after the last update,
     so that metrics remain readable; for Compose and Kubernetes."""
+    evaluate_every: int = 10
+    """Updates between two evaluations of the policy of a Gymnasium run, whose best policy is kept. 0 for none. An actor
+    plays complete episodes greedily, for at most a tenth of its time."""
+    evaluation_episodes: int = 16
+    """Episodes of an evaluation. More where returns are noisy."""
     reference_episodes: int = 48
     """Episodes of the comparison at the end, 0 for none. The learned policy, the random one and, on seed hosts,
     never-grow play new ones. More for narrower intervals."""
@@ -68,7 +73,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: use {NAME_RULE}")
         require(self.wandb != "", "run.wandb is empty: give a project name, or leave it out")
-        require_least(self, "run", 0, "seed")
+        require_least(self, "run", 0, "seed", "evaluate_every")
+        require(
+            self.evaluation_episodes >= 2,
+            f"run.evaluation_episodes is {self.evaluation_episodes}: give at least 2, which an interval needs, or "
+            "switch evaluations off with run.evaluate_every 0",
+        )
         require(
             not self.address.startswith("ray://") or Path(self.root).is_absolute(),
             f"run.root is {self.root!r}: with a ray:// address it must be the absolute path of a folder that all "

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from actors.errors import UserError
 from actors.transport.redis import connect
-from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
+from actors.workers.rollout_worker import PolicyName, RolloutWorker, WorkerSettings
 from deploy.config.schema import Config
-from deploy.launch.comparison import Comparison
+from deploy.launch.best_policy import BestPolicy
+from deploy.launch.comparison import Comparison, Stop
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
 from deploy.launch.following import write_run_report
 from deploy.launch.prepare import check_machine, prepare_here
@@ -40,21 +42,30 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
         stop = stack.enter_context(stop_on_signal())
         server = stack.enter_context(EmbeddedRedis(config.run.append_only, run_dir / DUMP))
         config = replace(config, run=replace(config.run, redis=server.url))
-        learner, worker = one_of_each(config, run_dir, console)
+
+        def note(line: str) -> None:
+            console.print(line, soft_wrap=True, markup=False)
+
+        def play(player: PolicyName, seeds: Sequence[int], deterministic: bool, stop: Stop) -> list[dict[str, Any]]:
+            return worker.play(player, seeds, deterministic)
+
+        best = BestPolicy(run_dir, config, note)
+        learner, worker = one_of_each(config, run_dir, note, best)
         stack.enter_context(closing(worker))
-        progress = learner.run(lambda: in_turns(worker, stop.is_set))
+        progress = learner.run(lambda: in_turns(worker, best, stop.is_set))
         if stop.is_set():
             console.print(f"stopped; continue with: tamiyo train --in-process --resume {run_dir}", soft_wrap=True)
             return 130
+        best.finish(play, stop.is_set, progress.elapsed_s)
         Comparison(
             run_dir=run_dir,
             acting=worker.settings.acting,
             seed=config.run.seed,
             episodes=config.run.reference_episodes,
             elapsed_s=progress.elapsed_s,
-            note=lambda line: console.print(line, soft_wrap=True, markup=False),
+            note=note,
             stop=stop.is_set,
-            play=lambda player, seeds, deterministic, stop: worker.play(player, seeds, deterministic),
+            play=play,
             num_actors=1,
         ).run()
     headline, page = write_run_report(run_dir)
@@ -62,15 +73,18 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
     return 0
 
 
-def one_of_each(config: Config, run_dir: Path, console: Console) -> tuple[Learner, RolloutWorker]:
-    """Return the learner of a run and its only actor; `console` shows updates and notes."""
+def one_of_each(
+    config: Config, run_dir: Path, note: Callable[[str], None], best: BestPolicy
+) -> tuple[Learner, RolloutWorker]:
+    """Return the learner of a run and its only actor; `note` prints updates and notes."""
     shown, redis = 0, config.run.redis
 
     def report(metrics: dict[str, float]) -> None:
         nonlocal shown
         for line in (*learner.notes[shown:], update_line(metrics)):
-            console.print(line, soft_wrap=True, markup=False)
+            note(line)
         shown = len(learner.notes)
+        best.after_update(metrics)
 
     s = learner_settings(config, run_dir)
     learner = open_learner(s, lambda: connect(redis, s.queue, s.namespace), report)
@@ -79,10 +93,12 @@ def one_of_each(config: Config, run_dir: Path, console: Console) -> tuple[Learne
     return learner, RolloutWorker(settings, max_busy_wait_s=0.0)
 
 
-def in_turns(worker: RolloutWorker, stop: Callable[[], bool]) -> bool:
-    """Whether `stop()`; if not, let the actor sample by the newest weights until the learner has something to take.
-    The learner calls this whenever it waits."""
+def in_turns(worker: RolloutWorker, best: BestPolicy, stop: Callable[[], bool]) -> bool:
+    """Whether `stop()`; if not, let the actor evaluate if that is due, and sample by the newest weights until the
+    learner has something to take. The learner calls this whenever it waits."""
     while not stop():
+        if best.due:
+            best.take(worker.evaluate(best.seeds, best.began()))
         if worker.transport.ledger().queued:
             return False
         worker.sample()

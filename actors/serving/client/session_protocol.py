@@ -17,6 +17,7 @@ from actors.serving.messages import step_request
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Reason
 from actors.sessions.session import Answer, PolicyError, RecordedStep, SessionLost
+from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -74,7 +75,7 @@ class SessionProtocol:
         deadline_s = time.monotonic() + self._client.deadline_s
         request = step_request(
             self.session_id, self.next_index, np.asarray(obs), np.asarray(blueprint_indices),
-            as_masks(self.spaces.action, masks), deterministic, not self.train, reward, self.record,
+            self._masks(masks), deterministic, not self.train, reward, self.record,
         )  # fmt: skip
         for reopened in range(MAX_REOPENS + 1):
             try:
@@ -101,6 +102,10 @@ class SessionProtocol:
             response.step_index,
             np.array(response.continuous, dtype=np.float64),
         )
+
+    def _masks(self, mask: Mask) -> ActionMasks | None:
+        """Return None where the server decides whether a mask is needed."""
+        return None if mask is None and not self.spaces.slots else as_masks(self.spaces.action, mask)
 
     async def ending(self, request: policy_pb2.EndEpisodeRequest) -> policy_pb2.EndEpisodeResponse:
         """End the episode of a training session."""

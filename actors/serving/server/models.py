@@ -9,7 +9,7 @@ import torch
 from actors.config import EnvConfig
 from actors.errors import UserError
 from actors.policy.acting.policy import ActingPolicy
-from actors.policy.publish import architecture_hash, config_of, from_weights, spaces_of
+from actors.policy.publish import architecture_hash, config_of, from_weights, is_masked, spaces_of
 from actors.policy.state import StateSizes
 from actors.rules.names import RuleFollower, rule_policy
 from actors.serving.messages import MAX_SLOTS, MessageLayout
@@ -36,7 +36,7 @@ class ServedModel:
         self.sessions = 0  # that are pinned to this version
         self._weights, self._device, self._lock = weights, device, threading.Lock()
         self._policies: dict[int, ServedPolicy] = {}
-        spaces = spaces_of(weights)
+        spaces, self.masked = spaces_of(weights), is_masked(weights)
         for slots in list(previous._policies) if previous else ():
             self._policies[slots] = self._make(spaces.with_slots(slots) if slots else spaces)
 
@@ -61,7 +61,7 @@ class ServedRule(ServedModel):
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
         self.name, self.version, self.generation, self.recorded_version = name, 0, 0, RULE_VERSION
-        self.state_stride, self.burn_in, self.sessions = 1, 0, 0
+        self.state_stride, self.burn_in, self.sessions, self.masked = 1, 0, 0, False
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
         self._policies, self._lock = {}, threading.Lock()

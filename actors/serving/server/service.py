@@ -16,6 +16,7 @@ from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
 from actors.serving.server.training import Ended, TrainingEpisode, recorded_step
+from actors.sessions.plain import NO_MASK
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session_state import seal, unseal
 from actors.types.actions import continuous_values
@@ -268,6 +269,8 @@ class PolicyService:
                 "repeat the last step, whose answer is stored",
                 next_step_index=session.next_index,
             )
+        if session.training is None and self._model(session).masked and not request.HasField("mask"):
+            raise Refusal(Reason.ILLEGAL_MASK, NO_MASK)
         query = parse_step(request, session.layout)
         reward = request.reward if request.HasField("reward") else None
         episode = session.training

@@ -65,7 +65,8 @@ class EndpointPool:
     def _start(self) -> subprocess.Popen[bytes]:
         with (self._run_dir / "endpoint.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.launch.endpoint", str(self._run_dir)],
+                # -P: a `deploy.py` in the working directory is the user's.
+                [sys.executable, "-P", "-m", "deploy.launch.endpoint", str(self._run_dir)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

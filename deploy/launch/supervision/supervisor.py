@@ -21,6 +21,7 @@ from actors.transport.redis import connect
 from actors.workers.placement import learner_gpus, node_gpus
 from actors.workers.worker_pool import UNPLACED_S, WorkerPool
 from deploy.config.schema import Config
+from deploy.launch.best_policy import BestPolicy
 from deploy.launch.comparison import Comparison
 from deploy.launch.process_settings import acting, actors_redis, learner_settings
 from deploy.launch.ray.local_ray import ray_has_ended
@@ -71,6 +72,7 @@ class Supervisor:
         self._settings = s = learner_settings(config, run_dir.resolve())
         self._reference_episodes = config.run.reference_episodes
         self._notes: list[str] = []
+        self._best = BestPolicy(self._run_dir, config, self._notes.append)
         self._stop, self._at_once = threading.Event(), threading.Event()
         self._saved = True
         self._phase = Phase.TRAINING
@@ -160,6 +162,7 @@ class Supervisor:
             if status.done:
                 break
             self._pool.pump(TICK_S)
+            self._evaluate()
             self._scale_actors()
             self._warn_about_cpus()
         stopped = self._stop.is_set()
@@ -167,7 +170,18 @@ class Supervisor:
         self._record(self._learner.status)
         return not stopped
 
+    def _evaluate(self) -> None:
+        if isinstance(self._pool, EndpointPool):
+            return
+        evaluation = self._pool.take_evaluation()
+        if evaluation is not None:
+            self._best.take(evaluation)
+        elif self._best.due and not self._pool.evaluating:
+            self._pool.evaluate(self._best.seeds, self._best.began())
+
     def _compare(self) -> None:
+        if isinstance(self._pool, WorkerPool):
+            self._best.finish(self._pool.play, self._stop.is_set, self._progress.elapsed_s)
         Comparison(
             run_dir=self._run_dir,
             acting=self._acting,
@@ -203,6 +217,7 @@ class Supervisor:
         self._untaken += status.new_metrics
         for metrics in status.new_metrics:
             self._metrics |= metrics
+            self._best.after_update(metrics)
 
     def _warn_about_cpus(self) -> None:
         """Warn once if the cluster stays too small, since it may still be growing while the run starts."""

@@ -1,4 +1,5 @@
-"""`tamiyo train --env` with environments that end their process or take long; `test_counting_runs` has others."""
+"""`tamiyo train --env`: environments that end their process or take long, and evaluations by the actors;
+`test_counting_runs` has others."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, tamiyo
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
@@ -50,3 +52,17 @@ def test_resets_that_take_too_long_together_are_no_hang_but_a_single_one_is(tmp_
     assert run.out.count("actor-0 has hung for 8 s; it is killed and restarted") == 3
     assert "in reset" in run.out
     assert "actor-0 hung 3 times in a row: raise actors.hang_s if a single reset or step" in run.err
+
+
+@pytest.mark.timeout(240)
+def test_an_actor_evaluates_the_policy_while_it_trains(tmp_path: Path) -> None:
+    often = {"run__evaluate_every": "1", "run__evaluation_episodes": "5", "learner__updates": "40"}
+    with tamiyo(tmp_path, "train", *run_of(tmp_path, "Scripted", **often)) as run:
+        assert run.wait(220) == 0, run.err
+        assert run.left() == []
+    found = rows(tmp_path / "r" / "evaluations.jsonl")
+    assert len(found) >= 2
+    assert found[-1]["update"] == 40  # the last policy
+    best = max(found, key=lambda row: (row["return_mean"], row["update"]))
+    assert load_checkpoint(tmp_path / "r" / "best.safetensors").progress.update == best["update"]
+    assert f"the best policy is that of update {best['update']}" in run.out

@@ -1,4 +1,4 @@
-"""Scripts and environments in a folder of the user's, which also has a file `deploy.py`."""
+"""Scripts and environments in a folder of the user's, which also has files with the names of our packages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.kernels.cache import cache_dir
+from actors.kernels.compile import compile_once
 from tests.support.launching import running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
+TAMIYO = Path(sys.executable).with_name("tamiyo")
 SCRIPT = """
 import tamiyo
 
@@ -36,8 +39,15 @@ if __name__ == "__main__":
 """
 
 
+def add_names(folder: Path) -> None:
+    """Write a file or a package with the name of each of ours."""
+    for name in ("deploy.py", "actors.py", "learner/__init__.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"raise SystemExit('{name} was imported')\n")
+
+
 def outcome(folder: Path, *words: str) -> str:
-    (folder / "deploy.py").write_text("raise SystemExit('this file is not imported')\n")
+    add_names(folder)
     with running(folder, ["env", "-C", str(folder), sys.executable, *words], {}) as command:
         assert command.wait(200) == 0, command.out + command.err
         assert command.left() == []
@@ -52,6 +62,35 @@ def test_a_script_trains_on_an_environment_beside_it_and_stops_the_run(tmp_path:
     (tmp_path / "corridor.py").write_text(code)
     (tmp_path / "script.py").write_text(SCRIPT)
     assert "the script: 130 [1, 2] True" in outcome(tmp_path, "script.py")
+
+
+@pytest.mark.timeout(240)
+def test_the_command_trains_on_an_environment_in_the_working_directory(tmp_path: Path) -> None:
+    """`tamiyo` puts that folder on the path itself, and `python -m` does it first of all."""
+    shutil.copy(ROOT / "examples" / "catch.py", tmp_path)
+    flags = ["--env", "catch:Catch-v0", "--total-steps", "300", "--learner.batch_steps", "128", "--run.name", "r"]
+    small = ["--gym.max_segment_steps", "16", "--actors.count", "1", "--actors.envs_per_actor", "2"]
+    printed = outcome(tmp_path, str(TAMIYO), "train", *flags, *small, "--run.reference_episodes", "2")
+    assert "report: " in printed
+    assert "2 episodes, mean return" in outcome(tmp_path, str(TAMIYO), "play", "runs/r", "--episodes", "2")
+
+
+def test_kernels_are_compiled_in_a_process_that_loads_our_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_names(tmp_path)
+    (tmp_path / "filling.py").write_text(
+        "import actors.errors, pathlib\n"
+        f"fill_cache = lambda precision: pathlib.Path({str(tmp_path / 'ours')!r}).write_text(actors.errors.__file__)\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache_dir.cache_clear()
+    try:
+        compile_once("policy", "filling")
+    finally:
+        cache_dir.cache_clear()
+    assert (tmp_path / "ours").read_text() == str(ROOT / "actors" / "errors.py")
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -140,3 +140,50 @@ def test_play_prints_the_return_and_films_an_episode(
     still = run_in(tmp_path / "still", "warehouse:Warehouse-v0")
     assert main(["play", str(still), "--episodes", "2", "--video", str(video)]) == 2
     assert "Warehouse-v0 does not render rgb_array: leave --video out" in capsys.readouterr().err
+
+
+def test_an_mp4_has_the_frames_of_the_episode(tmp_path: Path) -> None:
+    import imageio_ffmpeg
+
+    video = tmp_path / "catch.mp4"
+    assert main(["play", str(run_in(tmp_path, "catch:Catch-v0")), "--episodes", "2", "--video", str(video)]) == 0
+    reader = imageio_ffmpeg.read_frames(str(video))
+    described = next(reader)
+    frames = [np.frombuffer(frame, np.uint8).reshape(160, 80, 3) for frame in reader]
+    assert (described["codec"], described["size"], len(frames)) == ("h264", (80, 160), 10)
+    assert [int(np.argmax(frame[:, :, 0].max(axis=1) > 128)) // 16 for frame in frames] == list(range(10))
+
+
+class Unpainted(gymnasium.Env[Any, Any]):
+    """Says that it renders, and does not."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}  # type: ignore[misc]
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space: gymnasium.spaces.Discrete = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None, blank: bool = False) -> None:
+        self.render_mode, self.blank = render_mode, blank
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, True, False, {}
+
+    def render(self) -> Any:
+        return None if self.blank else super().render()
+
+
+gymnasium.register("tests/Unpainted-v0", Unpainted)
+
+
+@pytest.mark.parametrize(("blank", "reason"), [("True", "rendered a NoneType"), ("False", "cannot be rendered: Not")])
+def test_an_environment_that_does_not_render_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], blank: str, reason: str
+) -> None:
+    run = run_in(tmp_path, "tests/Unpainted-v0")
+    (run / "config.yaml").write_text(f"gym: {{id: tests/Unpainted-v0, kwargs: [blank={blank}]}}\n")
+    assert main(["play", str(run), "--episodes", "2", "--video", str(tmp_path / "v.gif")]) == 2
+    refused = capsys.readouterr().err
+    assert f"tests/Unpainted-v0 {reason}" in refused
+    assert refused.count("\n") == 1

@@ -22,6 +22,15 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def needs_of(extra: str) -> list[str]:
+    """What an extra needs, those that it includes taken together."""
+    lines = list[str]()
+    for line in PROJECT["optional-dependencies"][extra]:
+        included = re.fullmatch(r"tamiyo\[(.*)\]", line)
+        lines += [need for name in included[1].split(",") for need in needs_of(name)] if included else [line]
+    return lines
+
+
 def names(requirements: list[str]) -> set[str]:
     return {canonical(re.split(r"[^\w.-]", line)[0]) for line in requirements}
 
@@ -32,7 +41,7 @@ PINS = {canonical(name): pin for name, pin in re.findall(r"^([\w.-]+)==(\S+)", C
 def test_every_dependency_is_pinned_and_installed_in_that_version() -> None:
     lines = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line) for line in lines)
-    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    wanted = [*PROJECT["dependencies"], *needs_of("dev")]
     assert names(wanted) <= PINS.keys()
     installed = names([line for line in wanted if "; " not in line])
     assert {name: version(name).partition("+")[0] for name in installed} == {name: PINS[name] for name in installed}

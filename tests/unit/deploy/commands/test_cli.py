@@ -38,6 +38,8 @@ INVALID = [
     (["train", "--learner.lrr", "3"], "unknown flag --learner.lrr; did you mean --learner.lr?"),
     (["train", "--lr=3"], "unknown flag --lr; did you mean --learner.lr?"),
     (["train", "--learner.lr", "x"], "learner.lr is 'x': give a number"),
+    (["train", "--env.prune", "maybe"], "env.prune is 'maybe': give true or false"),
+    (["train", "--env.no_prune", "false"], "unknown argument 'false'"),
     (
         ["train", "--actors.count", "auto", "--actors.envs_per_actor", "999"],
         "the buffer of an actor holds 64 steps of each of at most 256",
@@ -168,3 +170,18 @@ def test_usage_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n  {command}" in text for command in cli.COMMANDS)
     for command in cli.COMMANDS:
         assert cli.main([command, "--help"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("--env.prune", True),
+        ("--env.prune true", True),
+        ("--env.prune=false", False),
+        ("--env.prune false --run.seed 3", False),
+        ("--env.no-prune", False),
+        ("--env.prune --env.no_prune", False),
+    ],
+)
+def test_a_switch_takes_true_or_false_or_no_value(words: str, value: bool) -> None:
+    assert parse("train", words.split(), resumable=True).config.env.prune is value
