@@ -72,13 +72,15 @@ def presets() -> str:
     """The settings that each preset changes."""
     rows = []
     for name, preset in PRESETS.items():
-        for section in dataclasses.fields(Config):
-            ours, plain = getattr(preset, section.name), getattr(Config(), section.name)
-            for field in dataclasses.fields(plain):
-                value = getattr(ours, field.name)
-                if value != getattr(plain, field.name):
-                    rows.append((f"`{name}`", f"`{section.name}.{field.name}`", f"`{_value(value)}`"))
-    return table(("preset", "setting", "value"), rows)
+        changed = [
+            f"`{section.name}.{field.name}` {_value(value)}"
+            for section in dataclasses.fields(Config)
+            for field in dataclasses.fields(getattr(preset, section.name))
+            if (value := getattr(getattr(preset, section.name), field.name))
+            != getattr(getattr(Config(), section.name), field.name)
+        ]
+        rows.append((f"`{name}`", ", ".join(changed)))
+    return table(("preset", "settings"), rows)
 
 
 def heads() -> str:
