@@ -21,13 +21,13 @@ class LearnerConfig:
     total_steps: int | None = None
     """Stop after so many environment steps, not after `updates`. For a budget of steps."""
     stop_at_return: float | None = None
-    """Stop when the sampling policy's last 100 episodes returned this on average. For known goals."""
+    """Stop when the last 100 episodes returned this on average. For known goals."""
     batch_episodes: int = 64
     """Episodes, or segments, per update. More for noisy returns."""
     batch_steps: int = 0
     """Minimum steps per update. For short Gymnasium episodes."""
     update_epochs: int | None = None
-    """Passes over a batch. Null: 1 if recurrent, else 10. More use samples better and move further."""
+    """Passes over a batch; null: 1 if recurrent, else 10. More use samples better, move further."""
     minibatches: int = 1
     """Minibatches of whole sequences per pass. More take more optimizer steps."""
     lr: float | None = None
@@ -35,23 +35,21 @@ class LearnerConfig:
     grad_clip: float = 0.5
     """Global gradient-norm clip. Lower it if unstable."""
     gamma: float = 1.0
-    """Discount: 1 for seed hosts, whose rewards add up to J; 0.99 where episodes may be endless."""
+    """Discount: 1 for seed hosts, whose rewards are J; 0.99 where episodes may be endless."""
     gae_lambda: float = 0.97
     """Lambda of GAE. Lower it where the critic is good and returns noisy."""
     leave_one_out: bool = False
-    """Subtract the mean advantage of other episodes of the seed at that step. For seed hosts, with
-    `actors.episodes_per_seed`."""
+    """Subtract the mean advantage of the seed's other episodes. For seed hosts, with `actors.episodes_per_seed`."""
     objective: Literal["clipped", "decoupled"] = "clipped"
-    """Ratios to the behaviour policy, or to the proximal one, weighted for the lag. `decoupled` for old episodes."""
+    """Ratios to the behaviour policy, or to the proximal one. `decoupled` for old episodes."""
     ratio: Literal["per_head", "joint"] = "per_head"
     """A clipped ratio per head, or one of the action, for comparisons."""
     policy_denominator: Literal["steps", "head_steps"] = "steps"
-    """Average over unforced steps, or over those where a head is relevant. `head_steps` for seldom relevant heads."""
+    """Average over unforced steps, or a head's relevant ones. `head_steps` for seldom relevant heads."""
     clip: float = 0.2
     """Clip of the ratio. Lower it if unstable."""
     value_clip: float | None = 0.2
-    """Clip of values around the proximal ones, in deviations of the return; null: none. Off where returns change
-    fast."""
+    """Clip of values, in deviations of the return; null: none. Off where returns change fast."""
     value_coef: float = 0.5
     """Weight of the value loss. For critics that lag or disturb the trunk."""
     entropy_start: float = 0.05
@@ -65,33 +63,31 @@ class LearnerConfig:
     entropy_coef_min: float = 0.0
     """Floor of the coefficient. For long runs that must explore."""
     continuous_entropy_coef: float = 0.0
-    """The coefficient of continuous actions, per nat. For continuous tasks that need exploration."""
+    """That of continuous actions, per nat. For continuous tasks that need exploration."""
     prior_coef: float = 0.0
-    """Return subtracted per nat of divergence from the initial policy. To keep what was imitated."""
+    """Return subtracted per nat of divergence from the initial policy. To keep an imitated one."""
     target_kl: float | None = 0.02
-    """An update stops, before a step, at 1.5 times this KL; null: never. Raise for short trainings."""
+    """KL of which 1.5 times stop an update; null: none. Raise for short trainings."""
     max_policy_lag: int = 4
-    """Most versions that an episode's oldest step may lag; older ones are dropped and counted. Raise for long
-    episodes."""
+    """Versions that an episode's oldest step may lag, else it is dropped. Raise for long episodes."""
     state_stride: int = 8
     """Steps between stored recurrent states. For other chunks and burn-ins."""
     chunk_length: int | None = None
-    """Steps that gradients cross, a multiple of `state_stride`. Null: whole episodes, if they are not too long."""
+    """Steps that gradients cross, a multiple of `state_stride`; null: whole episodes. For long ones."""
     burn_in: int = 0
-    """Steps replayed before a mid-episode chunk, a multiple of `state_stride`. For recurrent policies of long
-    episodes."""
+    """Steps replayed before a chunk, a multiple of `state_stride`. For recurrent policies of long episodes."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """Of the update; heads and losses stay float32. Less is faster on GPUs from Ampere on."""
     checkpoint_every: int = 1
     """Updates between checkpoints. For large policies on slow disks."""
     ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"
-    """When episodes are acknowledged. `after_step` for slow disks: a crash then leaves `trained_then_lost`."""
+    """When episodes are acknowledged. `after_step` for slow disks: crashes leave `trained_then_lost`."""
     checkpoints_kept: int = 3
     """Checkpoints kept. More to roll back further."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Of the update. Auto: CUDA, unless actors reserve all GPUs."""
     hang_s: float = 300.0
-    """Seconds without a heartbeat (one minibatch, compilation included) until the learner is restarted. Raise for large
+    """Seconds without a heartbeat (a minibatch, compilation) until the learner is restarted. Raise for large
     policies."""
 
     def __post_init__(self) -> None:

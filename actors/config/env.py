@@ -21,7 +21,7 @@ class EnvConfig:
     """The seed-training environment: host, slots, data and rules."""
 
     tasks: tuple[str, ...] = ("digits", "wine", "spirals")
-    """Training tasks, from `tamiyo tasks` or mypkg:factory; each episode draws one. Narrow them to your data."""
+    """Training tasks, from `tamiyo tasks` or mypkg:factory; an episode draws one. Narrow them to your data."""
     data_dir: str | None = None
     """Folder of data sets that are not bundled. For tasks such as CIFAR-10."""
     download: bool = False
@@ -29,61 +29,56 @@ class EnvConfig:
     slots: int = 3
     """Places between a host's layers where seeds grow, at least 1. As many as your models have."""
     column_slots: int = 2
-    """Columns: whole networks beside the host, mixed with it. With `slots` at most 8; 0 for none."""
+    """Columns, whole networks beside the host; with `slots` at most 8. 0 for none."""
     host_width: int | tuple[int, int] | None = None
-    """Hidden units, or channels, of a host. Two: a range, drawn log-uniformly; null: the task's. Narrow it to your
-    models."""
+    """Hidden units or channels; two: a range, drawn log-uniformly; null: the task's. Narrow it to your models."""
     horizon_epochs: int | tuple[int, int] = 25
     """Host epochs of an episode, one decision each; two: a range. As long as your trainings."""
     inner_steps: int | tuple[int, int] = 16
-    """Minibatches per host epoch; two: a range, in doublings of the first. Fewer are faster, more realistic."""
+    """Minibatches per host epoch; two: a range of doublings. Fewer are faster, more realistic."""
     batch_size: int = 64
     """Samples per minibatch. For your own tasks."""
     host_lr: float = 5e-3
     """AdamW learning rate of hosts and seeds. For your own tasks that learn too slowly or diverge."""
     points_per_doubling: float | tuple[float, float] = (0.25, 8.0)
-    """Price in points of accuracy per doubling of the final model's parameters. Two: a range, drawn log-uniformly and
-    observed. Fix it for one trade-off."""
+    """Price in points per doubling of the final model's parameters; two: a range, drawn log-uniformly, observed. Fix it
+    for one trade-off."""
     points_per_compute_doubling: float | tuple[float, float] = (1 / 32, 1.0)
-    """Price in points per doubling of the training's FLOPs. Two: shares of the other price, drawn log-uniformly in
-    three quarters of the episodes, else 0. Fix it for one trade-off."""
+    """Price in points per doubling of training FLOPs; two: shares of the other price, drawn log-uniformly, a quarter 0.
+    Fix it for one trade-off."""
     budget_ratio: float = 16.0
-    """Budget of grown parameters, in host sizes; seeds that have not joined may have half as much again. Lower it where
-    memory is short."""
+    """Grown parameters at most, in host sizes; half as much again may be isolated. Lower it where memory is short."""
     gates: Literal["permissive", "strict"] = "permissive"
     """Evidence that ADVANCE and FOSSILIZE require. `strict` for comparisons."""
     prune: bool = True
     """Whether PRUNE is legal. False for ablations."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where hosts are trained. Auto: MLPs on the CPU, CNNs on the actor's share of a GPU, if any. For machines where
-    another choice is faster."""
+    """Where hosts train. Auto: MLPs on the CPU, CNNs on the actor's GPU, if any. Where another is faster."""
     backend: Literal["auto", "numba", "torch"] = "auto"
-    """Compiled CPU kernels, host by host, or stacked tensors. Auto: torch for CNNs and CUDA. `torch` for your own
-    blueprints."""
+    """Compiled CPU kernels or stacked tensors. Auto: `torch` for CNNs and CUDA; it also takes your own blueprints."""
     cuda_graph: bool = False
     """Replay epochs as CUDA graphs. For hosts on a GPU with short steps."""
     contribution_every: int = 1
-    """Epochs between measurements of contributions. As rare as on your models."""
+    """Epochs between measurements of contributions. As on your models."""
     profile: Literal["tamiyo", "classic"] = "tamiyo"
     """Six heads and six ops, or (`classic`) four each with automatic advance, for comparisons."""
     reward: Literal["objective", "sparse", "contribution"] = "objective"
-    """J in every step, at the end, or with shaping by contributions. The last two for studies of credit assignment."""
+    """J in every step, at the end, or shaped by contributions; the last two for studies."""
     shaping_gamma: float = 1.0
     """Discount of that shaping: the learner's, or the optimum changes."""
     reference: Literal["untrained", "twin"] = "untrained"
-    """Accuracy to which rewards refer: the untrained host's, or also a never-grow twin's: less noise, double work. For
-    short trainings."""
+    """Baseline of rewards: the untrained host, or also a never-grow twin: less noise, double work. For short
+    trainings."""
     twin_coef: float | None = None
     """Share of the twin's change that is subtracted. Null: as fitted per task, 1 for your own."""
     time_limit: Literal["terminated", "truncated"] = "terminated"
-    """Whether the horizon terminates or truncates (bootstraps). `truncated`, with `observe_time` off, for trainings
-    without a fixed end."""
+    """Whether the horizon terminates or truncates. `truncated`, with `observe_time` off, for trainings without a fixed
+    end."""
     drop_features: float = 0.0
-    """Probability that contributions, accuracy, training loss, number of validation rows or scores are unknown in an
-    episode. For models without these."""
+    """Probability that contributions, accuracy, training loss, validation rows or scores are unknown in an episode. For
+    models without these."""
     hidden_features: tuple[str, ...] = ()
-    """Never observed: contributions, accuracy, train_loss, scores, val_rows, price (then read as 1 and 0). For
-    ablations."""
+    """Never observed: contributions, accuracy, train_loss, scores, val_rows, price. For ablations."""
     observe_time: bool = True
     """Whether horizon and elapsed share are observed. False where a training's end is unknown."""
 

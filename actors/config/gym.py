@@ -28,16 +28,16 @@ class GymConfig:
     id: str = ""
     """Registered id, or module:Id to import a module or file first. Empty: the seed-training environment."""
     kwargs: tuple[str, ...] = ()
-    """Arguments of `gymnasium.make`, name=value: literals of JSON or Python, else strings."""
+    """Arguments name=value: literals of JSON or Python, else strings."""
     wrappers: tuple[str, ...] = ()
     """Wrappers, innermost first, as module:Class. Not with vectorization own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
-    """One process, one process each, or its own entry point. `async` for slow simulators, `own` for vectorized ones."""
+    """One process, one each, or its own entry point. `async` for slow simulators, `own` for vectorized ones."""
     squash: bool = False
-    """Squash continuous actions by tanh instead of clipping. For finite bounds whose extremes are often best."""
+    """Squash continuous actions by tanh, not clip. For finite bounds whose extremes are often best."""
     max_segment_steps: int = 1024
-    """Steps after which a running episode is shipped, bootstrapped, as a segment. Raise for long dependencies, lower if
-    they age."""
+    """Steps after which a running episode is shipped and bootstrapped. Raise for long dependencies, lower if segments
+    age."""
 
     def __post_init__(self) -> None:
         make_arguments(self.kwargs)

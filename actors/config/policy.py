@@ -37,25 +37,25 @@ class PolicyConfig:
     choice_embedding: int = 16
     """Size of the op embedding that later heads read. Beside it."""
     heads: Literal["conditioned", "independent"] = "conditioned"
-    """Whether later heads read earlier choices. `independent` is a baseline, and all spaces without slots."""
+    """Whether later heads read earlier choices. `independent`: a baseline, and spaces without slots."""
     critic: Literal["v", "q_op"] = "v"
-    """V(s), or Q(s, op), a baseline of the op head's own. For studies of credit assignment."""
+    """V(s), or Q(s, op), the op head's baseline. For studies of credit assignment."""
     bootstrap: Literal["expected", "sampled"] = "expected"
-    """Bootstrap value with `critic: q_op`: the mean over legal ops, or a sampled op's, for comparisons."""
+    """Bootstrap value with `critic: q_op`: the mean, or a sampled op's, for comparisons."""
     popart: bool = True
     """Normalize value targets and rescale the output (PopArt). Off for comparisons."""
     causal_masks: bool = True
-    """Leave heads that are irrelevant to the op out of log-probs, entropies and losses. False: an ablation."""
+    """Leave heads that are irrelevant to the op out of all terms. False: an ablation."""
     blind: bool = False
     """Hide the observation, as a baseline: masks and the number of steps remain."""
     probability_floor: float = 0.002
     """Minimum probability of a legal choice, within `floor_mass`. Raise it where a choice dies out."""
     floor_mass: float | Literal["auto"] = "auto"
-    """Maximum total of one head's floors. Auto: 0.5 on seed hosts, else 0.01. For heads with many choices."""
+    """Most of one head's floors together. Auto: 0.5 on seed hosts, else 0.01. For heads with many choices."""
     log_std: Literal["constant", "state"] = "constant"
-    """Log deviation of continuous actions: constant per dimension, or of the `state`, where some need finer ones."""
+    """Log deviation of continuous actions, by dimension or by `state`, where some need finer ones."""
     initial_log_std: float = 0.0
-    """Its start, in half ranges of a bounded action; clamped to [-5, 2]. For simulators that large actions break."""
+    """Its start, in half ranges, in [-5, 2]. For simulators that large actions break."""
 
     @property
     def is_recurrent(self) -> bool:

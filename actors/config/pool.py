@@ -20,7 +20,7 @@ class ActorsConfig:
     """The pool of actors."""
 
     count: int | Literal["auto"] = 2
-    """Actor processes. A number is requested of a cluster, which may grow; auto: one per free CPU."""
+    """Actor processes. A number grows a cluster; auto takes free CPUs."""
     max_count: int = 64
     """Most with `count: auto`, or fewer if their episodes would be stale. For shared clusters."""
     envs_per_actor: int = 8
@@ -28,12 +28,12 @@ class ActorsConfig:
     episodes_per_seed: int = 1
     """Episodes of a seed (host, data, minibatches) in a wave. For `learner.leave_one_out`."""
     gpus_per_actor: float = 0.0
-    """GPUs an actor reserves, a share or whole, for CNN hosts and simulators; with 0 it sees none."""
+    """GPUs an actor reserves, or a share. For CNN hosts and simulators; with 0 it sees none."""
     hang_s: float = 300.0
-    """Seconds without a step or an attempt to reach the server (up to 190 s each) until an actor is restarted. Raise
-    for slow environments."""
+    """Seconds without a step, or 190 s of reaching the server, until an actor is restarted. Raise for slow
+    environments."""
     spares: int = 1
-    """Processes, 300 MB each, that wait to replace a dead actor. 0 where memory is short; none on clusters or with
+    """Processes (300 MB each) that replace dead actors. 0 where memory is short; none on clusters or with
     `gpus_per_actor`."""
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class QueueConfig:
     dead_letters_kept: ClassVar[int] = 256  # evicted ones are counted
 
     max_episodes: int = 256
-    """Waiting episodes until more are BUSY; at least two batches of short ones. Lower for fresher episodes."""
+    """Waiting episodes until more are BUSY; two batches at least. Lower for fresher ones."""
     max_bytes: int = 256 * 1024 * 1024
     """Waiting bytes until more are BUSY. For servers with little memory."""
     max_episode_bytes: int = 16 * 1024 * 1024

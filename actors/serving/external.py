@@ -14,7 +14,7 @@ class ExternalConfig:
     disabled if `spaces` is empty."""
 
     spaces: str = ""
-    """JSON file of the spaces, `{"observation_size": 4, "actions": [2]}` or `Spaces.to_json`'s. It selects external
+    """JSON of the spaces, `{"observation_size": 4, "actions": [2]}` or `Spaces.to_json`. It selects external
     environments."""
     listen: str = "127.0.0.1:50051"
     """Endpoint, host:port or unix:/path. Beyond loopback it needs TLS and a token file."""
@@ -27,8 +27,7 @@ class ExternalConfig:
     session_timeout_s: float = 60.0
     """Seconds without a step after which a session has disappeared. Raise for slow programs."""
     disconnected: Literal["bootstrap", "drop"] = "bootstrap"
-    """Its unfinished episode is cut before the last step and bootstrapped, or its segment dropped, where disconnecting
-    has a reason."""
+    """Its unfinished episode is cut and bootstrapped, or its segment dropped, where disconnecting has a reason."""
     max_segment_steps: int = 1024
     """As `gym.max_segment_steps`; the next segment has the newest weights."""
 

@@ -40,22 +40,22 @@ class RunConfig:
     """URL of a Redis or Valkey server, for several machines. Empty starts one; TAMIYO_REDIS_PASSWORD sets the
     password."""
     actors_redis: str = ""
-    """The same server for a less privileged user of actors, redis://actor@HOST:6379/0. Empty: run.redis;
-    TAMIYO_ACTORS_REDIS_PASSWORD sets the password."""
+    """The same server as a less privileged user, redis://actor@HOST:6379/0; TAMIYO_ACTORS_REDIS_PASSWORD sets the
+    password. Empty: run.redis."""
     address: str = ""
     """Ray cluster: auto, HOST:6379 or ray://HOST:10001. Empty starts Ray here."""
     ship: Literal["image", "code"] = "image"
-    """What a run uploads to a cluster: nothing (`image`, all is installed), or Tamiyo and your tasks' modules."""
+    """What a run uploads to a cluster: nothing (`image`), or Tamiyo and your tasks' modules."""
     service: bool = False
-    """Resume the run of this name, and stay up after the last update. For Compose and Kubernetes."""
+    """Resume this run, and stay up after the last update. For Compose and Kubernetes."""
     reference_episodes: int = 48
-    """New episodes of the comparison with baselines at the end, 0 for none. More narrow the intervals."""
+    """New episodes of the final comparison, 0 for none. More narrow the intervals."""
     append_only: bool = False
-    """Append-only file of the embedded server: its restart loses no episode. For long runs."""
+    """Append-only file: a restart of the embedded server loses no episode. For long runs."""
     metrics_port: int = 0
-    """Port of Prometheus metrics. 0: Ray chooses, and a separate learner or actors have none."""
+    """Port of Prometheus metrics. 0: Ray's choice; none for separate processes."""
     metrics_host: str = "127.0.0.1"
-    """Address of that port on a separate learner or actors; no authentication. For containers."""
+    """Its address on a separate learner or actors, without authentication. For containers."""
     wandb: str | None = None
     """Weights & Biases project (extra `wandb`). To compare runs there."""
     dashboard: bool = False
@@ -92,9 +92,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """Pretraining by imitation: before PPO, a new policy imitates a teacher, which lets the column or the two
-    columns learn that regressions expect to pay most at the prices of the episode, and gives each up once they expect
-    that it does not."""
+    """Pretraining: before PPO, a new policy imitates a teacher, which lets those columns learn that regressions expect
+    to pay most, and gives each up once they do not."""
 
     episodes: int = 0
     """Demonstrations of the teacher. 0 without `files`, or `run.init_from`, disables pretraining."""
