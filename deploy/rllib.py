@@ -17,7 +17,7 @@ likely choices, where sessions and `GrowthController` take medians (`actors.poli
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -26,7 +26,7 @@ from gymnasium.spaces import MultiBinary
 from numpy.typing import NDArray
 from ray import tune
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.distribution.distribution import Distribution
+from ray.rllib.core.distribution.torch.torch_distribution import TorchDistribution
 from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor
@@ -57,7 +57,7 @@ class MasksObserved(gymnasium.Wrapper[Obs, NDArray[np.int64], Obs, NDArray[np.in
         spec = env.spaces.action
         ops, slots = spec.num_ops, spec.num_slots
         assert isinstance(env.observation_space, gymnasium.spaces.Dict)
-        masks = map(MultiBinary, (ops, [ops, slots], [ops, slots, spec.rest_size]))
+        masks = (MultiBinary(n) for n in ([ops], [ops, slots], [ops, slots, spec.rest_size]))
         self.observation_space = gymnasium.spaces.Dict(
             {**env.observation_space.spaces, **dict(zip(MASKS, masks, strict=True))}
         )
@@ -82,34 +82,27 @@ def register_with_rllib() -> None:
     tune.register_env(SEED_TRAINING, lambda config: MasksObserved(make_env(**config)))
 
 
-class TakenActions(Distribution):
+class TakenActions(TorchDistribution):
     """The joint distribution of all heads at the actions that were taken: later heads depend on earlier choices, so
     that its parameters are the log-prob and the entropy there, `[..., 2]`. The module samples by itself."""
 
-    def __init__(self, log_prob: Tensor, entropy: Tensor) -> None:
-        self._log_prob, self._entropy = log_prob, entropy
-
     @classmethod
-    def from_logits(cls, logits: Tensor, **kwargs: Any) -> TakenActions:
-        return cls(logits[..., 0], logits[..., 1])
+    def from_logits(cls, logits: Any, **kwargs: Any) -> TakenActions:
+        return cls(logits)
 
-    def logp(self, value: Tensor, **kwargs: Any) -> Tensor:
-        return self._log_prob
+    def _get_torch_distribution(self, logits: Tensor) -> Any:
+        return logits  # there is none of PyTorch
+
+    def logp(self, value: Any, **kwargs: Any) -> Tensor:
+        return cast(Tensor, self._dist[..., 0])
 
     def entropy(self, **kwargs: Any) -> Tensor:
-        return self._entropy
+        return cast(Tensor, self._dist[..., 1])
 
-    def kl(self, other: Distribution, **kwargs: Any) -> Tensor:
+    def kl(self, other: Any, **kwargs: Any) -> Tensor:
         """Estimate the divergence from the sampled actions, without bias and never negative (Schulman, 2020)."""
-        assert isinstance(other, TakenActions)
-        log_ratio = other._log_prob - self._log_prob
+        log_ratio = other.logp(None) - self.logp(None)
         return log_ratio.exp() - 1.0 - log_ratio
-
-    def sample(self, **kwargs: Any) -> Tensor:
-        raise NotImplementedError
-
-    def rsample(self, **kwargs: Any) -> Tensor:
-        raise NotImplementedError
 
     @staticmethod
     def required_input_dim(space: gymnasium.Space[Any], **kwargs: Any) -> int:
@@ -152,7 +145,7 @@ class TamiyoRLModule(TorchRLModule, ValueFunctionAPI):
         state = self.policy.initial_state(1)
         return {name: t[:, 0] for name, t in state._asdict().items() if t.numel()}
 
-    def get_inference_action_dist_cls(self) -> type[Distribution]:
+    def get_inference_action_dist_cls(self) -> type[TorchDistribution]:
         return TakenActions
 
     @torch.no_grad()
