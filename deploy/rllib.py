@@ -101,7 +101,7 @@ class TakenActions(TorchDistribution):
 
     def kl(self, other: Any, **kwargs: Any) -> Tensor:
         """Estimate the divergence from the sampled actions, without bias and never negative (Schulman, 2020)."""
-        log_ratio = other.logp(None) - self.logp(None)
+        log_ratio: Tensor = other.logp(None) - self.logp(None)
         return log_ratio.exp() - 1.0 - log_ratio
 
     @staticmethod
