@@ -176,10 +176,10 @@ class TamiyoRLModule(TorchRLModule, ValueFunctionAPI):
         return self.policy.value_normalizer.denormalize(evaluated.values).view(shape)
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy as a checkpoint into a folder, such as for `tamiyo serve --checkpoint`, and return the path
-        of the file. Raises `FileExistsError` if there is one."""
+        """Write the policy as a checkpoint into a folder, such as for `tamiyo serve --checkpoint`, in the place of what
+        was saved there before. Return the path of the file."""
         weights = to_weights(self.policy, version=0, generation=0, state_stride=1)
-        return write_checkpoint(Path(path), Checkpoint(LearnerProgress(version=0), (), weights, {}))
+        return write_checkpoint(Path(path), Checkpoint(LearnerProgress(version=0), (), weights, {}), replace=True)
 
     def _evaluate(self, batch: dict[str, Any], actions: Tensor) -> tuple[Evaluation, torch.Size]:
         """Evaluate `actions` `[B, H]` or, of a stateful module, `[B, T, H]` with zeros after the end of a sequence."""

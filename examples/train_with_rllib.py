@@ -1,6 +1,6 @@
-"""Trains a policy in RLlib's own PPO and serves it by Tamiyo's endpoint. Run: python examples/train_with_rllib.py
+"""Trains a recurrent policy with masked actions in RLlib's own PPO. Run: python examples/train_with_rllib.py
 
-Actions are masked, and a policy without memory is enough for hosts whose trainings are so short.
+It decides how hosts of three units grow on the task `rings`. `tamiyo serve --checkpoint rllib-policy` serves it.
 """
 
 import sys
@@ -30,7 +30,7 @@ config = (
     .rl_module(
         rl_module_spec=RLModuleSpec(
             module_class=tamiyo.TamiyoRLModule,
-            model_config={"policy": {"core": "lstm", "hidden_size": 64, "encoder_size": 64}, "max_seq_len": 10},
+            model_config={"policy": {"hidden_size": 64, "encoder_size": 64}, "max_seq_len": 10},
         )
     )
     .training(
@@ -50,7 +50,7 @@ config = (
 )
 
 if __name__ == "__main__":
-    updates = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    updates = int(sys.argv[1]) if len(sys.argv) > 1 else 25
     algorithm = config.build_algo()
     for update in range(1, updates + 1):
         result = algorithm.train()
