@@ -17,99 +17,78 @@ class LearnerConfig:
     updates: int = 1000
     """Updates to run."""
     max_seconds: float | None = None
-    """Stop after this many seconds, even if updates are left. For a budget of time."""
+    """Stop after so many seconds. For a budget of time."""
     total_steps: int | None = None
-    """Stop after this many environment steps instead of after `updates`. For a budget of steps."""
+    """Stop after so many environment steps, not after `updates`. For a budget of steps."""
     stop_at_return: float | None = None
-    """Stop as soon as the last 100 episodes returned this much on average. Of the sampling policy; for tasks with a
-    known goal."""
+    """Stop when the last 100 episodes returned this on average. For known goals."""
     batch_episodes: int = 64
-    """Episodes per update, or segments of long ones. More for noisy returns."""
+    """Episodes, or segments, per update. More for noisy returns."""
     batch_steps: int = 0
-    """Minimum steps per update. If episodes are short, a batch takes more than `batch_episodes`; for Gymnasium
-    environments."""
+    """Minimum steps per update. For short Gymnasium episodes."""
     update_epochs: int | None = None
-    """Passes over a batch. Null is 1 for recurrent cores and 10 for a feedforward one; more use samples better, and
-    move further."""
+    """Passes over a batch; null: 1 if recurrent, else 10. More use samples better, move further."""
     minibatches: int = 1
-    """Minibatches per pass, whole sequences each. More take more steps of the optimizer."""
+    """Minibatches of whole sequences per pass. More take more optimizer steps."""
     lr: float | None = None
-    """AdamW learning rate. Null is 2.5e-4 for recurrent cores and 3e-4 for a feedforward one; lower it if training is
-    unstable."""
+    """AdamW learning rate. Null: 2.5e-4 if recurrent, else 3e-4. Lower it if unstable."""
     grad_clip: float = 0.5
-    """Global gradient-norm clip. Lower it if training is unstable."""
+    """Global gradient-norm clip. Lower it if unstable."""
     gamma: float = 1.0
-    """Discount. An episode of a seed host is short, and its rewards add up to J only undiscounted, hence 1; where
-    episodes may be long or endless, undiscounted values have no bound, hence 0.99 in preset `general`."""
+    """Discount: 1 for seed hosts, whose rewards are J; 0.99 where episodes may be endless."""
     gae_lambda: float = 0.97
-    """Lambda of generalized advantage estimation. Lower it where the critic is good and returns are noisy."""
+    """Lambda of GAE. Lower it where the critic is good and returns noisy."""
     leave_one_out: bool = False
-    """Subtract from each advantage that of other episodes with the same seed. More precisely, their mean at the same
-    step; for seed hosts, with `actors.episodes_per_seed`."""
+    """Subtract the mean advantage of the seed's other episodes. For seed hosts, with `actors.episodes_per_seed`."""
     objective: Literal["clipped", "decoupled"] = "clipped"
-    """`clipped` uses ratios to the behaviour policy. `decoupled` uses ratios to the proximal policy, weighted for the
-    lag, for runs whose episodes are old."""
+    """Ratios to the behaviour policy, or to the proximal one. `decoupled` for old episodes."""
     ratio: Literal["per_head", "joint"] = "per_head"
-    """One clipped ratio per head, or one for the whole action. `joint` is for comparisons."""
+    """A clipped ratio per head, or one of the action, for comparisons."""
     policy_denominator: Literal["steps", "head_steps"] = "steps"
-    """Average policy and entropy terms over all unforced steps (`steps`), or per head. `head_steps` are the steps at
-    which a head is relevant, for heads that seldom are."""
+    """Average over unforced steps, or a head's relevant ones. `head_steps` for seldom relevant heads."""
     clip: float = 0.2
-    """Clip of the ratio. Lower it if training is unstable."""
+    """Clip of the ratio. Lower it if unstable."""
     value_clip: float | None = 0.2
-    """Clip of the value around its proximal value; null turns it off. In running standard deviations of the return; off
-    where returns change fast."""
+    """Clip of values, in deviations of the return; null: none. Off where returns change fast."""
     value_coef: float = 0.5
-    """Weight of the value loss. For critics that learn too slowly or disturb the trunk."""
+    """Weight of the value loss. For critics that lag or disturb the trunk."""
     entropy_start: float = 0.05
-    """Entropy coefficient at the first update. Raise it if the policy collapses."""
+    """Entropy coefficient at first. Raise it if the policy collapses."""
     entropy_end: float = 0.005
-    """Entropy coefficient after `entropy_anneal_updates`. Raise it if the policy collapses late."""
+    """The same after `entropy_anneal_updates`. Raise it if the policy collapses late."""
     entropy_anneal_updates: int = 200
-    """Updates over which the entropy coefficient falls linearly. 0 keeps it at `entropy_end`; as long as exploring
-    pays."""
+    """Updates of the linear fall, 0 for none. As long as exploring pays."""
     entropy_anneal_share: float | None = None
-    """Share of `updates` over which it falls instead. 1 is the whole run; null uses `entropy_anneal_updates`. For runs
-    of other lengths."""
+    """Share of `updates` instead, 1 for all. For runs of other lengths."""
     entropy_coef_min: float = 0.0
-    """Floor of the entropy coefficient, whatever the other settings give. For long runs that must keep exploring."""
+    """Floor of the coefficient. For long runs that must explore."""
     continuous_entropy_coef: float = 0.0
-    """Entropy coefficient of continuous actions, per nat of differential entropy. Its scale has no maximum; for
-    continuous tasks that need exploration."""
+    """That of continuous actions, per nat. For continuous tasks that need exploration."""
     prior_coef: float = 0.0
-    """Return subtracted per nat of divergence from the initial policy. That is the imitated one, or that of
-    `run.init_from`; it keeps what was imitated."""
+    """Return subtracted per nat of divergence from the initial policy. To keep an imitated one."""
     target_kl: float | None = 0.02
-    """Stop an update when the KL to the proximal policy exceeds 1.5 times this; null for no stop. It is checked before
-    each step. Raise it for short trainings."""
+    """KL of which 1.5 times stop an update; null: none. Raise for short trainings."""
     max_policy_lag: int = 4
-    """Maximum lag of an episode's oldest step, in weight versions. Older episodes are dropped and counted; raise it for
-    long episodes."""
+    """Versions that an episode's oldest step may lag, else it is dropped. Raise for long episodes."""
     state_stride: int = 8
-    """Steps between the recurrent states that an episode stores. For chunks and burn-in of other lengths."""
+    """Steps between stored recurrent states. For other chunks and burn-ins."""
     chunk_length: int | None = None
-    """Length in steps of the sequences that gradients are propagated through. A multiple of `state_stride`; null uses
-    whole episodes, which long ones may not allow."""
+    """Steps that gradients cross, a multiple of `state_stride`; null: whole episodes. For long ones."""
     burn_in: int = 0
-    """Steps replayed without gradient before each chunk that starts in mid-episode. A multiple of `state_stride`; once
-    per update, with the weights before it. The segments of an episode carry the steps before them. For recurrent
-    policies of long episodes."""
+    """Steps replayed before a chunk, a multiple of `state_stride`. For recurrent policies of long episodes."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """Of the update. On GPUs from Ampere on, less is faster: `tf32` rounds the factors of matrix products and of the
-    LSTM; `bf16` is the data type of encoder and core. Heads and losses always use float32."""
+    """Of the update; heads and losses stay float32. Less is faster on GPUs from Ampere on."""
     checkpoint_every: int = 1
     """Updates between checkpoints. For large policies on slow disks."""
     ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"
-    """Acknowledge episodes after a durable checkpoint, or after the optimizer step. In the second case, for slow disks,
-    episodes of updates that are lost in a crash count as `trained_then_lost`."""
+    """When episodes are acknowledged. `after_step` for slow disks: crashes leave `trained_then_lost`."""
     checkpoints_kept: int = 3
-    """Number of checkpoints to keep. More to roll back further."""
+    """Checkpoints kept. More to roll back further."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the update. Auto uses CUDA if it is available and actors do not reserve all GPUs."""
+    """Of the update. Auto: CUDA, unless actors reserve all GPUs."""
     hang_s: float = 300.0
-    """Seconds without a heartbeat after which the learner is killed. It continues from its newest checkpoint. A single
-    minibatch, including compilation, and the pass over the whole batch before the first one must take less time; raise
-    it for large policies."""
+    """Seconds without a heartbeat (a minibatch, compilation) until the learner is restarted. Raise for large
+    policies."""
 
     def __post_init__(self) -> None:
         require_least(self, "learner", 1, "updates", "batch_episodes", "minibatches", "state_stride", "update_epochs")

@@ -21,88 +21,66 @@ class EnvConfig:
     """The seed-training environment: host, slots, data and rules."""
 
     tasks: tuple[str, ...] = ("digits", "wine", "spirals")
-    """Training tasks: names from `tamiyo tasks`, or mypkg:factory. Each episode draws one by its seed. Narrow them to
-    your kind of data."""
+    """Training tasks, from `tamiyo tasks` or mypkg:factory; an episode draws one. Narrow them to your data."""
     data_dir: str | None = None
-    """Folder with data sets that are not bundled. For tasks such as CIFAR-10."""
+    """Folder of data sets that are not bundled. For tasks such as CIFAR-10."""
     download: bool = False
     """Download missing data sets to data_dir. For machines with a network."""
     slots: int = 3
-    """Slots in the stream of a host. Places between its layers where a seed can grow, at least 1; as many as the models
-    to be grown have."""
+    """Places between a host's layers where seeds grow, at least 1. As many as your models have."""
     column_slots: int = 2
-    """Slots for columns. Whole networks of the host's architecture, whose logits are mixed with the host's; 0 for
-    models that cannot have any. A host has at most 8 slots of both kinds."""
+    """Columns, whole networks beside the host; with `slots` at most 8. 0 for none."""
     host_width: int | tuple[int, int] | None = None
-    """Hidden units of an MLP host, or channels of a CNN host. Two numbers are a range, from which each episode draws
-    log-uniformly; null uses the range of each task family. Narrow it to the sizes of your own models."""
+    """Hidden units or channels; two: a range, drawn log-uniformly; null: the task's. Narrow it to your models."""
     horizon_epochs: int | tuple[int, int] = 25
-    """Host epochs per episode, with one decision per epoch. Two numbers are a range, from which each episode draws; as
-    long as the trainings to be grown."""
+    """Host epochs of an episode, one decision each; two: a range. As long as your trainings."""
     inner_steps: int | tuple[int, int] = 16
-    """Minibatches per host epoch. Two numbers are a range, from which each episode draws the first, twice the first,
-    and so on, up to the second. Fewer are faster, more are closer to real epochs."""
+    """Minibatches per host epoch; two: a range of doublings. Fewer are faster, more realistic."""
     batch_size: int = 64
-    """Samples per minibatch. For tasks of your own."""
+    """Samples per minibatch. For your own tasks."""
     host_lr: float = 5e-3
-    """AdamW learning rate of hosts and seeds. For tasks of your own whose hosts learn too slowly or diverge."""
+    """AdamW learning rate of hosts and seeds. For your own tasks that learn too slowly or diverge."""
     points_per_doubling: float | tuple[float, float] = (0.25, 8.0)
-    """Price of growth: points of accuracy per doubling of the parameters of the model at the end. Two numbers are a
-    range, from which each episode draws log-uniformly; the policy observes the price. Fix it for a policy that serves
-    one trade-off."""
+    """Price in points per doubling of the final model's parameters; two: a range, drawn log-uniformly, observed. Fix it
+    for one trade-off."""
     points_per_compute_doubling: float | tuple[float, float] = (1 / 32, 1.0)
-    """Price of compute: points of accuracy per doubling of the FLOPs of the whole training. Two numbers are a range of
-    shares of `points_per_doubling`, from which three quarters of the episodes draw log-uniformly, while compute is free
-    in the others. Fix it, at 0 for instance, for a policy that serves one trade-off."""
+    """Price in points per doubling of training FLOPs; two: shares of the other price, drawn log-uniformly, a quarter 0.
+    Fix it for one trade-off."""
     budget_ratio: float = 16.0
-    """Parameter budget for growth, as a multiple of the host's, which four doublings nearly exhaust; lower it where
-    memory is the limit. Seeds that have not joined may have half as much again, whatever the host has grown."""
+    """Grown parameters at most, in host sizes; half as much again may be isolated. Lower it where memory is short."""
     gates: Literal["permissive", "strict"] = "permissive"
-    """How much evidence ADVANCE and FOSSILIZE require. `strict` for comparisons with policies that choose freely."""
+    """Evidence that ADVANCE and FOSSILIZE require. `strict` for comparisons."""
     prune: bool = True
     """Whether PRUNE is legal. False for ablations."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device on which hosts are trained. Auto trains MLP hosts on the CPU, and CNN hosts on the GPU of an actor that
-    reserves a share of one (`actors.gpus_per_actor`), otherwise also on the CPU. For machines where another choice is
-    faster."""
+    """Where hosts train. Auto: MLPs on the CPU, CNNs on the actor's GPU, if any. Where another is faster."""
     backend: Literal["auto", "numba", "torch"] = "auto"
-    """How a fleet trains its hosts. `numba` runs compiled CPU kernels, one host after the other; `torch` trains all
-    hosts together as stacked tensors. `auto` uses torch for CNN hosts and, with `device: cuda`, for all hosts. For
-    blueprints of your own, which have no kernels."""
+    """Compiled CPU kernels or stacked tensors. Auto: `torch` for CNNs and CUDA; it also takes your own blueprints."""
     cuda_graph: bool = False
-    """Replay an epoch's minibatches as a CUDA graph. For hosts on a GPU, whose steps are shorter than their
-    launches."""
+    """Replay epochs as CUDA graphs. For hosts on a GPU with short steps."""
     contribution_every: int = 1
-    """Epochs between measurements of the seeds' contributions. For policies that are to grow models which are measured
-    as rarely."""
+    """Epochs between measurements of contributions. As on your models."""
     profile: Literal["tamiyo", "classic"] = "tamiyo"
-    """Action space. Six heads and six ops, or (`classic`) four of each with automatic advance, for comparisons."""
+    """Six heads and six ops, or (`classic`) four each with automatic advance, for comparisons."""
     reward: Literal["objective", "sparse", "contribution"] = "objective"
-    """J as a reward in every step, at the end, or with shaping by contributions. `sparse` and `contribution` for
-    studies of credit assignment."""
+    """J in every step, at the end, or shaped by contributions; the last two for studies."""
     shaping_gamma: float = 1.0
-    """Discount of the shaping in `reward: contribution`. It must be the learner's, or the optimal policy would
-    change."""
+    """Discount of that shaping: the learner's, or the optimum changes."""
     reference: Literal["untrained", "twin"] = "untrained"
-    """Reference of the accuracy in rewards: the untrained host, or also a twin that never grows. The twin removes
-    noise, and doubles the work on hosts; for short trainings."""
+    """Baseline of rewards: the untrained host, or also a never-grow twin: less noise, double work. For short
+    trainings."""
     twin_coef: float | None = None
-    """Share of the twin's accuracy change that is subtracted from rewards. Null uses the one fitted to each task, and 1
-    for tasks of your own, whose share may be fitted too."""
+    """Share of the twin's change that is subtracted. Null: as fitted per task, 1 for your own."""
     time_limit: Literal["terminated", "truncated"] = "terminated"
-    """Whether the horizon terminates or truncates an episode. `truncated` (bootstrapped) is for trainings without a
-    fixed end; it requires that the policy cannot observe the horizon."""
+    """Whether the horizon terminates or truncates. `truncated`, with `observe_time` off, for trainings without a fixed
+    end."""
     drop_features: float = 0.0
-    """Probability that a group of features is unknown for a whole episode. The groups are contributions, accuracy,
-    training loss, the number of validation rows, and scores. For policies that also grow models for which
-    they cannot be measured."""
+    """Probability that contributions, accuracy, training loss, validation rows or scores are unknown in an episode. For
+    models without these."""
     hidden_features: tuple[str, ...] = ()
-    """Groups of features that the policy never observes, for ablations: contributions, accuracy, train_loss,
-    scores, val_rows, or price, which then reads as one point per doubling of the parameters, and none for
-    compute."""
+    """Never observed: contributions, accuracy, train_loss, scores, val_rows, price. For ablations."""
     observe_time: bool = True
-    """Whether the policy observes the horizon and the elapsed share of it. False for trainings whose end is not
-    known."""
+    """Whether horizon and elapsed share are observed. False where a training's end is unknown."""
 
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: give at least one task")

@@ -26,21 +26,18 @@ class GymConfig:
     """A Gymnasium environment to train on instead of the seed-training environment; disabled if `id` is empty."""
 
     id: str = ""
-    """Registered id, such as CartPole-v1, or mypkg:MyEnv-v0 to import mypkg first. That may be a file in the working
-    directory. If empty, the seed-training environment is used."""
+    """Registered id, or module:Id to import a module or file first. Empty: the seed-training environment."""
     kwargs: tuple[str, ...] = ()
-    """Arguments of `gymnasium.make` as name=value. A value is a literal of JSON or Python; other text is a string."""
+    """Arguments name=value: literals of JSON or Python, else strings."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers of each environment, innermost first, as module:Class. Not supported with vectorization own."""
+    """Wrappers, innermost first, as module:Class. Not with vectorization own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
-    """In one process, in one process each, or by the environment's own entry point. `async` for slow simulators, `own`
-    for those that are vectorized."""
+    """One process, one each, or its own entry point. `async` for slow simulators, `own` for vectorized ones."""
     squash: bool = False
-    """Squash continuous actions to their bounds by tanh, instead of clipping them there. For bounded actions whose
-    extremes are often best; all bounds must be finite."""
+    """Squash continuous actions by tanh, not clip. For finite bounds whose extremes are often best."""
     max_segment_steps: int = 256
-    """Steps after which a running episode is shipped as a segment. It is bootstrapped, and continued in the next
-    segment. Raise it for long dependencies, lower it where segments grow too old."""
+    """Steps after which a running episode is shipped and bootstrapped. Raise for long dependencies, lower if segments
+    age."""
 
     def __post_init__(self) -> None:
         make_arguments(self.kwargs)

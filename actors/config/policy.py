@@ -17,57 +17,45 @@ class PolicyConfig:
     """The factored recurrent actor-critic; published weights include its architecture."""
 
     core: Literal["lstm", "feedforward", "lstm+memory"] = "lstm"
-    """LSTM, network without state (a baseline), or LSTM with an external memory. The memory is for tasks where much
-    must be remembered for long."""
+    """LSTM, no state (a baseline), or LSTM with a memory, where much must be remembered for long."""
     hidden_size: int = 128
     """Width of the core. For tasks that need a larger or smaller policy."""
     num_layers: int = 1
-    """Layers of the core. For tasks that need a deeper policy."""
+    """Layers of the core. For deeper policies."""
     memory_cells: int = 16
-    """Number of cells of the external memory in `core: lstm+memory`. As many as things to remember."""
+    """Cells of the external memory: as many as things to remember."""
     memory_size: int = 32
-    """Width of each cell of the external memory. For larger things to remember."""
+    """Width of a cell. For larger things."""
     encoder: Literal["slots", "flat"] = "slots"
-    """One encoder shared by all slots, or one for the concatenated observation. Observations without slots are always
-    flat; `flat` on seed hosts is a baseline."""
+    """One shared by all slots, or `flat`, a baseline, which spaces without slots always have."""
     encoder_size: int = 128
-    """Width of the base encoder and of the shared slot encoder. Beside `hidden_size`."""
+    """Width of base and slot encoder. Beside `hidden_size`."""
     head_size: int | None = None
-    """Hidden width of the heads; null is half of `hidden_size`. Beside `hidden_size`."""
+    """Hidden width of the heads. Null: half of `hidden_size`."""
     blueprint_embedding: int = 8
-    """Size of the learned blueprint embedding. For many blueprints of your own."""
+    """Size of the blueprint embedding. For many blueprints of your own."""
     choice_embedding: int = 16
-    """Size of the op embedding that later heads read. Beside `blueprint_embedding`."""
+    """Size of the op embedding that later heads read. Beside it."""
     heads: Literal["conditioned", "independent"] = "conditioned"
-    """Whether later heads read the earlier choices. `independent` is a baseline. In action spaces without op and slot
-    they never do."""
+    """Whether later heads read earlier choices. `independent`: a baseline, and spaces without slots."""
     critic: Literal["v", "q_op"] = "v"
-    """V(s), or Q(s, op): one value per op, so that the op head has its own baseline. For studies of credit
-    assignment."""
+    """V(s), or Q(s, op), the op head's baseline. For studies of credit assignment."""
     bootstrap: Literal["expected", "sampled"] = "expected"
-    """Bootstrap value of truncated episodes with `critic: q_op`. The expectation over legal ops, or the value of a
-    sampled op, for comparisons."""
+    """Bootstrap value with `critic: q_op`: the mean, or a sampled op's, for comparisons."""
     popart: bool = True
-    """Normalize value targets and rescale the value output in place (PopArt). Off for comparisons."""
+    """Normalize value targets and rescale the output (PopArt). Off for comparisons."""
     causal_masks: bool = True
-    """Exclude heads that are irrelevant to the chosen op from log-probs, entropies and losses. If false (an ablation),
-    they are sampled from all their choices and trained at every step."""
+    """Leave heads that are irrelevant to the op out of all terms. False: an ablation."""
     blind: bool = False
-    """Hide the observation, as a baseline. The policy only knows masks and the number of steps, as a fixed schedule
-    does."""
+    """Hide the observation, as a baseline: masks and the number of steps remain."""
     probability_floor: float = 0.002
-    """Minimum probability of each legal choice in every head, subject to `floor_mass`. Raise it where a choice dies
-    out."""
+    """Minimum probability of a legal choice, within `floor_mass`. Raise it where a choice dies out."""
     floor_mass: float | Literal["auto"] = "auto"
-    """Maximum total probability of one head's floors. With n legal choices, each floor is at most floor_mass / n. Auto
-    is 0.01 in Gymnasium environments, and 0.5 in the seed-training environment, whose heads are small. For heads with
-    many choices."""
+    """Most of one head's floors together. Auto: 0.5 on seed hosts, else 0.01. For heads with many choices."""
     log_std: Literal["constant", "state"] = "constant"
-    """Log standard deviation of continuous actions: a parameter per dimension, or a function of the state. `state`
-    where some states need finer actions."""
+    """Log deviation of continuous actions, by dimension or by `state`, where some need finer ones."""
     initial_log_std: float = 0.0
-    """Its initial value, in units of half the range of a bounded action. It is clamped to [-5, 2]. For simulators that
-    large actions break."""
+    """Its start, in half ranges, in [-5, 2]. For simulators that large actions break."""
 
     @property
     def is_recurrent(self) -> bool:

@@ -20,27 +20,21 @@ class ActorsConfig:
     """The pool of actors."""
 
     count: int | Literal["auto"] = 2
-    """Actor processes, or auto. A number is requested from the cluster, which may scale up for it. Auto uses the
-    resources that the cluster has: one actor per free CPU, more when nodes join, fewer when they leave."""
+    """Actor processes. A number grows a cluster; auto takes free CPUs."""
     max_count: int = 64
-    """Maximum number of actors with `count: auto`. For clusters that others use too. The limit is lower if the episodes
-    of so many actors would be too stale to train on."""
+    """Most with `count: auto`, or fewer if their episodes would be stale. For shared clusters."""
     envs_per_actor: int = 8
-    """Environments that each actor steps together. A wave is one episode of each; more are faster, fewer give fresher
-    episodes."""
+    """Environments stepped together. More are faster, fewer give fresher episodes."""
     episodes_per_seed: int = 1
-    """Episodes of each seed in a wave. They have the same host, data and minibatches, with other actions. For
-    `learner.leave_one_out`."""
+    """Episodes of a seed (host, data, minibatches) in a wave. For `learner.leave_one_out`."""
     gpus_per_actor: float = 0.0
-    """GPUs that each actor reserves. A share below 1, so that several use one, or a whole number, for CNN hosts and
-    simulators on a GPU. Actors that reserve none see no GPU."""
+    """GPUs an actor reserves, or a share. For CNN hosts and simulators; with 0 it sees none."""
     hang_s: float = 300.0
-    """Seconds without progress after which a busy actor is killed and restarted. Progress is a reset or a step of an
-    environment, or an attempt to reach the server, of which one takes up to 190 s if it never responds. Raise it for
-    slow environments."""
+    """Seconds without a step, or 190 s of reaching the server, until an actor is restarted. Raise for slow
+    environments."""
     spares: int = 1
-    """Started processes that wait to take the place of an actor that dies. Each takes about 300 MB: 0 where memory is
-    short. Not used on a cluster or with `gpus_per_actor`, because a spare reserves no resources."""
+    """Processes (300 MB each) that replace dead actors. 0 where memory is short; none on clusters or with
+    `gpus_per_actor`."""
 
     def __post_init__(self) -> None:
         require(self.at_least >= 1, f"actors.count is {self.count}: it must be at least 1")
@@ -81,12 +75,11 @@ class QueueConfig:
     dead_letters_kept: ClassVar[int] = 256  # evicted ones are counted
 
     max_episodes: int = 256
-    """Episodes waiting in the queue at which further ones are refused as BUSY. Where two batches have more, because
-    episodes are short, the learner raises the limit to theirs. Lower it for fresher episodes."""
+    """Waiting episodes until more are BUSY; two batches at least. Lower for fresher ones."""
     max_bytes: int = 256 * 1024 * 1024
-    """Bytes waiting in the queue at which further episodes are refused as BUSY. For servers with little memory."""
+    """Waiting bytes until more are BUSY. For servers with little memory."""
     max_episode_bytes: int = 16 * 1024 * 1024
-    """Size limit of an episode; larger ones become dead letters. For large observations."""
+    """Bytes of the largest episode; larger are dead letters. For large observations."""
 
     def __post_init__(self) -> None:
         require_least(self, "queue", 1, "max_episodes", "max_bytes", "max_episode_bytes")

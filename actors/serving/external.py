@@ -14,27 +14,22 @@ class ExternalConfig:
     disabled if `spaces` is empty."""
 
     spaces: str = ""
-    """JSON file with the spaces of the environment. `{"observation_size": 4, "actions": [2]}`, or the output of
-    `Spaces.to_json`; it selects external environments."""
+    """JSON of the spaces, `{"observation_size": 4, "actions": [2]}` or `Spaces.to_json`. It selects external
+    environments."""
     listen: str = "127.0.0.1:50051"
-    """Address of the endpoint: host:port or unix:/path. Another address than loopback, for programs elsewhere, needs
-    TLS and a token file."""
+    """Endpoint, host:port or unix:/path. Beyond loopback it needs TLS and a token file."""
     token_file: str = ""
-    """File of bearer tokens. Sessions of tokens with the scope `train` are learned from, those of others are only
-    served. Without a file, every client may train."""
+    """Bearer tokens; those with scope `train` are learned from. Empty: every client may train."""
     tls_cert: str = ""
-    """TLS certificate chain of the endpoint (PEM). For addresses beyond loopback."""
+    """TLS certificate chain (PEM). For addresses beyond loopback."""
     tls_key: str = ""
-    """Private key of the certificate (PEM). Beside `tls_cert`."""
+    """Its private key (PEM)."""
     session_timeout_s: float = 60.0
-    """Seconds without a step after which a session counts as disappeared. Raise it for slow programs."""
+    """Seconds without a step after which a session has disappeared. Raise for slow programs."""
     disconnected: Literal["bootstrap", "drop"] = "bootstrap"
-    """What becomes of the unfinished episode of a session that disappears. It is cut before its last step, whose reward
-    is unknown, and bootstrapped with the value there; or its current segment is dropped, for environments where
-    disconnecting has a reason. Both are counted."""
+    """Its unfinished episode is cut and bootstrapped, or its segment dropped, where disconnecting has a reason."""
     max_segment_steps: int = 256
-    """Steps after which a running episode is shipped as a segment. It is bootstrapped, and continued in the next
-    segment, with the newest weights. Raise it for long dependencies."""
+    """As `gym.max_segment_steps`; the next segment has the newest weights."""
 
     def __post_init__(self) -> None:
         require_least(self, "external", 1, "max_segment_steps")

@@ -27,6 +27,7 @@ from deploy.loaded_policy import run_config
 from learner.run.checkpoint import load_network
 
 PICTURE_SUFFIXES = (".png", ".svg")
+PICTURE_IN = 5.6  # width, at which texts can be read on a phone and on a page
 BAR = 10  # width of the accuracy bar, in characters
 ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 
@@ -104,7 +105,8 @@ def _draw(episode: Timeline, never_grow: list[float], path: Path) -> None:
     try:
         with matplotlib.rc_context({**STYLE, "svg.hashsalt": "tamiyo"}):  # the file is the same each time
             metadata = {"Date": None} if path.suffix == ".svg" else None
-            draw_episode(episode, never_grow).savefig(path, facecolor="white", metadata=metadata)
+            figure = draw_episode(episode, never_grow, PICTURE_IN, every_slot=False)
+            figure.savefig(path, facecolor="white", metadata=metadata)
     except OSError as error:
         raise UserError(f"cannot write the picture {path}: {error.strerror}") from error
 
@@ -164,7 +166,7 @@ def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
     table.add_column("doublings", justify="right")
     table.add_column("compute", justify="right")
     for t, op in enumerate(episode.ops):
-        where = f" {episode.op_slots[t]}" if episode.op_slots[t] >= 0 else ""
+        where = f" {lanes[episode.op_slots[t]]}" if episode.op_slots[t] >= 0 else ""
         table.add_row(
             str(t + 1),
             _accuracy(episode.accuracy[t], episode.accuracy[t + 1]),

@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
 from actors.slots.observation_table import markdown_table
@@ -42,22 +42,19 @@ def settings() -> str:
 
 def _settings(section: str, cls: type) -> str:
     docs, hints = field_docs(cls), get_type_hints(cls)
-    rows = []
-    for field in dataclasses.fields(cls):
-        default = f"`{_value(field.default)}`"
-        rows.append((f"`{section}.{field.name}`", _kind(hints[field.name]), default, docs[field.name]))
-    return table(("setting", "type", "default", "meaning"), rows)
+    return "\n".join(
+        f"- `{section}.{field.name}` ({_values(field.default, hints[field.name])}): {docs[field.name]}"
+        for field in dataclasses.fields(cls)
+    )
 
 
-def _kind(hint: Any) -> str:
+def _values(default: object, hint: Any) -> str:
+    """The default, then other choices, or the type where the default does not show it."""
     choices = [choice for part in (hint, *get_args(hint)) for choice in get_args(part) if isinstance(choice, str)]
-    if choices:
-        return " ".join(f"`{choice}`" for choice in dict.fromkeys(choices))
-    if get_origin(hint) is tuple:
-        names = [_kind(part) for part in get_args(hint) if part is not Ellipsis]
-        return " ".join([*names, "..."] if Ellipsis in get_args(hint) else names)
-    parts = get_args(hint)
-    return " or ".join(map(_kind, parts)) if parts else "null" if hint is type(None) else hint.__name__
+    others = [f"`{choice}`" for choice in dict.fromkeys(choices) if choice != default]
+    if default is None or isinstance(default, str):
+        others += [part.__name__ for part in get_args(hint) if part in (int, float, str)]
+    return ", ".join([f"`{_value(default)}`", *others])
 
 
 def _value(value: object) -> str:
@@ -72,13 +69,15 @@ def presets() -> str:
     """The settings that each preset changes."""
     rows = []
     for name, preset in PRESETS.items():
-        for section in dataclasses.fields(Config):
-            ours, plain = getattr(preset, section.name), getattr(Config(), section.name)
-            for field in dataclasses.fields(plain):
-                value = getattr(ours, field.name)
-                if value != getattr(plain, field.name):
-                    rows.append((f"`{name}`", f"`{section.name}.{field.name}`", f"`{_value(value)}`"))
-    return table(("preset", "setting", "value"), rows)
+        changed = [
+            f"`{section.name}.{field.name}` {_value(value)}"
+            for section in dataclasses.fields(Config)
+            for field in dataclasses.fields(getattr(preset, section.name))
+            if (value := getattr(getattr(preset, section.name), field.name))
+            != getattr(getattr(Config(), section.name), field.name)
+        ]
+        rows.append((f"`{name}`", ", ".join(changed)))
+    return table(("preset", "settings"), rows)
 
 
 def heads() -> str:

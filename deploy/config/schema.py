@@ -29,46 +29,42 @@ class RunConfig:
     """A training run."""
 
     name: str = ""
-    """Name of the run: letters, digits, '.', '_' and '-'. Empty uses the current time. To find it again."""
+    """Name of the run: letters, digits, '.', '_', '-'. Empty: the current time."""
     root: str = "runs"
-    """Folder that holds all run folders. For another disk."""
+    """Folder of all run folders. For another disk."""
     seed: int = 0
-    """Random seed of the run. For repetitions."""
+    """Random seed. For repetitions."""
     init_from: str = ""
-    """Checkpoint or run folder with the initial weights of a new run. Empty draws them. To continue from a policy."""
+    """Checkpoint or run folder with a new run's initial weights. Empty draws them."""
     redis: str = ""
-    """URL of a Redis or Valkey server. For several machines; empty starts an embedded one. TAMIYO_REDIS_PASSWORD sets
-    the password."""
+    """URL of a Redis or Valkey server, for several machines. Empty starts one; TAMIYO_REDIS_PASSWORD sets the
+    password."""
     actors_redis: str = ""
-    """URL of the same server for the actors of `tamiyo train`. Such as redis://actor@HOST:6379/0, if they log in as a
-    less privileged user; empty uses run.redis. TAMIYO_ACTORS_REDIS_PASSWORD sets the password."""
+    """The same server as a less privileged user, redis://actor@HOST:6379/0; TAMIYO_ACTORS_REDIS_PASSWORD sets the
+    password. Empty: run.redis."""
     address: str = ""
-    """Ray cluster to run on: auto, HOST:6379 or ray://HOST:10001. Empty starts Ray on this machine."""
+    """Ray cluster: auto, HOST:6379 or ray://HOST:10001. Empty starts Ray here."""
     ship: Literal["image", "code"] = "image"
-    """What a run uploads to a cluster. `image` nothing, because its machines have everything installed; `code` Tamiyo
-    and the modules of your own tasks."""
+    """What a run uploads to a cluster: nothing (`image`), or Tamiyo and your tasks' modules."""
     service: bool = False
-    """Run `tamiyo learner` as a service. Resume the run of this name if it exists, and stay up after the last update,
-    so that metrics remain readable; for Compose and Kubernetes."""
+    """Resume this run, and stay up after the last update. For Compose and Kubernetes."""
     evaluate_every: int = 10
-    """Updates between two evaluations of the policy of a Gymnasium run, whose best policy is kept. 0 for none. An actor
-    plays complete episodes greedily, for at most a tenth of its time."""
+    """Updates between evaluations of a Gymnasium run, whose best policy is kept; 0 for none. They take a tenth of an
+    actor's time at most."""
     evaluation_episodes: int = 16
-    """Episodes of an evaluation. More where returns are noisy."""
+    """Complete episodes of an evaluation, played greedily. More for noisy returns."""
     reference_episodes: int = 48
-    """Episodes of the comparison at the end, 0 for none. The learned policy, the random one and, on seed hosts,
-    never-grow play new ones. More for narrower intervals."""
+    """New episodes of the final comparison, 0 for none. More narrow the intervals."""
     append_only: bool = False
-    """Make the embedded server write an append-only file. No episode is lost when it restarts; for long runs."""
+    """Append-only file: a restart of the embedded server loses no episode. For long runs."""
     metrics_port: int = 0
-    """Port of the Prometheus metrics. Of Ray or of a separate learner or actors, for a server that scrapes it; 0 lets
-    Ray choose one, and disables that of a separate learner or actors."""
+    """Port of Prometheus metrics. 0: Ray's choice; none for separate processes."""
     metrics_host: str = "127.0.0.1"
-    """Address that a separate learner or actors bind the metrics port to. It has no authentication; for containers."""
+    """Its address on a separate learner or actors, without authentication. For containers."""
     wandb: str | None = None
-    """Weights & Biases project to log metrics to (extra `wandb`). To compare runs there."""
+    """Weights & Biases project (extra `wandb`). To compare runs there."""
     dashboard: bool = False
-    """Start the Ray dashboard on loopback. To look into Ray's processes."""
+    """Ray's dashboard, on loopback. To look into its processes."""
 
     def __post_init__(self) -> None:
         require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: use {NAME_RULE}")
@@ -106,18 +102,15 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """Pretraining by imitation: before PPO, a new policy imitates a teacher, which lets the column or the two
-    columns learn that regressions expect to pay most at the prices of the episode, and gives each up once they expect
-    that it does not."""
+    """Pretraining: before PPO, a new policy imitates a teacher, which lets those columns learn that regressions expect
+    to pay most, and gives each up once they do not."""
 
     episodes: int = 0
-    """Demonstrations of the teacher. 0 without `files` disables pretraining, and so does `run.init_from`."""
+    """Demonstrations of the teacher. 0 without `files`, or `run.init_from`, disables pretraining."""
     hosts: int = 504
-    """Hosts that the teacher's regressions are fitted to: columns of each size, and pairs, are tried on them. More
-    for many tasks."""
+    """Hosts that its regressions are fitted to. More for many tasks."""
     files: tuple[str, ...] = ()
-    """Files or folders with further demonstrations. Whole episodes in the spaces of the run, such as reported training
-    runs. They are imitated beside those of the teacher, or alone if `episodes` is 0."""
+    """Files or folders of whole episodes in the run's spaces, imitated beside the teacher's, or alone."""
 
     @property
     def enabled(self) -> bool:

@@ -27,6 +27,7 @@ COLOURS = {
     BLIND: "#56b4e9",
 }
 """The players that are drawn beside hosts that were built wider, and their colours."""
+PHONE_IN = 5.6  # a width at which texts can be read on a phone and on a page
 SIZES = {POLICY: 10.0, SWEEP: 8.0, BEST: 10.0}
 """Of markers. The best single rule is often the best trial, which is drawn on top of it."""
 
@@ -42,8 +43,8 @@ class EvaluationFigure(NamedTuple):
 
 def against_sweep(results: Mapping[str, Results]) -> Figure:
     """Points of J and training FLOPs of each player."""
-    figure = Figure(figsize=(WIDTH_IN, 4.0), layout="constrained")
-    panels = figure.subplots(1, len(results), sharey=True)
+    figure = Figure(figsize=(PHONE_IN, 3.0 * len(results) + 0.6), layout="constrained")
+    panels = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for ax, (condition, own) in zip(panels, results.items(), strict=True):
         for line in own.lines:
             if line.name not in COLOURS and line.name not in WIDTHS_OF_SWEEP:
@@ -56,7 +57,10 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
             ax.plot(line.flops, y, "o", color=tint, ms=size, mec="white", zorder=3, label=label)
             if label is None:
                 k = SCALES[WIDTHS_OF_SWEEP.index(line.name)]
-                text, offset = ("never", (-7, 4)) if k == 1 else (f"built ×{k}", (-7, -3))
+                text, offset = (
+                    f"built ×{k}" if k > 1 else "never",
+                    (-7, 4 if abs(y) < 0.5 else -3),
+                )  # not on the line of 0
                 _beside(ax, text, (line.flops, y), offset, MUTED, "right")
         ax.axhline(0, color=MUTED, lw=0.8, zorder=1)
         ax.set_xscale("log")
@@ -64,9 +68,9 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"×{v:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_title(condition, fontsize=10)
-        ax.set_xlabel("training FLOPs, in those of never growing")
-    panels[0].set_ylabel("J over never growing, points")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        ax.set_ylabel("J over never growing, points")
+    panels[-1].set_xlabel("training FLOPs, in those of never growing")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 

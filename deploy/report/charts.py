@@ -1,4 +1,7 @@
-"""Figures of a run, each a pure function of the run folder that returns None if there is nothing to draw."""
+"""Figures of a run, each a pure function of the run folder and a width in inches; None if there is nothing to draw.
+
+Figures that are narrower than `WIDTH_IN` are for phones: legends are above them, and panels below each other.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ Floats = NDArray[np.float64]
 MOST_LINES, OTHERS = 12, "others"  # in one figure
 
 
-def learning_curve(run: RunFolder) -> Figure | None:
+def learning_curve(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     """Mean return of recent episodes, tasks weighted equally, with a 95% band; baselines as horizontal lines. If no
     episode of the run ended, mean reward of a step."""
     if len(run.metrics) < 2:
         return None
     x, window = run.series("update"), max(3, len(run.metrics) // 6)
-    figure, ax = _figure(3.6)
+    figure, ax = _figure(3.6, width_in)
     mean, low, high = _rolling_rewards(run, window) if run.per_step else run.episodes.rolling_returns(x, window)
     if not np.isfinite(mean).any():
         return None
@@ -41,7 +44,7 @@ def learning_curve(run: RunFolder) -> Figure | None:
     return figure
 
 
-def op_shares(run: RunFolder) -> Figure | None:
+def op_shares(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     """Fraction of steps that chose each op, stacked, over updates."""
     shares = run.families("op")
     if not shares or len(run.metrics) < 2:
@@ -53,7 +56,7 @@ def op_shares(run: RunFolder) -> Figure | None:
         shares[OTHERS] = np.nansum([shares[n] for n in names if n not in commonest], axis=0)
         names = [*filter(commonest.__contains__, names), OTHERS]
     x, stack = run.series("update"), np.nan_to_num(np.stack([shares[n] for n in names]))
-    figure, ax = _figure(3.0)
+    figure, ax = _figure(3.0, width_in)
     labels = [name.lower().replace("_", " ") for name in names]
     ax.stackplot(x, stack, labels=labels, colors=[color(n, OPS) for n in names], lw=0.4, edgecolor="white")
     _updates_axis(ax, x)
@@ -64,13 +67,13 @@ def op_shares(run: RunFolder) -> Figure | None:
     return figure
 
 
-def head_entropies(run: RunFolder) -> Figure | None:
+def head_entropies(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     """Normalized entropy of each head over updates."""
     heads = run.families("entropy")
     if not heads or len(run.metrics) < 2:
         return None
     x = run.series("update")
-    figure, ax = _figure(3.0)
+    figure, ax = _figure(3.0, width_in)
     if len(heads) > MOST_LINES:
         first, rest = list(heads.items())[: MOST_LINES - 1], list(heads.values())[MOST_LINES - 1 :]
         heads = dict(first) | {OTHERS: np.mean(rest, axis=0)}
@@ -83,13 +86,14 @@ def head_entropies(run: RunFolder) -> Figure | None:
     return figure
 
 
-def flow(run: RunFolder) -> Figure | None:
+def flow(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     """Throughput, policy lag and queue depth over updates, in three panels."""
     if len(run.metrics) < 2:
         return None
     x = run.series("update")
-    figure = Figure(figsize=(WIDTH_IN, 2.5), layout="constrained")
-    rate, lag, queue = figure.subplots(1, 3)
+    wide = width_in >= WIDTH_IN
+    figure = Figure(figsize=(width_in, 2.5 if wide else 6.0), layout="constrained")
+    rate, lag, queue = figure.subplots(*((1, 3) if wide else (3, 1)))
     for ax, title, name in (
         (rate, "episodes per second", "episodes_per_s"),
         (lag, "policy lag: mean, shaded up to the maximum", "policy_lag_mean"),
@@ -106,14 +110,14 @@ def flow(run: RunFolder) -> Figure | None:
     return figure
 
 
-def task_returns(run: RunFolder) -> Figure | None:
+def task_returns(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     """Mean return per task with 95% intervals, for the learned policy and the baselines on the same seeds."""
     references = run.references
     if references is None or not references.tasks:
         return None
     counts = Counter(references.tasks)
     tasks = sorted(counts)
-    figure, ax = _figure(0.9 + 0.72 * len(tasks))
+    figure, ax = _figure(0.9 + 0.5 * len(tasks), width_in)
     for row, task in enumerate(tasks):
         by_policy = _by_policy(references, task)
         for k, (name, values) in enumerate(by_policy.items()):
@@ -123,22 +127,23 @@ def task_returns(run: RunFolder) -> Figure | None:
             label = name if row == 0 else None
             ax.plot(interval.mean, row + offset, "o", color=POLICIES[name], ms=6.5, mec="white", mew=1, label=label)
     ax.axvline(0, color="#b6bec8", lw=0.8)
-    ax.set_yticks(range(len(tasks)), [f"{t}  (n={counts[t]})" for t in tasks], color=INK)
+    between = "  " if width_in >= WIDTH_IN else "\n"
+    ax.set_yticks(range(len(tasks)), [f"{t}{between}(n={counts[t]})" for t in tasks], color=INK)
     ax.set_ylim(-0.55, len(tasks) - 0.45)
     ax.grid(axis="x", color=GRID)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
     cut_at = references.cut_at
     ax.set_xlabel(f"return of the first {cut_at:,} steps" if cut_at else _return_label(run))
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, handletextpad=0.2, borderaxespad=0, columnspacing=1.2)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, handletextpad=0.2, borderaxespad=0.2, columnspacing=1.2)
     return figure
 
 
-def slot_timeline(run: RunFolder) -> Figure | None:
+def slot_timeline(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     """The recorded episode of a run, epoch by epoch; None if there is none."""
     if run.episode is None or not run.episode.timeline.ops:
         return None
-    return draw_episode(run.episode.timeline, run.episode.never_grow_accuracy)
+    return draw_episode(run.episode.timeline, run.episode.never_grow_accuracy, width_in, every_slot=False)
 
 
 def _by_policy(references: References, task: str) -> dict[str, list[float]]:
@@ -161,8 +166,8 @@ def _rolling_rewards(run: RunFolder, window: int) -> Floats:
     return np.array([[y[max(0, i - window + 1) : i + 1].mean()] * 3 for i in range(len(y))]).T
 
 
-def _figure(height_in: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+def _figure(height_in: float, width_in: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
     return figure, figure.subplots()
 
 
@@ -173,4 +178,9 @@ def _updates_axis(ax: Axes, x: Floats) -> None:
 
 
 def _legend(ax: Axes, reverse: bool = False) -> None:
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=reverse)
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    if figure.get_size_inches()[0] >= WIDTH_IN:
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=reverse)
+    else:
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), reverse=reverse, ncols=3, borderaxespad=0.2)

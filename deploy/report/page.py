@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
+from actors.env.rendering.timeline_chart import NARROW_IN
 from actors.errors import UserError
 from deploy.report import charts
+from deploy.report.inline_svg import inline_svg
 from deploy.report.numbers import number
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
@@ -26,7 +27,7 @@ class ReportFigure(NamedTuple):
     name: str
     title: str
     caption: str
-    draw: Callable[[RunFolder], Figure | None]
+    draw: Callable[..., Figure | None]
 
 
 FIGURES = (
@@ -47,8 +48,8 @@ FIGURES = (
     ReportFigure(
         "slot_timeline",
         "One episode, epoch by epoch",
-        "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot: the color is "
-        "the stage, the filled height is alpha, the text is the blueprint. Marks above a lane are the policy's ops.",
+        "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot that was used: "
+        "the color is the stage, the filled height is alpha, the text is the blueprint. Marks are the policy's ops.",
         charts.slot_timeline,
     ),
     ReportFigure(
@@ -105,9 +106,11 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
             figure = picture.draw(run)
             if figure is None:
                 continue
-            path = run_dir / "report" / f"{picture.name}.png"
-            figure.savefig(path, facecolor="white")
-            drawn.append({"picture": picture, "png": b64encode(path.read_bytes()).decode()})
+            figure.savefig(run_dir / "report" / f"{picture.name}.png", facecolor="white")
+            narrow = picture.draw(run, NARROW_IN)
+            assert narrow is not None
+            drawn.append({"picture": picture, "wide": inline_svg(figure, picture.title),
+                          "narrow": inline_svg(narrow, picture.title)})  # fmt: skip
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -171,6 +174,9 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("steps", f"{run.episodes.steps:,}"))
         if elapsed > 0:
             facts.append(("episodes / s", f"{run.episodes.count / elapsed:.1f}"))
+    grown = [c.interval for c in _comparisons(run) if c.against == "never grow"]
+    if grown:  # the return of a seed host includes what it learns without growing
+        return [*facts, ("J over never growing", number(grown[0].mean, grown[0].size))]
     for name, title in (("return_mean", "last mean return"), ("reward_mean", "last mean reward per step")):
         known = [row[name] for row in run.metrics if row.get(name) is not None]
         if known and run.per_step == (name == "reward_mean"):

@@ -31,8 +31,8 @@ class References:
 
     @property
     def baselines(self) -> dict[str, list[float]]:
-        """The returns of each baseline, by its name."""
-        return {"random": self.random} | ({} if self.never_grow is None else {"never grow": self.never_grow})
+        """The returns of each baseline by its name, the stronger one first."""
+        return ({} if self.never_grow is None else {"never grow": self.never_grow}) | {"random": self.random}
 
 
 class RecordedEpisode(NamedTuple):

@@ -17,15 +17,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.metrics.registry import lookup
+from actors.metrics.registry import FAMILIES, lookup
 from actors.transport.base import Fenced
 from learner.run.disk import NO_LINKS
 from learner.run.wandb_log import WandbLog
 
 FILES = ("metrics.jsonl", "episodes.jsonl")
 UPDATE = re.compile(rb'\{"update": (\d+)[,}]')  # the start of every line
+GROUPS = {"1_return": ("return_mean", "reward_mean"), "2_loss": ("loss_policy", "loss_value")}
+"""What is looked for first in TensorBoard, which sorts its cards by name; the update, heads and service
+follow."""
+SERVICE = {"ledger", "actor_ledger", "wait_share", "bottleneck"}
 Retry = Callable[[Callable[[], None]], None]
 """Calls a write, and repeats it while the disk is full."""
+
+
+def card(name: str) -> str:
+    """Return the name of a metric in TensorBoard, with its group."""
+    family, _, member = name.partition("/")
+    if not member or family not in FAMILIES:
+        return next((f"{group}/{name}" for group, names in GROUPS.items() if name in names), f"3_update/{name}")
+    return f"{'5_service' if family in SERVICE else '4_heads'}/{name}"
 
 
 def _update_of(line: bytes) -> float:
@@ -147,7 +159,7 @@ class MetricsLog:
             self._wandb.write(update, metrics)
         try:
             for name, value in metrics.items():
-                self._tensorboard.add_scalar(name, value, update)
+                self._tensorboard.add_scalar(card(name), value, update)
         except OSError:  # its writer died on a full disk: only part of the curves is lost
             self._retry(lambda: setattr(self, "_tensorboard", self._open_tensorboard(update - 1)))
 

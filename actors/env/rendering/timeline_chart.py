@@ -3,6 +3,7 @@ the model and of the training compute."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -23,21 +24,27 @@ from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES
 
 MARKERS = {"GERMINATE": "^", "ADVANCE": ">", "SET_ALPHA_TARGET": "D", "FOSSILIZE": "s", "PRUNE": "X"}
 STRIP = 1.22  # y position of op markers in a lane, where alpha runs from 0 to 1
-WIDTH_IN = 9.0
+WIDTH_IN, NARROW_IN = 9.0, 4.4  # of pages, and of phones
+COLUMN_IN = 1.1  # of the legend
 PICTURE_DPI = 100  # for screens
-LETTER_IN, LANE_IN = 0.078, 8.2  # widths of a letter of a blueprint's name, and of a lane
+LETTER_IN, MARGIN_IN = 0.078, 0.8  # widths of a letter of a blueprint's name, and of what is beside a lane
 
 
-def draw_episode(episode: Timeline, never_grow: Sequence[float] = ()) -> Figure:
+def draw_episode(
+    episode: Timeline, never_grow: Sequence[float] = (), width_in: float = WIDTH_IN, every_slot: bool = True
+) -> Figure:
     """Draw an episode so far, and beside it the accuracies of the same host without growth, if they are given.
 
-    Every picture of an episode with so many slots and epochs has the same layout.
+    With `every_slot`, every picture of an episode with so many slots and epochs has the same layout; otherwise only the
+    slots, stages and ops that occur are drawn.
     """
-    slots, last, played = len(episode.kinds), max(episode.horizon, len(episode.ops)), len(episode.ops)
-    figure = Figure(figsize=(WIDTH_IN, 3.6 + 0.72 * slots), layout="constrained")
-    above, *lanes, below = figure.subplots(slots + 2, 1, sharex=True, height_ratios=[3.2, *[1.15] * slots, 0.8])
-    for slot, lane in enumerate(lanes):
-        _lane(lane, episode, slot, last)
+    last, played = max(episode.horizon, len(episode.ops)), len(episode.ops)
+    slots = [s for s in range(len(episode.kinds)) if every_slot or {*episode.stages[s]} - {"DORMANT"}]
+    figure = Figure(figsize=(width_in, 3.6 + 0.72 * len(slots)), layout="constrained")
+    ratios = [3.2, *[1.15] * len(slots), 0.8]
+    above, *lanes, below = figure.subplots(len(slots) + 2, 1, sharex=True, height_ratios=ratios)
+    for slot, lane in zip(slots, lanes, strict=True):
+        _lane(lane, episode, slot, last, width_in)
     _growth(below, episode)
     above.set_xlim(0, last)
     above.set_ylim(0, 100)
@@ -47,17 +54,21 @@ def draw_episode(episode: Timeline, never_grow: Sequence[float] = ()) -> Figure:
     if len(never_grow):
         drawn += above.plot(range(len(never_grow)), never_grow, color=alone, ls=(0, (5, 3)), lw=1.5)
         labels = [f"growing {episode.accuracy[-1]:.0f}%", f"never growing {never_grow[-1]:.0f}%"]
-        above.legend(drawn, labels, loc="lower right")
+        above.legend(drawn, labels, loc="lower right" if min(*episode.accuracy, *never_grow) > 25 else "upper left")
     drawn += above.plot(played, episode.accuracy[-1], "o", color=learned, ms=5, clip_on=False)
     for line in drawn:
         line.set_in_layout(False)
     title = [f"{episode.task}, seed {episode.seed}", episode.host]
     result = [f"epoch {played} of {episode.horizon}", f"accuracy {episode.accuracy[-1]:.1f}%"]
     result.append(f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212"))
-    above.set_title("\n".join("  \u00b7  ".join(line) for line in (title, result)), fontsize=10, pad=8)
+    lines = (
+        ["  \u00b7  ".join(line) for line in (title, result)] if width_in >= WIDTH_IN else [*title, ", ".join(result)]
+    )
+    above.set_title("\n".join(lines), fontsize=10 if width_in >= WIDTH_IN else 9, pad=8)
     below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     below.set_xlabel("host epoch")
-    _legend(figure)
+    stages = [s for s in STAGES if every_slot or any(s in episode.stages[slot] for slot in slots)]
+    _legend(figure, stages, [op for op in MARKERS if every_slot or op in episode.ops], width_in)
     return figure
 
 
@@ -71,7 +82,7 @@ def picture(episode: Timeline) -> NDArray[np.uint8]:
         return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
-def _lane(ax: Axes, episode: Timeline, slot: int, last: int) -> None:
+def _lane(ax: Axes, episode: Timeline, slot: int, last: int, width_in: float) -> None:
     start, top = 0, 1 / (STRIP + 0.12)
     for stage, run in groupby(episode.stages[slot]):
         stop = start + len(list(run))
@@ -81,7 +92,7 @@ def _lane(ax: Axes, episode: Timeline, slot: int, last: int) -> None:
         start = stop
     if start < last:
         ax.axvspan(start, last, 0, top, color=GRID, alpha=0.25, lw=0)  # not played yet
-    _blueprints(ax, episode.blueprints[slot], last)
+    _blueprints(ax, episode.blueprints[slot], last, width_in - MARGIN_IN)
     for epoch, (op, target) in enumerate(zip(episode.ops, episode.op_slots, strict=True)):
         if target == slot and op in MARKERS:
             ax.plot(epoch + 0.5, STRIP, MARKERS[op], color=OPS[op], ms=6, mec="white", mew=0.6, clip_on=False)
@@ -93,14 +104,14 @@ def _lane(ax: Axes, episode: Timeline, slot: int, last: int) -> None:
     ax.set_ylabel(episode.lanes[slot], rotation=0, ha="right", va="center", color=INK)
 
 
-def _blueprints(ax: Axes, names: list[str], last: int) -> None:
+def _blueprints(ax: Axes, names: list[str], last: int, lane_in: float) -> None:
     """Label each seed with its blueprint, shortened if the next seed leaves too little room."""
     runs = [(name, len(list(run))) for name, run in groupby(names)]
     starts = [sum(length for _, length in runs[:i]) for i in range(len(runs))]
     named = [(start, name) for start, (name, _) in zip(starts, runs, strict=True) if name]
     ends = [*(start for start, _ in named[1:]), last]
     for (start, name), end in zip(named, ends, strict=False):
-        letters = int((end - start) * LANE_IN / last / LETTER_IN)
+        letters = int((end - start) * lane_in / last / LETTER_IN)
         if letters < 2:
             continue
         short = name if len(name) <= letters else name[: letters - 1] + "\u2026"
@@ -123,14 +134,14 @@ def _growth(ax: Axes, episode: Timeline) -> None:
     ax.set_ylabel("doublings", rotation=0, ha="right", va="center", color=INK)
 
 
-def _legend(figure: Figure) -> None:
+def _legend(figure: Figure, stages: Sequence[str], ops: Sequence[str], width_in: float) -> None:
     handles: list[Artist] = [
-        Patch(facecolor=hue, alpha=1.0 if stage == "DORMANT" else 0.6, label=stage.lower(), ec="#c8cfd7", lw=0.6)
-        for stage, hue in STAGES.items()
+        Patch(facecolor=STAGES[s], alpha=1.0 if s == "DORMANT" else 0.6, label=s.lower(), ec="#c8cfd7", lw=0.6)
+        for s in stages
     ]
     handles += [
-        Line2D([], [], ls="", marker=marker, color=OPS[op], ms=6, label=op.lower().replace("_", " "))
-        for op, marker in MARKERS.items()
+        Line2D([], [], ls="", marker=MARKERS[op], color=OPS[op], ms=6, label=op.lower().replace("_", " ")) for op in ops
     ]
     style = {"handlelength": 1.1, "handletextpad": 0.5, "columnspacing": 1.3}
-    figure.legend(handles=handles, loc="outside upper left", ncols=(len(handles) + 1) // 2, **style)
+    rows = math.ceil(len(handles) / int(width_in / COLUMN_IN))
+    figure.legend(handles=handles, loc="outside upper left", ncols=math.ceil(len(handles) / max(rows, 1)), **style)

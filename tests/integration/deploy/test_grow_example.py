@@ -17,6 +17,7 @@ from deploy.cli import main
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "grow_your_model.py"
+PAGE = ROOT / "docs" / "growing.md"
 ADDED = re.compile(r"  # \+$", re.MULTILINE)
 
 
@@ -44,6 +45,12 @@ def test_eight_lines_add_growth_to_the_example(tmp_path: Path, capfd: pytest.Cap
     output = capfd.readouterr().out
     assert len(epochs(output)) == 15
     assert epochs(output)[:3] == epochs(plain)[:3]
+    page = " ".join(PAGE.read_text().split())
+    figures = re.search(r"and (\d+) parameters the model reaches ([\d.]+)% .* ([\d,]+) in all, ([\d.]+)%", page)
+    assert figures is not None
+    for text, parameters, accuracy in ((plain, *figures.groups()[:2]), (output, *figures.groups()[2:])):
+        assert f"\n{parameters.replace(',', '')} parameters" in text
+        assert float(accuracy) == pytest.approx(float(re.findall(r"accuracy ([\d.]+)%", text)[-1]), abs=1.0)
     assert "14 by the policy" in output
     assert "GERMINATE column" in output
     assert "parameters grown" in output

@@ -75,7 +75,8 @@ def queries() -> dict[str, list[str]]:
     """Of each panel, as Grafana would ask for this run, and of each alert rule."""
     found: dict[str, list[str]] = {}
     for path in FOLDER.glob("*.json"):
-        for panel in json.loads(path.read_text())["panels"]:
+        rows = json.loads(path.read_text())["panels"]
+        for panel in [*rows, *(p for row in rows for p in row.get("panels", ()))]:
             asked = [
                 t["expr"].replace("$run", RUN).replace("$__rate_interval", "15s") for t in panel.get("targets", ())
             ]

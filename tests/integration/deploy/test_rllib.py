@@ -1,7 +1,9 @@
-"""RLlib's env runner plays a checkpoint in the seed-training environment and records the same log-probs as Tamiyo."""
+"""RLlib's env runner plays a policy in the seed-training environment, its PPO trains it, and our endpoint serves it."""
 
 from __future__ import annotations
 
+import runpy
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,25 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
 
 from actors.config import PolicyConfig
 from actors.env import make_env
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.saved import read_weights
+from actors.serving.client.blocking import PolicyClient
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
-from deploy.rllib import MasksObserved, TamiyoRLModule, register_with_rllib
+from deploy.rllib import MASKS, MasksObserved, TamiyoRLModule, register_with_rllib
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_network, save_checkpoint
 from tests.support.learning.sequences import SequenceBatch, evaluate
 from tests.support.learning.toy import CORES
+from tests.support.serving.servers import serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+EXAMPLE = Path(__file__).parents[3] / "examples/train_with_rllib.py"
 ENV = {"tasks": ("moons",), "horizon_epochs": 5, "inner_steps": 2, "slots": 2, "run_seed": 1}
 
 
@@ -114,6 +121,81 @@ def test_a_missing_checkpoint_and_missing_masks_are_reported(tmp_path: Path) -> 
     with pytest.raises(UserError, match="register"):
         TamiyoRLModule(**spaces, model_config={"checkpoint": "x"})
     masked = MasksObserved(env)
-    with pytest.raises(UserError, match="model_config has no checkpoint"):
-        TamiyoRLModule(observation_space=masked.observation_space, action_space=env.action_space, model_config={})
+    for config in ({}, {"policy": {}, "checkpoint": "x"}):
+        with pytest.raises(UserError, match="model_config has no policy"):
+            TamiyoRLModule(
+                observation_space=masked.observation_space, action_space=env.action_space, model_config=config
+            )
+    with pytest.raises(UserError, match=r"choose policy\.critic v"):
+        TamiyoRLModule(
+            observation_space=masked.observation_space,
+            action_space=env.action_space,
+            model_config={"policy": {"critic": "q_op"}},
+        )
     assert masked.observation_space.contains(masked.reset(seed=0)[0])
+
+
+@pytest.mark.parametrize("core", ["lstm", pytest.param("feedforward", marks=pytest.mark.long)])
+def test_training_sees_the_log_probs_with_which_it_acted_and_nothing_of_the_padding(core: str, tmp_path: Path) -> None:
+    env_runner = runner(checkpoint(tmp_path, core))
+    try:
+        episodes = env_runner.sample(num_episodes=3, explore=True)
+        module = env_runner.module
+        assert isinstance(module, TamiyoRLModule)
+        batch = padded(module, episodes, steps=7)
+        out = module._forward_train(batch)  # an env runner refuses to train its copy
+        taken = module.get_train_action_dist_cls().from_logits(out[Columns.ACTION_DIST_INPUTS])
+        log_probs = taken.logp(batch[Columns.ACTIONS])
+        assert torch.allclose(log_probs[:, :5], batch[Columns.ACTION_LOGP][:, :5], atol=1e-4)
+        values = module.compute_values(batch)
+        assert torch.allclose(values, out[Columns.EMBEDDINGS], atol=1e-5)
+        (log_probs[:, :5].sum() + values[:, :5].sum()).backward()
+        grads = [p.grad for p in module.parameters() if p.grad is not None]
+        assert grads
+        assert all(g.isfinite().all() for g in grads)
+    finally:
+        env_runner.stop()
+
+
+def padded(module: TamiyoRLModule, episodes: list[Any], steps: int) -> dict[str, Any]:
+    """Whole episodes as RLlib's learner gives them to a stateful module: `[B, steps, ...]` with zeros after the end."""
+
+    def rows(values: list[Any]) -> torch.Tensor:
+        short = np.stack([np.asarray(v) for v in values])
+        return torch.from_numpy(np.pad(short, [(0, 0), (0, steps - short.shape[1])] + [(0, 0)] * (short.ndim - 2)))
+
+    seen = [e.get_observations(slice(0, len(e))) for e in episodes]
+    return {
+        Columns.OBS: {name: rows([o[name] for o in seen]) for name in seen[0]},
+        Columns.ACTIONS: rows([e.get_actions() for e in episodes]),
+        Columns.ACTION_LOGP: rows([e.get_extra_model_outputs(Columns.ACTION_LOGP) for e in episodes]),
+        Columns.STATE_IN: {name: t.expand(len(episodes), *t.shape) for name, t in module.get_initial_state().items()},
+    }
+
+
+@pytest.mark.long
+def test_rllibs_ppo_trains_the_example_in_three_minutes_and_our_endpoint_serves_it(tmp_path: Path) -> None:
+    """From 8 points of J, of acting at random, to 15 and more; the served policy has the values of the trained one."""
+    example = runpy.run_path(str(EXAMPLE), run_name="example")
+    algorithm, began = example["config"].build_algo(), time.process_time()
+    try:
+        returns = [algorithm.train()[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN] for _ in range(25)]
+        assert time.process_time() - began < 180
+        assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 5
+        module = algorithm.get_module()
+        env, served, observed = MasksObserved(make_env(**example["HOSTS"])), [], []
+        with serving(read_weights(module.save(tmp_path))) as running, PolicyClient(running.address) as client:
+            obs, session, done = env.reset(seed=3)[0], client.open(module.policy.spaces), False
+            while not done:
+                masks = ActionMasks(*(obs[name].astype(bool) for name in MASKS))
+                answer = session.step(obs["obs"], obs["blueprint_indices"], masks)
+                served.append(answer.value)
+                observed.append(obs)
+                obs, _, done, _, _ = env.step(answer.action)
+        batch = {
+            Columns.OBS: {name: torch.from_numpy(np.stack([o[name] for o in observed]))[None] for name in observed[0]},
+            Columns.STATE_IN: {name: t[None] for name, t in module.get_initial_state().items()},
+        }
+        assert module.compute_values(batch)[0].tolist() == pytest.approx(served, abs=1e-3)
+    finally:
+        algorithm.stop()

@@ -18,6 +18,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
 from learner.metric_warnings import LAG_KL
+from learner.run.run_metrics import SEED_HOST_FIGURES
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy/grafana/dashboards"
@@ -32,9 +33,15 @@ def committed(name: str) -> dict[str, Any]:
     return board
 
 
+def shown(name: str) -> list[dict[str, Any]]:
+    """The panels outside of collapsed rows."""
+    return [p for p in committed(name)["panels"] if p["type"] != "row"]
+
+
 def panels() -> Iterator[dict[str, Any]]:
     for name in NAMES:
-        yield from (p for p in committed(name)["panels"] if p["type"] != "row")
+        yield from shown(name)
+        yield from (p for row in committed(name)["panels"] for p in row.get("panels", ()))
 
 
 def asked(panel: dict[str, Any]) -> list[Metric]:
@@ -87,6 +94,15 @@ def test_every_panel_has_a_title_and_the_registered_units_and_descriptions() -> 
         assert unit == (units.get(first.unit + rate) or f"suffix: {first.unit}{rate}"), panel["title"]
 
 
+def test_in_a_gymnasium_run_only_the_dashboard_of_growth_and_collapsed_rows_are_empty() -> None:
+    some = {"same_seed_episodes", "prior_kl", "prior_coef", *(name for name in METRICS if name.startswith("memory/"))}
+    grown = {*SEED_HOST_FIGURES, "panic_share", "stage_share", "choice_share"}
+    for name in ("training", "service"):
+        empty = [p["title"] for p in shown(name) if {m.name for m in asked(p)} <= some | grown]
+        assert not empty, name
+    assert {m.name for p in shown("environment") for m in asked(p)} == grown
+
+
 def rules() -> list[dict[str, Any]]:
     (path,) = (PROVISIONING / "alerting").iterdir()
     (group,) = json.loads(path.read_text())["groups"]
@@ -128,7 +144,8 @@ def test_alerts_round_trip_through_grafanas_sdk() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_panels_do_not_overlap(name: str) -> None:
     board = committed(name)
-    assert len({p["id"] for p in board["panels"]}) == len(board["panels"])
+    nested = [p for row in board["panels"] for p in row.get("panels", ())]
+    assert len({p["id"] for p in [*board["panels"], *nested]}) == len(board["panels"]) + len(nested)
     cells = []
     for panel in board["panels"]:
         at = panel["gridPos"]

@@ -69,7 +69,8 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
     ops = policy.spaces.action.heads[0].choices
     assert rows[-1].split()[-2:] == [f"{told['doublings']:.2f}", f"{told['compute_doublings']:.2f}"]
     for row, action in zip(rows, episode.actions, strict=True):
-        wanted = ops[action[0]] if action[0] == 0 else f"{ops[action[0]]} {action[1]}"
+        lane = f"{'slot' if action[1] < slots else 'column'} {action[1]}"
+        wanted = ops[action[0]] if action[0] == 0 else f"{ops[action[0]]} {lane}"
         assert wanted in row
     assert len({ops[a] for a in episode.actions[:, 0]}) > 1
 
@@ -119,5 +120,5 @@ def test_a_rule_is_played_in_the_host_that_is_asked_for() -> None:
     assert "moons" in head
     assert "host width 3, price 0.5 per doubling, 0.25 of compute" in head
     assert columns.split()[-6:] == ["column", "3", "column", "4", "doublings", "compute"]
-    assert "GERMINATE 3" in rows[2]
+    assert "GERMINATE column 3" in rows[2]
     assert "column_quad fossilized" in rows[-1]

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from learner.run import run_state
 from learner.run.checkpoint import key_of, save_checkpoint
-from learner.run.metrics_log import FILES, copy_lines
+from learner.run.metrics_log import FILES, MetricsLog, copy_lines
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 from tests.support.stores import Store
 
@@ -58,3 +59,15 @@ def test_the_logs_hold_an_update_before_its_checkpoint_does(
     monkeypatch.setattr(run_state, "save_checkpoint", save)
     make_learner(tmp_path, store).run(ToyProducer(store))
     assert seen[:3] == [1, 2, 3]
+
+
+def test_the_first_cards_of_tensorboard_are_returns_then_losses_and_accounts_come_last(tmp_path: Path) -> None:
+    names = ("actor_ledger/produced", "entropy/op", "clipped_values", "loss_value", "reward_mean", "return_mean", "lr")
+    (tmp_path / "logs").mkdir()
+    with MetricsLog(tmp_path, tmp_path / "logs", 0) as log:
+        log.write(1, dict.fromkeys(names, 1.0))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    cards = [tag.partition("/")[2] for tag in sorted(events.Tags()["scalars"])]
+    assert cards[:3] == ["return_mean", "reward_mean", "loss_value"]
+    assert cards[-2:] == ["entropy/op", "actor_ledger/produced"]
