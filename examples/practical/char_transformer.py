@@ -23,7 +23,7 @@ MODULES = (
     " trace traceback turtle typing uuid warnings weakref zipfile"
 )
 CHARACTERS = [chr(i) for i in (10, *range(32, 127))]  # others are left out
-CONTEXT, BATCH, STEPS = 48, 32, 60
+CONTEXT, BATCH, STEPS = 48, 32, 50
 
 
 class Transformer(nn.Module):

@@ -24,7 +24,7 @@ FONTS = (
     " DejaVuSansMono-Oblique DejaVuSansMono-BoldOblique DejaVuSerif DejaVuSerif-Bold DejaVuSerif-Italic"
     " DejaVuSerif-BoldItalic STIXGeneral STIXGeneralBol STIXGeneralItalic STIXGeneralBolIta"
 )
-SIZE, NOISE, WARP = 16, 0.15, 0.08
+SIZE, NOISE, WARP = 16, 0.1, 0.05
 
 
 def draw_characters() -> Tensor:
@@ -45,7 +45,7 @@ def draw_images(rows: int) -> tuple[Tensor, Tensor]:
     drawn, clutter = (torch.randint(len(characters), (rows,)) for _ in "ab")
 
     def place(chosen: Tensor, shift: Tensor) -> Tensor:
-        angle, scale = 0.3 * torch.randn(rows), torch.empty(rows).uniform_(0.6, 1.0)
+        angle, scale = 0.2 * torch.randn(rows), torch.empty(rows).uniform_(0.6, 1.0)
         cos, sin = scale * angle.cos(), scale * angle.sin()
         turn = torch.stack([cos, -sin, shift[:, 0], sin, cos, shift[:, 1]], 1).view(rows, 2, 3)
         grid = F.affine_grid(turn, [rows, 1, SIZE, SIZE], align_corners=False)
@@ -53,7 +53,7 @@ def draw_images(rows: int) -> tuple[Tensor, Tensor]:
         return F.grid_sample(characters[chosen, None], grid + warp.permute(0, 2, 3, 1), align_corners=False)
 
     aside = torch.randn(rows, 2)
-    aside = 1.1 * aside / aside.norm(dim=1, keepdim=True)
+    aside = 1.3 * aside / aside.norm(dim=1, keepdim=True)
     images = torch.maximum(place(drawn, 0.1 * torch.randn(rows, 2)), place(clutter, aside))
     return images + NOISE * torch.randn_like(images), drawn % len(CHARACTERS)
 
