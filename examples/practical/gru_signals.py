@@ -55,7 +55,7 @@ parser = ArgumentParser(description="Train a GRU on signals.")
 parser.add_argument("--width", type=int, default=64, help="hidden units")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--epochs", type=int, default=16)
-parser.add_argument("--rows", type=int, default=3000, help="signals to train on")
+parser.add_argument("--rows", type=int, default=2400, help="signals to train on")
 parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: a trial of two columns)")  # +
 parser.add_argument("--price", type=float, default=1.0, help="points that a doubling must be worth")  # +
 parser.add_argument("--compute-price", type=float, default=0.0, help="the same of training compute")  # +

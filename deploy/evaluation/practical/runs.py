@@ -54,7 +54,7 @@ MODELS = (
     PracticalModel("char_transformer", "transformer, characters", (24, 48, 80)),
     PracticalModel("mlp_clarity", "MLP, clarity of diamonds", (96, 192, 384), 16, "mlp_table"),
     PracticalModel("mlp_price", "MLP, price of diamonds", (96, 192, 384), 16, "mlp_table", ("--task=price",)),
-    PracticalModel("gru_signals", "GRU, signals", (32, 64, 96)),
+    PracticalModel("gru_signals", "GRU, signals", (24, 48, 96)),
 )
 
 

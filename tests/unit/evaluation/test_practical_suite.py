@@ -134,10 +134,12 @@ def test_j_charges_the_model_at_the_end_and_the_compute_of_the_training() -> Non
 
 def test_halving_drops_the_worse_half_twice_and_pays_for_all_that_was_trained() -> None:
     arms = Arms([[9.0, 1, 1, 1], [5, 5, 2, 2], [1, 6, 6, 6]], [1.0, 4.0, 16.0])
-    assert halve(arms, 3, 0.25) == Halved(0, 1.0 + 4.0 * 2 / 4 + 16.0 / 4), "the third is out after one epoch"
-    assert halve(arms, 3, 0.5) == Halved(2, 2 / 4 + 4.0 + 16.0), "the first is out after two epochs, the second at four"
+    assert halve(arms, 3, 0.25) == Halved(1, 1.0 * 2 / 4 + 4.0 + 16.0 / 4), "the third is out after one epoch"
+    assert halve(arms, 3, 0.5) == Halved(2, 1.0 * 2 / 4 + 4.0 + 16.0), (
+        "the first is out at two epochs, the second at four"
+    )
     assert halve(arms, 1, 0.5) == Halved(0, 1.0)
-    assert halved_within([arms], 8.0) == [halve(arms, 3, 0.25)]
+    assert halved_within([arms], 9.0) == [halve(arms, 3, 0.25)]
     assert halved_within([arms], 6.0) == [halve(arms, 2, 0.5)], "the widest is left out where all cost too much"
     assert halved_within([arms], 0.5) == [Halved(0, 1.0)]
 
