@@ -33,7 +33,8 @@ def write_results(results: Mapping[str, PracticalResults], folder: Path, page: P
         if not end:
             raise UserError(f"{page} has no place for tables: write the lines {START.strip()} and {END} into it")
         figures = f"![Metric and parameters](results/{FRONT})\n\n![J and FLOPs](results/{COMPUTE})\n\n"
-        page.write_text(f"{before}{start}\n{text}\n{figures}{end}{after}", encoding="utf-8")
+        lower = text.replace("## ", "### ")  # the page has a heading above them
+        page.write_text(f"{before}{start}\n{lower}\n{figures}{end}{after}", encoding="utf-8")
         write_figures(results, page.parent / "results")
     return found
 
