@@ -226,6 +226,17 @@ def test_a_cell_depends_on_its_settings_and_on_what_the_script_says(tmp_path: Pa
     assert played.compute > 0
     assert played.curve == pytest.approx([52.0, 54.0, 56.0, 58.0])
     assert played.decisions[0] == "1 GERMINATE column 1 column_double"
+    file = cell_file(cell, tmp_path / "cells")
+    for text in (
+        "",
+        "{",
+        '{"run": {}}',
+        "[]",
+        file.read_text()[:-40],
+        file.read_text().replace('"host_params": 4', ""),
+    ):
+        file.write_text(text)
+        assert read_run(cell, tmp_path / "cells") is None
     script.write_text(SCRIPT + "# changed\n")
     assert read_run(cell, tmp_path / "cells") is None
     assert not cell_file(cell, tmp_path / "cells").exists()
@@ -280,6 +291,8 @@ def cells_of(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.json") if path.name != "practical.json"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_killed_evaluation_continues_and_a_damaged_cell_is_played_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,10 +322,9 @@ def test_a_killed_evaluation_continues_and_a_damaged_cell_is_played_again(
         log2(free[rule]["flops"]) / 4, abs=1e-3
     )
     damaged, *others = played
-    for text in ("{", '{"run": {}}', damaged.read_text()[:-40], '{"run": {"curve": []}}'):
-        damaged.write_text(text)
-        assert main([*command, "--kept"]) == 0
-        assert "3 of 4 cells were played" in capsys.readouterr().out
+    damaged.write_text(damaged.read_text()[:-40])
+    assert main([*command, "--kept"]) == 0
+    assert "3 of 4 cells were played" in capsys.readouterr().out
     assert main(command) == 0
     assert json.loads(damaged.read_text())["run"]["test"] == 75.0
     assert {path: cells_of(tmp_path / "cells")[path] for path in others} == {path: played[path] for path in others}
