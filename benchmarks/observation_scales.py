@@ -1,6 +1,6 @@
 """What a shift of a decade does to the decisions of the package's policy, for each observation that a scale enters.
 
-    python -m benchmarks.observation_scales [--quick] [--json FILE] [--models NAME ...] [--policy PATH]
+    python -m benchmarks.observation_scales [--quick] [--json FILE] [--models NAME ...] [--rows N] [--policy PATH]
 
 Observations of trainings of the suite `practical` are recorded at the models' narrowest width. Then the policy decides
 again, epoch by epoch, with what was recorded and with one number of it shifted in all epochs until then; its recurrent
@@ -151,6 +151,7 @@ def main() -> None:
     known = parser("observation_scales", __doc__.splitlines()[0])
     known.add_argument("--models", nargs="+", default=(), help="models of the suite practical")
     known.add_argument("--policy", type=Path, default=Path("trained"), help="checkpoint or run folder")
+    known.add_argument("--rows", type=int, help="train on so many rows, which the transformer has no option for")
     options = known.parse_args()
     models = practical_models(("gru_signals",) if options.quick else options.models, FOLDER)
     policy = str(find_checkpoint(options.policy).resolve())
@@ -161,6 +162,8 @@ def main() -> None:
         )
         if options.quick:
             cell = replace(cell, flags=("--rows=64",), width=8, epochs=4)
+        elif options.rows:
+            cell = replace(cell, flags=(*cell.flags, f"--rows={options.rows}"))
         trainings.append(record(cell))
         print(f"{model.label}: {len(trainings[-1].steps)} decisions recorded", flush=True)
     opener = find_policy(policy, 3.0, "")

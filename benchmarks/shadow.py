@@ -143,7 +143,7 @@ def measure(model: Model, minibatches: int, rounds: int) -> tuple[dict[str, floa
 
 def main() -> None:
     options = parser("shadow", __doc__.splitlines()[0]).parse_args()
-    minibatches, rounds = (4, 2) if options.quick else (40, 30)
+    minibatches, rounds = (4, 2) if options.quick else (20, 8)
     rows, targets = [], []
     for model in MODELS:
         row, own = measure(model, minibatches, rounds)
