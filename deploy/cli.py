@@ -272,13 +272,13 @@ def _play(args: list[str]) -> int:
 
 
 def _evaluate(args: list[str]) -> int:
-    from deploy.commands.evaluation_flags import MODELS, evaluation_flags
+    from deploy.commands.evaluation_flags import PRACTICAL, evaluation_flags
 
     given = evaluation_flags(args)
-    if given["suite"] == MODELS:
-        from deploy.commands.evaluate_models import ModelsOptions, evaluate_models
+    if given["suite"] == PRACTICAL:
+        from deploy.commands.evaluate_practical import PracticalOptions, evaluate_practical
 
-        return evaluate_models(ModelsOptions(**given))
+        return evaluate_practical(PracticalOptions(**given))
     from deploy.commands.evaluate import EvaluateOptions, evaluate
 
     return evaluate(EvaluateOptions(**given))

@@ -1,10 +1,11 @@
-"""gromo, which grows the width of layers, on the MLPs of the suite models: `python -m benchmarks.peers.gromo`.
+"""gromo, which grows the width of layers, on the MLP of the suite practical: `python -m benchmarks.peers.gromo`.
 
 gromo computes new neurons from the gradients of one pass over the training rows (Verbockhaven et al., TMLR 2024). Here
 each hidden layer grows periodically, from epoch 3 on, until it has twice its width. Data, splits, epochs, batches,
-optimizer and J are those of `examples/models`, whose lines are run up to the point where the model is made.
-It needs the extra `bench`. For convolutions gromo has modules, but its residual networks grow inside blocks only
-and keep the width of the stream, so none of them is the ResNet of the suite.
+optimizer and J are those of `examples/practical/mlp_table.py`, whose lines are run up to the point where the model is
+made; categories are one-hot, as gromo's MLP has no embeddings. It needs the extra `bench`. For convolutions gromo has
+modules, but its residual networks grow inside blocks only and keep the width of the stream, so none of them is the
+ResNet of the suite.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.slots.compute import TRAINING_PASSES
-from deploy.evaluation.model_runs import FOLDER, SCRIPTS
+from deploy.evaluation.practical.runs import FOLDER, practical_models
 
 START, EVERY = 3, 1  # epochs
 
@@ -30,7 +31,7 @@ def data_of(script: Path, width: int, seed: int) -> dict[str, Any]:
     source = script.read_text()
     names: dict[str, Any] = {}
     sys.argv = [str(script), "--width", str(width), "--seed", str(seed)]
-    exec(compile(source[: source.index("\nmodel = ")], str(script), "exec"), names)
+    exec(compile(source[: source.index("\n\ndef make(")], str(script), "exec"), names)
     return names
 
 
@@ -68,12 +69,12 @@ def run(script: Path, width: int, seed: int, epochs: int) -> tuple[float, float,
     from gromo.containers.growing_mlp import GrowingMLP
 
     own = data_of(script, width, seed)
-    x, y, train, test = own["x"], own["y"], own["train"], own["test"]
-    classes = int(y.max()) + 1
+    y, train, test = own["y"], own["train"], own["test"]
+    hot = [F.one_hot(own["codes"][:, i], size).float() for i, size in enumerate(own["sizes"])]
+    x = torch.cat([*hot, own["numbers"]], 1)
     torch.manual_seed(seed)
-    model = GrowingMLP(x.shape[1], classes, width, 2, torch.nn.ReLU(), device=torch.device("cpu"))
+    model = GrowingMLP(x.shape[1], int(y.max()) + 1, width, 3, torch.nn.ReLU(), device=torch.device("cpu"))
     size = _params(model)
-    batch = 16 if len(train) < 500 else 32
     optimizer, spent = torch.optim.AdamW(model.parameters(), lr=3e-3), 0.0
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for epoch in range(epochs):
@@ -83,7 +84,7 @@ def run(script: Path, width: int, seed: int, epochs: int) -> tuple[float, float,
             optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
             optimizer.param_groups[0]["initial_lr"] = 3e-3
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs, last_epoch=epoch)
-        for rows in train[torch.randperm(len(train))].split(batch):
+        for rows in train[torch.randperm(len(train))].split(64):
             optimizer.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
@@ -99,17 +100,15 @@ def _params(model: torch.nn.Module) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Grow the MLPs of the suite models with gromo.")
+    parser = argparse.ArgumentParser(description="Grow the MLP of the suite practical with gromo.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=16)
     options = parser.parse_args()
-    for script in SCRIPTS:
-        for width in script.widths if script.name.startswith("mlp") else ():
-            runs = [run(script.path(FOLDER), width, seed, options.epochs) for seed in range(options.seeds)]
-            test, doublings, compute = (sum(column) / len(runs) for column in zip(*runs, strict=True))
-            print(
-                f"{script.label:20} {width:4} wide  test {test:5.1f}  doublings {doublings:.2f}, of FLOPs {compute:.2f}"
-            )
+    (model,) = practical_models(("mlp_clarity",), FOLDER)
+    for width in model.widths:
+        runs = [run(model.path(FOLDER), width, seed, options.epochs) for seed in range(options.seeds)]
+        test, doublings, compute = (sum(column) / len(runs) for column in zip(*runs, strict=True))
+        print(f"{width:4} wide  test {test:5.1f}  doublings {doublings:.2f}, of FLOPs {compute:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -163,14 +163,17 @@ def run_cells(
 
 
 def finished(
-    work: Callable[[Task], Result], tasks: Sequence[Task], processes: int
+    work: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    processes: int,
+    effort: Callable[[Task], float] = lambda _: 1.0,
 ) -> Iterator[tuple[Task, Result, str]]:
     """Do all tasks, in this process if it is the only one. Yields each task that is done, its result, and the progress:
-    the time, how many are done, and an estimate of the time left."""
-    started = time.perf_counter()
+    the time, how many are done, and an estimate of the time left by the `effort` of each, in any unit."""
+    started, spent, total = time.perf_counter(), 0.0, sum(map(effort, tasks))
     for done, (task, result) in enumerate(_results(work, tasks, min(processes, len(tasks))), 1):
-        passed = time.perf_counter() - started
-        left = clock(passed / done * (len(tasks) - done))
+        passed, spent = time.perf_counter() - started, spent + effort(task)
+        left = clock(passed / spent * (total - spent))
         yield task, result, f"{clock(passed)}  {done}/{len(tasks)}, about {left} left"
 
 

@@ -1,6 +1,6 @@
 """A character-level transformer on the sources of Python's standard library that may grow columns while it trains.
 
-Run: python examples/models/char_transformer.py --width 16 --policy fixed-column:double@4
+Run: python examples/practical/char_transformer.py --width 48
 
 The lines marked `# +` were added to an ordinary training script; without them the script trains as before, and so it
 does with `--policy never`.
@@ -17,18 +17,20 @@ from torch import Tensor, nn
 import tamiyo  # +
 
 MODULES = (
-    "argparse ast bisect calendar codecs configparser contextlib copy csv dataclasses difflib dis enum fractions"
-    " functools gettext heapq inspect ipaddress locale"
+    "argparse ast bisect calendar codecs configparser contextlib copy csv dataclasses decimal difflib dis doctest enum"
+    " fractions ftplib functools gettext heapq imaplib inspect ipaddress locale mailbox optparse pickle pickletools"
+    " platform pstats pydoc random shutil smtplib socket statistics subprocess tarfile tempfile textwrap threading"
+    " trace traceback turtle typing uuid warnings weakref zipfile"
 )
 CHARACTERS = [chr(i) for i in (10, *range(32, 127))]  # others are left out
-CONTEXT, BATCH, STEPS = 32, 32, 60
+CONTEXT, BATCH, STEPS = 48, 32, 50
 
 
 class Transformer(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(len(CHARACTERS), width), nn.Embedding(CONTEXT, width)
-        layers = [nn.TransformerEncoderLayer(width, 2, 4 * width, 0.0, batch_first=True, norm_first=True) for _ in "12"]
+        layers = [nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True, norm_first=True) for _ in "12"]
         self.layers, self.norm = nn.ModuleList(layers), nn.LayerNorm(width)
         self.head = nn.Linear(width, len(CHARACTERS))
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
@@ -42,9 +44,10 @@ class Transformer(nn.Module):
 
 
 parser = ArgumentParser(description="Train a character-level transformer.")
-parser.add_argument("--width", type=int, default=16, help="features of a character, an even number")
+parser.add_argument("--width", type=int, default=48, help="features of a character, a multiple of 8")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--epochs", type=int, default=16)
+parser.add_argument("--steps", type=int, default=STEPS, help="minibatches of an epoch")
 parser.add_argument("--policy", help="a rule, a checkpoint or a server (default: a trial of two columns)")  # +
 parser.add_argument("--price", type=float, default=1.0, help="points that a doubling must be worth")  # +
 parser.add_argument("--compute-price", type=float, default=0.0, help="the same of training compute")  # +
@@ -52,16 +55,19 @@ options = parser.parse_args()
 
 torch.manual_seed(options.seed)
 folder = Path(sysconfig.get_path("stdlib"))
-text = "".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in MODULES.split())
+files = [folder / f"{name}.py" for name in MODULES.split()]
+text = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
 index = {character: i for i, character in enumerate(CHARACTERS)}
 tokens = torch.tensor([index[c] for c in text if c in index])
 tokens = tokens[: len(tokens) // 10_000 * 10_000].view(-1, 10, 1000)  # ten pages, and so on
 train, val, test = (pages.flatten() for pages in tokens.split([8, 1, 1], 1))
 
 model = Transformer(options.width)
-optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-columns = tamiyo.Column(lambda scale: Transformer(2 * max(1, int(options.width * scale / 2))))  # +
-task = {"horizon_epochs": options.epochs, "num_classes": len(CHARACTERS), "train_rows": len(train) // CONTEXT}  # +
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
+columns = tamiyo.Column(lambda scale: Transformer(4 * max(1, int(options.width * scale / 4))))  # +
+rows_of_epoch = options.steps * BATCH  # +
+task = {"horizon_epochs": options.epochs, "num_classes": len(CHARACTERS), "train_rows": rows_of_epoch}  # +
 task |= {"evaluate": lambda: evaluate(val)[1], "val_rows": 256}  # +
 prices = {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
 config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, **task, **prices)  # +
@@ -77,15 +83,17 @@ def evaluate(text: Tensor) -> tuple[float, float]:
     """Return loss and accuracy of the next character in 256 evenly spaced places."""
     model.eval()
     rows = text.unfold(0, CONTEXT + 1, (len(text) - CONTEXT - 1) // 255)[:256]
-    hits = model(rows[:, :-1]).argmax(-1) == rows[:, 1:]
-    return loss_of(rows).item(), hits.float().mean().item()
+    logits = model(rows[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    return loss.item(), (logits.argmax(-1) == rows[:, 1:]).float().mean().item()
 
 
 grower.step(*evaluate(val))  # +
+history = []
 for epoch in range(options.epochs):
     model.train()
     losses = []
-    for _ in range(STEPS):
+    for _ in range(options.steps):
         rows = train[torch.randint(len(train) - CONTEXT, (BATCH, 1)) + torch.arange(CONTEXT + 1)]
         optimizer.zero_grad()
         loss = loss_of(rows)
@@ -93,11 +101,13 @@ for epoch in range(options.epochs):
         grower.shadow(lambda rows=rows: loss_of(rows))  # +
         optimizer.step()
         losses.append(loss.item())
-    val_loss, val_accuracy = evaluate(val)
-    print(f"epoch {epoch + 1:2}  loss {val_loss:.3f}  accuracy {val_accuracy:.1%}")
-    decision = grower.step(val_loss, val_accuracy, sum(losses) / len(losses))  # +
+    scheduler.step()
+    val_loss, accuracy = evaluate(val)
+    history.append(accuracy)
+    print(f"epoch {epoch + 1:2}  loss {val_loss:.3f}  accuracy {accuracy:.1%}")
+    decision = grower.step(val_loss, accuracy, sum(losses) / len(losses))  # +
     print(f"          {decision.op} {decision.slot} {decision.reason}")  # +
 
-test_accuracy = evaluate(test)[1]
+test_metric = evaluate(test)[1]
 model = grower.export()  # +
-print(f"test accuracy {test_accuracy:.1%} with {sum(p.numel() for p in model.parameters())} parameters")
+print(f"test accuracy {test_metric:.1%} with {sum(p.numel() for p in model.parameters())} parameters")
