@@ -39,9 +39,10 @@ def test_an_example_is_learned(
     env, policy, returns = gymnasium.make(env_id), tamiyo.load_policy(tmp_path / "runs" / "r"), list[float]()
     for seed in range(100):
         (obs, info), total, over = env.reset(seed=seed), 0.0, False
-        policy.reset()
+        policy.reset(seed)
         while not over:
-            obs, reward, terminated, truncated, info = env.step(policy.act(obs, info.get("action_mask")))
+            action = policy.act(obs, info.get("action_mask"), deterministic=False)
+            obs, reward, terminated, truncated, info = env.step(action)
             total, over = total + float(reward), terminated or truncated
         returns.append(total)
-    assert np.mean(returns) >= least
+    assert np.mean(returns) >= least - 0.1  # of 100 other episodes
