@@ -52,8 +52,8 @@ class PracticalModel:
 MODELS = (
     PracticalModel("resnet_glyphs", "ResNet, glyphs", (8, 16, 24)),
     PracticalModel("char_transformer", "transformer, characters", (24, 48, 80)),
-    PracticalModel("mlp_clarity", "MLP, clarity of diamonds", (96, 192, 384), 16, "mlp_table"),
-    PracticalModel("mlp_price", "MLP, price of diamonds", (96, 192, 384), 16, "mlp_table", ("--task=price",)),
+    PracticalModel("mlp_clarity", "MLP, clarity of diamonds", (48, 96, 192), 16, "mlp_table"),
+    PracticalModel("mlp_price", "MLP, price of diamonds", (48, 96, 192), 16, "mlp_table", ("--task=price",)),
     PracticalModel("gru_signals", "GRU, signals", (24, 48, 96)),
 )
 
