@@ -1,7 +1,5 @@
 # Every target but gpu sets up .venv by itself; only Python 3.11+, make and a C compiler are needed.
 PYTHON ?= python3
-# Where Linux has no GPU, PyTorch's CPU build comes from here: CUDA's libraries take 6 GB.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -54,9 +52,11 @@ $(VENV)/.runtime-stamp: pyproject.toml constraints.txt
 		|| { echo "tamiyo: Python 3.11 or newer is needed, as python3 or as make PYTHON=/path/to/python" >&2; exit 2; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV) (once; a minute or two)"
-	@if test "$$(uname -s)" = Linux && ! command -v nvidia-smi > /dev/null && test -n "$(TORCH_INDEX)"; then \
-		$(PIP) install --no-deps --retries 1 --timeout 20 --index-url $(TORCH_INDEX) -c constraints.txt torch \
-		|| echo "PyTorch's CPU build is not at $(TORCH_INDEX): pip chooses a build"; fi
+	@# Without a GPU, PyTorch's CPU build, which uv knows where to find: CUDA's libraries take 6 GB.
+	@if test "$$(uname -s)" = Linux && ! command -v nvidia-smi > /dev/null; then \
+		$(PIP) install -q -c constraints.txt uv \
+		&& $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --torch-backend cpu -c constraints.txt torch \
+		|| echo "PyTorch's CPU build cannot be fetched: pip chooses a build"; fi
 	@$(PIP) install -c constraints.txt -e .
 	@$(BIN)/python -m compileall -qq actors learner deploy tamiyo.py
 	@touch $@
