@@ -39,7 +39,7 @@ class _StatelessPolicy(ABC):
         masks: ActionMasks,
         state: PolicyState,
         noise: NDArray[np.float64],
-        deterministic: bool | NDArray[np.bool_] = False,
+        deterministic: bool = False,
     ) -> tuple[ActOutput, PolicyState]:
         return rule_output(self.spaces, self._choose(masks, noise), masks), state
 

@@ -147,21 +147,20 @@ class FactoredRecurrentActorCritic(nn.Module):
         masks: ActionMasks | None = None,
         state: PolicyState | None = None,
         noise: NDArray[np.float64] | None = None,
-        deterministic: bool | NDArray[np.bool_] = False,
+        deterministic: bool = False,
     ) -> tuple[ActOutput, PolicyState]:
-        """Choose actions for N environments: `obs [N, D]`, `noise [N, H]` uniform in [0, 1), one column per head. Those
-        that are `deterministic`, all or some `[N]`, take the most likely choices.
+        """Choose actions for N environments: `obs [N, D]`, `noise [N, H]` uniform in [0, 1), one column per head.
 
         Without masks everything is legal, without a state an episode begins, and without noise PyTorch's generator
         draws it. Returns the decision and the state after the step. Raises `EmptyMask`.
         """
         device = self.norm.weight.device
         features, blueprints = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices))
-        uniform = None if noise is None else torch.from_numpy(noise).to(device)
+        uniform = self._draw(len(obs)) if noise is None else torch.from_numpy(noise).to(device)
         masks = ActionMasks.all_legal(self.spaces.action, len(obs)) if masks is None else masks
+        state = self.initial_state(len(obs)) if state is None else state
         legal = MaskTensors.from_masks(masks, device)
-        likely = deterministic if isinstance(deterministic, bool) else torch.from_numpy(deterministic).to(device)
-        step = self.step(features, blueprints, legal, state, uniform, likely)
+        step = self.step(features, blueprints, legal, state, uniform, deterministic)
         if not bool(step.all_legal):
             raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
         return self.decision(masks, *step[:4]), step.state

@@ -37,12 +37,6 @@ class PolicyState(NamedTuple):
         """Select rows by index."""
         return PolicyState(*(t.index_select(1, rows) for t in self))
 
-    def write_rows(self, rows: Tensor, state: PolicyState) -> None:
-        """Replace rows, by index, in place."""
-        for tensor, updated in zip(self, state, strict=True):
-            if tensor.numel():
-                tensor.index_copy_(1, rows, updated.to(tensor.device))
-
     def reset_rows(self, rows: Tensor) -> PolicyState:
         """Return the state with `rows` (bool `[batch]`) set to zero."""
         keep = ~rows[None, :, None]

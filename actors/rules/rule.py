@@ -79,7 +79,7 @@ class RulePolicy(ABC):
         masks: ActionMasks,
         state: PolicyState,
         noise: NDArray[np.float64],
-        deterministic: bool | NDArray[np.bool_] = False,
+        deterministic: bool = False,
     ) -> tuple[ActOutput, PolicyState]:
         memory = state.h[0].cpu().numpy().copy()
         actions = np.zeros((len(obs), len(self.spaces.action.heads)), dtype=np.int64)

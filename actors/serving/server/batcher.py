@@ -174,31 +174,34 @@ class Batcher:
     def _forward(
         self, model: ServedModel, layout: MessageLayout, steps: list[PendingStep], batch: StepBatch
     ) -> BatchResult:
-        states = self._state_table.state
-        rows = torch.tensor([step.session.row for step in steps], device=states.h.device)
-        before = states.rows(rows)
+        given = batch.obs, batch.blueprint_indices, batch.masks
+        program, states = model.program(layout.spaces), self._state_table.state
+        rows = np.array([step.session.row for step in steps])
         deterministic = np.array([step.query.deterministic for step in steps])
         heads, hazard = len(layout.spaces.action.heads), np.array([step.session.hazard for step in steps])
         medians = has_median(layout.spaces)
         noise, greedy = median_noise(hazard, heads), deterministic & (not medians)
         for i in map(int, np.flatnonzero(~deterministic)):
             noise[i] = step_noise(steps[i].session.seed, steps[i].step_index, heads)
-        given = batch.obs, batch.blueprint_indices, batch.masks, before
-        decision, after = model.policy(layout.spaces).act(*given, noise, greedy)
-        states.write_rows(rows, after)
+        recording = any(step.session.training is not None or step.record for step in steps)
+        before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
+        decision = program.run(*given, states, rows, noise, greedy)
         if medians:
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
             for step, value in zip(steps, hazard.tolist(), strict=True):
                 step.session.hazard = value
-        recording = any(step.session.training is not None or step.record for step in steps)
-        record = StepRecord(as_fleet_step(batch), decision, before, model) if recording else None
+        record = None
+        if before is not None:
+            record = StepRecord(as_fleet_step(batch), decision, before, model)
         actions, log_probs, values = (a.tolist() for a in (decision.actions, decision.log_probs, decision.values))
         return BatchResult(actions, log_probs, values, model, record)
 
     def bootstrap_value(self, session: Session, model: ServedModel, batch: StepBatch) -> float:
         """Return the value of a final observation, given the state after the session's last step."""
-        spaces, states = session.layout.spaces, self._state_table.state
-        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(len(spaces.action.heads))[None]
-        state = states.rows(torch.tensor([session.row], device=states.h.device))
-        decision, _ = model.policy(spaces).act(batch.obs, batch.blueprint_indices, batch.masks, state, noise)
-        return float(decision.bootstrap_values[0])
+        layout, states = session.layout, self._state_table.state
+        heads = len(layout.spaces.action.heads)
+        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(heads)[None]
+        row, sampled = np.array([session.row]), np.zeros(1, np.bool_)
+        given = batch.obs, batch.blueprint_indices, batch.masks
+        program = model.program(layout.spaces)
+        return float(program.run(*given, states, row, noise, sampled, keep=False).bootstrap_values[0])

@@ -8,10 +8,11 @@ import torch
 
 from actors.config import EnvConfig
 from actors.errors import UserError
-from actors.policy.acting.policy import ActingPolicy
+from actors.policy.acting.policy import ActingPolicy, Program
 from actors.policy.publish import architecture_hash, config_of, from_weights, is_masked, spaces_of
 from actors.policy.state import StateSizes
-from actors.rules.names import RuleFollower, rule_policy
+from actors.rules.names import rule_policy
+from actors.rules.program import RuleProgram
 from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.options import ServeOptions
 from actors.sessions.refusal import Reason, Refusal
@@ -22,36 +23,34 @@ from actors.types.weights import WeightSet
 from actors.version import installed
 from actors.wire import policy_pb2
 
-ServedPolicy = ActingPolicy | RuleFollower
-
 
 class ServedModel:
-    """One version of the weights, with a policy for each number of slots in use."""
+    """One version of the weights, with a program for each number of slots in use."""
 
     def __init__(self, weights: WeightSet, device: torch.device, previous: ServedModel | None = None) -> None:
-        """Make policies for the same numbers of slots as those of `previous`."""
+        """Make programs for the same numbers of slots as those of `previous`."""
         self.version, self.generation = weights.version, weights.generation
         self.recorded_version = weights.version  # that an episode records, see `RecordedStep.version`
         self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
         self.sessions = 0  # that are pinned to this version
         self._weights, self._device, self._lock = weights, device, threading.Lock()
-        self._policies: dict[int, ServedPolicy] = {}
+        self._programs: dict[int, Program] = {}
         spaces, self.masked = spaces_of(weights), is_masked(weights)
-        for slots in list(previous._policies) if previous else ():
-            self._policies[slots] = self._make(spaces.with_slots(slots) if slots else spaces)
+        for slots in list(previous._programs) if previous else ():
+            self._programs[slots] = self._make(spaces.with_slots(slots) if slots else spaces)
 
     def ready(self, spaces: Spaces) -> bool:
-        """Whether the policy for these spaces exists."""
-        return spaces.slots in self._policies
+        """Whether the program for these spaces exists."""
+        return spaces.slots in self._programs
 
-    def policy(self, spaces: Spaces) -> ServedPolicy:
-        """Return the policy for these spaces. If it must be made, that may take tenths of a second."""
+    def program(self, spaces: Spaces) -> Program:
+        """Return the program for these spaces. If it must be made, that may take tenths of a second."""
         if not self.ready(spaces):
             with self._lock:
-                self._policies[spaces.slots] = self._policies.get(spaces.slots) or self._make(spaces)
-        return self._policies[spaces.slots]
+                self._programs[spaces.slots] = self._programs.get(spaces.slots) or self._make(spaces)
+        return self._programs[spaces.slots]
 
-    def _make(self, spaces: Spaces) -> ServedPolicy:
+    def _make(self, spaces: Spaces) -> Program:
         return ActingPolicy(from_weights(self._weights, self._device, spaces))
 
 
@@ -64,10 +63,10 @@ class ServedRule(ServedModel):
         self.state_stride, self.burn_in, self.sessions, self.masked = 1, 0, 0, False
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
-        self._policies, self._lock = {}, threading.Lock()
+        self._programs, self._lock = {}, threading.Lock()
 
-    def _make(self, spaces: Spaces) -> ServedPolicy:
-        return rule_policy(self.name, spaces)
+    def _make(self, spaces: Spaces) -> Program:
+        return RuleProgram(rule_policy(self.name, spaces))
 
 
 class ModelVersions:
@@ -81,7 +80,7 @@ class ModelVersions:
             self.architecture, any_slots = source.name, True
         else:
             self.newest, self.spaces, config = ServedModel(source, device), spaces_of(source), config_of(source)
-            self.newest.policy(self.spaces)
+            self.newest.program(self.spaces)
             self.state_sizes, self.architecture = StateSizes.from_config(config), _architecture(source)
             any_slots = self.spaces.slots > 0 and config.encoder == "slots"
         self.held = [self.newest]  # in the order in which they were adopted

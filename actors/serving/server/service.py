@@ -96,7 +96,7 @@ class PolicyService:
         layout = self.models.layout(request.spaces_hash)
         model = self.models.newest
         if not model.ready(layout.spaces):
-            await asyncio.to_thread(model.policy, layout.spaces)
+            await asyncio.to_thread(model.program, layout.spaces)
         evicted = self.sessions.evicted
         if request.exported_state:
             session = self._import_session(request, owner)

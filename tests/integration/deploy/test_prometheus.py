@@ -17,7 +17,8 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from actors.serving.client.blocking import PolicyClient, PolicyError
+from actors.serving.client.blocking import PolicyClient
+from actors.sessions.session import PolicyError
 from actors.slots.spaces import seed_spaces
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.launching import Command, rows, running, small, tamiyo

@@ -48,7 +48,7 @@ BAD: list[tuple[Reason, dict[str, dict[str, Any]]]] = [
     (Reason.ILLEGAL_MASK, {name: {"data": none_of(name)} for name in MASKS}),
     (Reason.ILLEGAL_MASK, {"mask": {"data": bytes([GOOD.mask.data[0] ^ 0b00010000]) + GOOD.mask.data[1:]}}),
     (Reason.ILLEGAL_MASK, {"mask": {"data": ONLY_PLANT}, "slot_mask_by_op": {"data": none_of("slot_mask_by_op")}}),
-    (Reason.OUT_OF_RANGE, {"blueprint_indices": {"data": np.array([SPACES.num_blueprints, 0], "<i2").tobytes()}}),
+    (Reason.OUT_OF_RANGE, {"blueprint_indices": {"data": bytes([SPACES.num_blueprints, 0])}}),  # int8
 ]
 
 

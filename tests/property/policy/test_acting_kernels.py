@@ -81,7 +81,7 @@ def greatest_error(ours: Any, expected: Any) -> float:
 def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(slots: int, floor: float) -> None:
     """Actions and masks are the same; numbers are as close to those of the network in float64 as the network's own."""
     made, rng = trained_like(slots, slots, probability_floor=floor), np.random.default_rng(slots)
-    exact, acting = copy.deepcopy(made).double(), ActingPolicy(made)
+    exact, program = copy.deepcopy(made).double(), ActingPolicy(made)
     errors: dict[str, list[float]] = {name: [1e-6, 0.0, 0.0] for name in ("log_probs", "values", "h", "c")}
     distinct = set()
     for count in (1, 5, 60):
@@ -94,7 +94,7 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
             given = random_inputs(made.spaces, rng, count)
             expected, theirs = reference(made, given, theirs)
             truth, true = reference(exact, given, true)
-            decision, ours = acting.act(*given[:3], ours, *given[3:])
+            decision = program.run(*given[:3], ours, np.arange(count), *given[3:])
             np.testing.assert_array_equal(decision.actions, expected.actions)
             np.testing.assert_array_equal(decision.masks, expected.masks)
             for mine, other in zip(decision, expected, strict=True):
@@ -119,12 +119,12 @@ def test_layers_of_any_width_are_multiplied(sizes: tuple[int, int, int, int]) ->
     names = ("encoder_size", "hidden_size", "head_size", "blueprint_embedding")
     options: dict[str, Any] = {"num_layers": 2, **dict(zip(names, sizes, strict=True))}
     made, rng = trained_like(3, 0, **options), np.random.default_rng(0)
-    acting, states = ActingPolicy(made), made.initial_state(11)
+    program, states = ActingPolicy(made), made.initial_state(11)
     theirs = PolicyState(*(t.clone() for t in states))
     for _ in range(3):
         given = random_inputs(made.spaces, rng, 11)
         expected, theirs = reference(made, given, theirs)
-        decision, states = acting.act(*given[:3], states, *given[3:])
+        decision = program.run(*given[:3], states, np.arange(11), *given[3:])
         for mine, other in zip((*decision, *states), (*expected, *theirs), strict=True):
             assert greatest_error(mine, other) <= 1e-5
 
@@ -136,35 +136,35 @@ def test_continuous_actions_have_no_kernels() -> None:
 
 def test_a_row_has_the_same_bits_alone_and_among_others_also_in_another_thread() -> None:
     made, rng = trained_like(3, 1), np.random.default_rng(2)
-    acting, count = ActingPolicy(made), 53
+    program, count = ActingPolicy(made), 53
     given = random_inputs(made.spaces, rng, count)
     states = PolicyState(*(torch.randn_like(t) for t in made.initial_state(count)))
-    expected, together = acting.act(*given[:3], states, *given[3:])
+    together = PolicyState(*(t.clone() for t in states))
+    expected = program.run(*given[:3], together, np.arange(count), *given[3:])
 
-    def alone(row: int) -> tuple[ActOutput, PolicyState]:
-        of_row = given.rows(slice(row, row + 1))
-        return acting.act(*of_row[:3], states.rows(torch.tensor([row])), *of_row[3:])
+    def alone(row: int) -> ActOutput:
+        return program.run(*given.rows(slice(row, row + 1))[:3], states, np.array([row]), *given.rows([row])[3:])
 
     with ThreadPoolExecutor(4) as pool:
-        for row, (decision, after) in enumerate(pool.map(alone, range(count))):
+        for row, decision in enumerate(pool.map(alone, range(count))):
             for mine, other in zip(decision, expected, strict=True):
                 np.testing.assert_array_equal(mine, other[row : row + 1])
-            for ours, theirs in zip(after, together.rows(torch.tensor([row])), strict=True):
-                assert torch.equal(ours, theirs)
+    for mine, other in zip(states, together, strict=True):
+        assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
-def test_a_step_leaves_the_state_before_it_and_writes_only_to_the_given_rows(core: str) -> None:
+def test_states_are_kept_only_where_told_and_only_in_the_given_rows(core: str) -> None:
     made, rng = network(SPACES, {"core": core}, seed=0), np.random.default_rng(0)
-    acting, given, rows = ActingPolicy(made), random_inputs(SPACES, rng, 3), torch.tensor([6, 1, 4])
+    program, given, rows = ActingPolicy(made), random_inputs(SPACES, rng, 3), np.array([6, 1, 4])
     states = PolicyState(*(torch.rand_like(t) for t in made.initial_state(8)))
     before = PolicyState(*(t.clone() for t in states))
-    chosen = states.rows(rows)
-    _, after = acting.act(*given[:3], chosen, *given[3:])
-    assert all(torch.equal(a, b) for a, b in zip(chosen, before.rows(rows), strict=True))
-    states.write_rows(rows, after)
+    looked = program.run(*given[:3], states, rows, *given[3:], keep=False)
+    assert all(torch.equal(a, b) for a, b in zip(states, before, strict=True))
+    kept = program.run(*given[:3], states, rows, *given[3:])
+    assert all((a == b).all() for a, b in zip(looked, kept, strict=True))
     changed = [(a != b).any(-1).any(0) for a, b in zip(states, before, strict=True) if a.numel()]
-    assert all(sorted(c.nonzero().flatten().tolist()) == sorted(rows.tolist()) for c in changed)
+    assert all(sorted(c.nonzero().flatten().tolist()) == sorted(rows) for c in changed)
 
 
 def test_arrays_that_are_read_only_or_not_contiguous_need_no_other_kernel() -> None:
@@ -188,7 +188,8 @@ def test_numbers_that_are_not_finite_are_noticed() -> None:
     made, rng = network(SPACES, {}, seed=0), np.random.default_rng(0)
     given = random_inputs(SPACES, rng, 3)
     given.obs[1, 0] = np.nan
-    decision, states = ActingPolicy(made).act(*given[:3], made.initial_state(3), *given[3:])
+    states = made.initial_state(3)
+    decision = ActingPolicy(made).run(*given[:3], states, np.arange(3), *given[3:])
     assert np.isfinite(decision.log_probs).all(1).tolist() == [True, False, True]
     assert np.isfinite(decision.values).tolist() == [True, False, True]
     assert torch.isfinite(states.h).all(-1)[0].tolist() == [True, False, True]

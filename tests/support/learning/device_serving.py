@@ -9,10 +9,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from actors.policy.acting.policy import Program
 from actors.policy.state import PolicyState
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.server import server
-from actors.serving.server.models import ModelVersions, ServedPolicy, ServedRule
+from actors.serving.server.models import ModelVersions, ServedRule
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from tests.support.learning.device_learning import CPU, same
@@ -28,7 +29,7 @@ def served_versions(device: torch.device) -> None:
         for version in range(2, 5):
             models.adopt(models.build(weights(version, version)))
             states = toy_network().initial_state(2)
-            found += _steps(models.newest.policy(SPACES), SPACES, PolicyState(*(t.to(to) for t in states)), 1)
+            found += _steps(models.newest.program(SPACES), SPACES, PolicyState(*(t.to(to) for t in states)), 1)
         return found
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
@@ -60,14 +61,15 @@ def rule(device: torch.device) -> None:
     def answers(to: torch.device) -> list[Any]:
         models = ModelVersions(ServedRule("fixed-column:double@1"), to)
         states = PolicyState.zeros(models.state_sizes, 2, to)
-        return _steps(models.newest.policy(models.spaces), models.spaces, states, 3)
+        return _steps(models.newest.program(models.spaces), models.spaces, states, 3)
 
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
         same(ours, theirs)
 
 
-def _steps(policy: ServedPolicy, spaces: Spaces, states: PolicyState, count: int) -> list[Any]:
-    """Run greedy steps of two sessions, in which everything is legal. Returns decisions and states."""
+def _steps(program: Program, spaces: Spaces, states: PolicyState, count: int) -> list[Any]:
+    """Run greedy steps of two sessions, in which everything is legal. Returns the decisions and the states after each,
+    which are updated in place."""
     spec = spaces.action
     slotted = (2, spec.num_ops, spec.num_slots)
     shapes = ((2, spec.num_ops), slotted, (*slotted, spec.rest_size))
@@ -76,8 +78,7 @@ def _steps(policy: ServedPolicy, spaces: Spaces, states: PolicyState, count: int
     blueprints, noise = np.full((2, spaces.slots), -1), np.full((2, len(spec.heads)), 0.5)
     device, found = states.h.device, list[Any]()
     for _ in range(count):
-        decision, after = policy.act(obs, blueprints, masks, states, noise, np.ones(2, dtype=np.bool_))
-        states.write_rows(torch.arange(2, device=device), after)
+        decision = program.run(obs, blueprints, masks, states, np.arange(2), noise, np.ones(2, dtype=np.bool_))
         assert {t.device.type for t in states} == {device.type}
         found += [torch.from_numpy(a) for a in (decision.actions, decision.log_probs, decision.values)]
         found += [t.clone() for t in states]

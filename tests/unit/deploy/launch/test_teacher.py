@@ -20,7 +20,7 @@ from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation.play import play
 from deploy.imitation import teacher
 from deploy.imitation.teacher import EPOCH, SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
-from deploy.imitation.trials import BETWEEN, LEFT, LOOK, SIZES, TRIALS, Judgement, worth_now
+from deploy.imitation.trials import BETWEEN, LEFT, LOOK, MARGIN, SIZES, TRIALS, Judgement, worth_now
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
@@ -155,12 +155,12 @@ def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: 
         end = len(episode) - LEFT
         reader = ObservationReader(seed_spaces(free.total_slots, free.profile))
         worth = worth_now(reader, episode.obs[[end] * 2], slot[begun])
-        if worth.max() >= 0:
+        if worth.max() >= MARGIN:
             assert op[end] == Op.ADVANCE
             assert slot[end] == slot[begun][worth.argmax()]
             joined.append(blueprint[begun][worth.argmax()])
             other = worth_now(reader, episode.obs[[end + 1]], slot[begun][[worth.argmin()]])
-            assert op[end + 1] == (Op.ADVANCE if other[0] >= 0 else Op.FOSSILIZE)
+            assert op[end + 1] == (Op.ADVANCE if other[0] >= MARGIN else Op.FOSSILIZE)
             both += int(op[end + 1] == Op.ADVANCE)
         else:
             assert op[end] == Op.PRUNE

@@ -117,7 +117,7 @@ def test_the_report_of_a_gymnasium_run_mentions_stopped_updates_and_no_seed_host
     run = write_run(tmp_path / "cart", updates=12)
     rows = [json.loads(line) | {"kl_limit": 0.09} for line in (run / "metrics.jsonl").read_text().splitlines()]
     for n, row in enumerate(rows):
-        row |= {"kl_stop": float(n < 2), "update_epochs_done": 1.5 if n < 2 else 4.0}
+        row |= {"kl_stop": float(n < 2), "update_epochs_done": 1.5 if n < 2 else 10.0}
     write(run, CART_POLE, rows, [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()])
     (run / "timeline.json").unlink()
     played = json.loads((run / "references.json").read_text())
@@ -129,7 +129,7 @@ def test_the_report_of_a_gymnasium_run_mentions_stopped_updates_and_no_seed_host
     for word in ("points", "never grow", "slot", "accuracy"):
         assert word not in visible, word
     assert "on CartPole-v1" in visible
-    assert "ended 2 of 12 updates early, because the KL was above 0.09; they made 1.5 of 4 passes" in visible
+    assert "ended 2 of 12 updates early, because the KL was above 0.09; they made 1.5 of 10 passes" in visible
     assert re.match(r"Learned beats random by \d+\.\d \[", said_of(run))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_the_logs_hold_an_update_before_its_checkpoint_does(
 def test_the_first_cards_of_tensorboard_are_returns_then_losses_and_accounts_come_last(tmp_path: Path) -> None:
     names = ("actor_ledger/produced", "entropy/op", "clipped_values", "loss_value", "reward_mean", "return_mean", "lr")
     (tmp_path / "logs").mkdir()
-    with MetricsLog(tmp_path, tmp_path / "logs", 0) as log:
+    with closing(MetricsLog(tmp_path, tmp_path / "logs", 0)) as log:
         log.write(1, dict.fromkeys(names, 1.0))
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
