@@ -30,7 +30,7 @@ DEFAULT_STREAM_RULE = (
 )
 """What `periodic` alone means: of the periodic schedules inside the stream, the best one over the training families."""
 
-DEFAULT_TRIAL, DEFAULT_COLUMN = "trial:double+quad@1-2", "fixed-column:double@3"
+DEFAULT_TRIAL, DEFAULT_COLUMN = "trial:double+quad@0-2", "fixed-column:double@3"
 """What grows a user's model where nothing is named: if the contributions of columns are measured, and if not."""
 
 _FIXED_COLUMN = re.compile(r"(\w+)(?:\*([0-9]+))?@([0-9]+|-[1-9][0-9]*)")  # size, columns, epoch
@@ -117,7 +117,7 @@ def _trial(text: str) -> Trial:
     found = _TRIAL.fullmatch(text)
     if found is None:
         raise ValueError(
-            "write sizes, a first epoch and the epochs that are left, as in trial:double+quad@1-2, and possibly the "
+            "write sizes, a first epoch and the epochs that are left, as in trial:double+quad@0-2, and possibly the "
             "share of the price below which a column is given up half way, as in trial:double@1-2,surrender=0.5"
         )
     sizes = found[1].split("+")

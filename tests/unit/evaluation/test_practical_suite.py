@@ -37,7 +37,7 @@ from deploy.evaluation.practical.runs import (
 from deploy.evaluation.practical.targets import targets
 from deploy.evaluation.suite import CONDITIONS, FREE, NOMINAL, PRICED
 
-RULE, POLICY = "trial:double+quad@1-2", "/runs/a.safetensors"
+RULE, POLICY = "trial:double+quad@0-2", "/runs/a.safetensors"
 SMALL, LARGE = PracticalModel("small", "Small", (2, 4, 8)), PracticalModel("large", "Large", (2, 4, 8))
 FIRST = Training("small", 2, 0)
 
