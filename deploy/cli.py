@@ -15,7 +15,7 @@ from actors.errors import UserError
 from actors.version import installed
 from deploy.config.convert import suggest
 from deploy.config.flags import ParsedFlags, parse
-from deploy.config.parser import CommandParser
+from deploy.config.parser import CommandParser, require_server
 from deploy.config.yaml import summary, to_yaml
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
@@ -162,7 +162,7 @@ def _status(args: list[str]) -> int:
     parser.add_store()
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(args)
-    _need_server("status", options.redis)
+    require_server("status", options.redis)
     from deploy.commands.admin.status import show_status
 
     return show_status(options.redis, options.run, options.json)
@@ -174,7 +174,7 @@ def _dead_letters(args: list[str]) -> int:
     parser.add_argument("ids", nargs="*", metavar="ID", help="with requeue: ids from `list`, or `all`")
     parser.add_store()
     options = parser.parse_args(args)
-    _need_server("dead-letters", options.redis)
+    require_server("dead-letters", options.redis)
     from deploy.commands.admin.dead_letters import dead_letters
 
     return dead_letters(options.action, options.redis, options.run, options.ids)
@@ -201,7 +201,7 @@ def _episodes(args: list[str]) -> int:
         raise UserError("write `tamiyo episodes export [RUN] --out DIR`, with --max N of at least 1")
     if not exports and not options.names:
         raise UserError("give the files: `tamiyo episodes import FILE ... --run RUN`")
-    _need_server("episodes", options.redis)
+    require_server("episodes", options.redis)
     from deploy.commands.admin.episodes import export_episodes, import_episodes
 
     if exports:
@@ -289,8 +289,7 @@ def _export(args: list[str]) -> int:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint file or run folder")
     parser.add_argument("out", type=Path, metavar="OUT", help="policy.pt2, or policy.onnx (needs the extra onnx)")
     parser.add_argument("--slots", type=int, help="slots of the host, 1 to 8 (default: as in training)")
-    latest_help = "of a run folder, the newest checkpoint, not the policy that was best in the run's evaluations"
-    parser.add_argument("--latest", action="store_true", help=latest_help)
+    parser.add_latest()
     options = parser.parse_args(args)
     from deploy.commands.export import export_policy
 
@@ -379,21 +378,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def _need_server(command: str, url: str) -> None:
-    if not url:
-        raise UserError(
-            f"tamiyo {command} needs a Redis server: give --redis redis://HOST:6379/0 "
-            "(only `tamiyo train` starts its own)"
-        )
-
-
 def _shown(flags: ParsedFlags, command: str = "") -> bool:
     """Print the settings, all of them if that is wanted. Returns whether nothing else is. `command` needs a server."""
     if flags.show:
         print(to_yaml(flags.config), end="")
         return True
     if command:
-        _need_server(command, flags.config.run.redis)
+        require_server(command, flags.config.run.redis)
     from rich.console import Console
 
     Console(highlight=False, soft_wrap=True).print(summary(flags.config))

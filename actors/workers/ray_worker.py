@@ -19,7 +19,14 @@ from actors.workers.faults.failure import ActorFailure
 from actors.workers.faults.reaper import start_reaper
 from actors.workers.hang_detector import start_pulse
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.rollout_worker import Evaluation, PolicyName, RolloutWorker, SampleReport, WorkerSettings, warm_up
+from actors.workers.rollout_worker import (
+    PolicyEvaluation,
+    PolicyName,
+    RolloutWorker,
+    SampleReport,
+    WorkerSettings,
+    warm_up,
+)
 
 T = TypeVar("T")
 REPORT_S = 1.0  # an actor acts on its own for this long, then reports to its supervisor and is called again
@@ -68,7 +75,7 @@ class RayRolloutWorker:
         except Stopped:
             return []
 
-    def evaluate(self, seeds: Sequence[int], limit_s: float) -> Evaluation | None:
+    def evaluate(self, seeds: Sequence[int], limit_s: float) -> PolicyEvaluation | None:
         """See `RolloutWorker.evaluate`. Returns None if it was cancelled."""
         try:
             return self._guard(lambda: self._get_worker().evaluate(seeds, limit_s))

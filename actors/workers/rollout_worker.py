@@ -90,7 +90,7 @@ class SampleReport:
         }
 
 
-class Evaluation(NamedTuple):
+class PolicyEvaluation(NamedTuple):
     """Complete episodes of one version of the weights, played greedily. See `Sampler.play` for their results."""
 
     weights: WeightSet
@@ -207,9 +207,9 @@ class RolloutWorker:
         played = self.sampler.play(policy, source, seeds, deterministic)
         return [result | {"policy_version": self.version} for result in played]
 
-    def evaluate(self, seeds: Sequence[int], limit_s: float) -> Evaluation:
+    def evaluate(self, seeds: Sequence[int], limit_s: float) -> PolicyEvaluation:
         """Play one episode per seed with the newest weights, greedily and without shipping it, for `limit_s` at most.
-        An environment's fault is no error here: training goes on without the episodes that have one."""
+        A fault of an environment raises nothing: `fault` says what happened, and training continues."""
         self._fetch()
         assert self.policy is not None
         assert self.weights is not None
@@ -218,11 +218,11 @@ class RolloutWorker:
         assert isinstance(self.sampler, StreamSampler)
         try:
             played = self.sampler.play(self.policy, source, seeds, True, lambda: time.monotonic() > deadline)
-            return Evaluation(self.weights, played)
+            return PolicyEvaluation(self.weights, played)
         except UserError as error:
-            return Evaluation(self.weights, [], str(error))
+            return PolicyEvaluation(self.weights, [], str(error))
         except TimeoutError as error:
-            return Evaluation(self.weights, [], f"after {limit_s:.0f} s, {error}")
+            return PolicyEvaluation(self.weights, [], f"after {limit_s:.0f} s, {error}")
 
     def close(self) -> None:
         """Close the environments."""

@@ -24,7 +24,7 @@ from actors.workers.placed_actor import PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import RayRolloutWorker
-from actors.workers.rollout_worker import Evaluation, PolicyName, SampleReport, WorkerSettings
+from actors.workers.rollout_worker import PolicyEvaluation, PolicyName, SampleReport, WorkerSettings
 from actors.workers.spares import Spares
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class WorkerPool:
         self._members: list[_Member] = []
         self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
         self._to_evaluate: tuple[Sequence[int], float] | None = None  # by the next actor that is free: seeds, limit
-        self._evaluation: Evaluation | None = None
+        self._evaluation: PolicyEvaluation | None = None
         self.restarts = 0  # of actors
         self._add(acting.actors.at_least)
 
@@ -227,7 +227,7 @@ class WorkerPool:
         """Whether an evaluation is wanted or in progress. It is lost with its actor."""
         return self._to_evaluate is not None or any(m.evaluating and m.call is not None for m in self._members)
 
-    def take_evaluation(self) -> Evaluation | None:
+    def take_evaluation(self) -> PolicyEvaluation | None:
         """Return the evaluation that has ended since the last call."""
         done, self._evaluation = self._evaluation, None
         return done
@@ -242,7 +242,7 @@ class WorkerPool:
     def _collect(self, member: _Member) -> SampleReport | None:
         call, member.call = member.call, None
         try:
-            reply: SampleReport | Evaluation | ProcessHandle | None = ray.get(call)
+            reply: SampleReport | PolicyEvaluation | ProcessHandle | None = ray.get(call)
         except ActorUnavailableError:  # dying or being restarted
             self._handle_death(member)
             return None
@@ -259,7 +259,7 @@ class WorkerPool:
             member.actor.started(reply)
             member.up_since_s = time.monotonic()
             return None
-        if isinstance(reply, Evaluation):
+        if isinstance(reply, PolicyEvaluation):
             self._evaluation = reply
             return None
         if reply is None:  # it was stopped

@@ -22,8 +22,7 @@ def play(args: list[str]) -> int:
     """Play, and print the mean return with its interval. Raises `UserError`."""
     parser = CommandParser("play", "Play episodes of a trained policy in the environment of its run.")
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="run folder, or one of its checkpoints")
-    latest_help = "play the newest checkpoint of the folder, not the policy that was best in the run's evaluations"
-    parser.add_argument("--latest", action="store_true", help=latest_help)
+    parser.add_latest()
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="at least 2 (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the episodes (default: 0)")
     sampled_help = "sample actions, as in training, instead of taking the most likely ones"

@@ -28,6 +28,20 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--redis", default="", metavar="URL", help=redis_help)
         self.add_argument("--run", metavar="NAME", help="name of the run, if the server holds several")
 
+    def add_latest(self) -> None:
+        """Add the option that selects the newest policy of a run."""
+        latest_help = "of a run folder, the newest checkpoint, not the policy that was best in the run's evaluations"
+        self.add_argument("--latest", action="store_true", help=latest_help)
+
+
+def require_server(command: str, url: str) -> None:
+    """Raise `UserError` without the address of a Redis server."""
+    if not url:
+        raise UserError(
+            f"tamiyo {command} needs a Redis server: give --redis redis://HOST:6379/0 "
+            "(only `tamiyo train` starts its own)"
+        )
+
 
 class FieldParser(CommandParser):
     """A parser with a flag for each field of some dataclasses. Dashes in names stand for underscores. A switch, `--x`,

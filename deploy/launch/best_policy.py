@@ -18,7 +18,7 @@ from actors.errors import UserError
 from actors.policy.saved import BEST
 from actors.rng import Purpose, stream
 from actors.types.weights import WeightSet
-from actors.workers.rollout_worker import Evaluation
+from actors.workers.rollout_worker import PolicyEvaluation
 from deploy.config.schema import Config
 from deploy.launch.comparison import LEAST_S, Play, Stop
 from deploy.report.numbers import number
@@ -76,7 +76,7 @@ class BestPolicy:
         elapsed_s = max(progress.elapsed_s for progress in self._made.values())
         return max(SHORTEST_S, SHARE * elapsed_s)
 
-    def take(self, evaluation: Evaluation) -> None:
+    def take(self, evaluation: PolicyEvaluation) -> None:
         """Record an evaluation, and keep its policy if none was better."""
         ended_s = time.monotonic()
         self._next_s = ended_s + (ended_s - self._began_s) * (1 / SHARE - 1)

@@ -1,7 +1,7 @@
 """Successive halving over widths (Karnin et al., 2013; Jamieson and Talwalkar, 2016), by curves of full trainings.
 
-All widths train; after a share of the horizon the better half of them (by validation, less the price of parameters)
-goes on, after twice that share half of those, until one is left, which trains to the end.
+All widths begin to train. After a share of the horizon, the better half of them (by validation, less the price of
+parameters) continues, and after twice that share the better half of those. The last one trains to the end.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from actors.policy.saved import BEST
 from actors.rollout.sampler import make_sampler
 from actors.rollout.wave import Provenance
 from actors.types.weights import WeightSet
-from actors.workers.rollout_worker import Evaluation
+from actors.workers.rollout_worker import PolicyEvaluation
 from deploy.cli import main
 from deploy.commands import serve
 from deploy.commands.serve_flags import ServeFlags
@@ -135,8 +135,8 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
     assert best.due
     assert best.began() == 10.0  # seconds that it may take
     now[0] += 2.0
-    best.take(Evaluation(weights, [], "it gave NaN"))
-    best.take(Evaluation(weights, [], "it gave NaN"))
+    best.take(PolicyEvaluation(weights, [], "it gave NaN"))
+    best.take(PolicyEvaluation(weights, [], "it gave NaN"))
     assert notes == ["no evaluation: it gave NaN; evaluations are tried again"]
     assert not (tmp_path / BEST).exists()
     after_updates(3)
@@ -154,5 +154,5 @@ def test_an_evaluation_that_takes_too_long_is_given_up() -> None:
     with pytest.raises(TimeoutError, match="2 of 2 episodes have not ended"):
         sampler.play(policy, Provenance(0, 0, 1, 0), [1, 2], True, lambda: next(asked) == 5)
     assert next(asked) == 6
-    sampler.sample(policy, Provenance(0, 0, 1, 0))  # and training goes on
+    sampler.sample(policy, Provenance(0, 0, 1, 0))  # training continues
     sampler.close()
