@@ -16,7 +16,8 @@ from contextlib import suppress
 import psutil
 
 MARK = "TAMIYO_ACTOR"
-LOOK_S = 2.0  # at least, between two looks at the actor's descendants
+FIRST_LOOK_S = 0.1  # between the first two looks at the actor's descendants; then twice as long each time, up to:
+LOOK_S = 2.0
 MAX_LOAD = 0.005  # share of a core for looking
 TERMINATE_S = 2.0  # between SIGTERM and SIGKILL
 
@@ -31,19 +32,20 @@ def start_reaper() -> None:
     )
 
 
-def reap(actor: psutil.Process, mark: str) -> None:
-    """Wait for the actor's end, then end what it has left behind."""
+def reap(pid: int, mark: str) -> None:
+    """Wait for the end of the actor `pid`, which may have ended already, then end what it has left behind."""
     seen: set[psutil.Process] = set()
-    look_s = 0.0
-    while True:
-        try:
-            actor.wait(max(LOOK_S, look_s / MAX_LOAD))
-            break
-        except psutil.TimeoutExpired:
+    pause_s = FIRST_LOOK_S
+    with suppress(psutil.NoSuchProcess):
+        actor = psutil.Process(pid)
+        while True:
             began_s = time.process_time()
-            with suppress(psutil.NoSuchProcess):
-                seen = {p for p in seen if p.is_running()} | set(actor.children(recursive=True))
+            seen = {p for p in seen if p.is_running()} | set(actor.children(recursive=True))
             look_s = time.process_time() - began_s
+            with suppress(psutil.TimeoutExpired):
+                actor.wait(max(pause_s, look_s / MAX_LOAD))
+                break
+            pause_s = min(2 * pause_s, LOOK_S)
     left = {p for p in psutil.process_iter() if _is_marked(p, mark)} | {p for p in seen if p.is_running()}
     for process in list(left):
         with suppress(psutil.Error):
@@ -64,5 +66,4 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
 
 
 if __name__ == "__main__":
-    with suppress(psutil.NoSuchProcess):
-        reap(psutil.Process(int(sys.argv[1])), sys.argv[2])
+    reap(int(sys.argv[1]), sys.argv[2])

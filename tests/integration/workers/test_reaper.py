@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actors.workers.faults import reaper
 from tests.support.env.gym_envs import nap
 from tests.support.waiting import wait_for
 
@@ -46,6 +47,14 @@ def started(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def test_what_is_marked_ends_if_the_actor_has_ended_before_the_reaper_began(tmp_path: Path) -> None:
+    actor = subprocess.Popen(["true"])
+    actor.wait()
+    left = subprocess.Popen(nap(tmp_path).split(), env=os.environ | {reaper.MARK: str(tmp_path)})
+    subprocess.run([sys.executable, reaper.__file__, str(actor.pid), str(tmp_path)], check=True, timeout=60)
+    assert left.wait(10) == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("ending", [pytest.param("exit", marks=pytest.mark.long), "kill"])
 def test_nothing_is_left(tmp_path: Path, ending: str) -> None:
     bystander = subprocess.Popen(["sleep", "600"])
@@ -57,7 +66,7 @@ def test_nothing_is_left(tmp_path: Path, ending: str) -> None:
     )
     try:
         wait_for(flag.exists, 60.0)
-        time.sleep(2.5)  # the reaper looks at descendants every two seconds
+        time.sleep(5.0)  # the reaper looks at descendants every two seconds, once it has started
         assert len(started(tmp_path)) >= 8
         if ending == "kill":
             actor.send_signal(signal.SIGKILL)
