@@ -313,10 +313,12 @@ def _grow(args: list[str]) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     policy_help = "checkpoint or rule that is served next to it (default: what the script names)"
     parser.add_argument("--policy", metavar="POLICY", help=policy_help)
+    picture_help = "also draw it, and a second run of the script without growth, to a .png or .svg file"
+    parser.add_argument("--picture", type=Path, metavar="FILE", help=picture_help)
     options = parser.parse_args(args)
     from deploy.commands.grow import grow
 
-    return grow(options.script, options.arguments, options.policy)
+    return grow(options.script, options.arguments, options.policy, options.picture)
 
 
 def _secrets(args: list[str]) -> int:

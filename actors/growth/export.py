@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from actors.blueprints.family import FAMILIES
 from actors.growth.columns.adoption import WRAPPED
 from actors.growth.columns.column import Column
 from actors.growth.columns.column_slots import CHILDREN, ColumnSlots, column_slots_of
-from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept
+from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept, Seeded
 from actors.growth.slot_module import CHILD, SlotModule
 from actors.growth.slots import StreamSlot
 
@@ -30,7 +29,7 @@ def exported_model(
 ) -> nn.Module:
     """Return a copy of `model` that computes the same function and needs `grown_model.py` alone.
 
-    A module with an active seed becomes `nn.Sequential(host=module, seed=ExportedSeed)`. The model that columns are
+    A module with an active seed becomes `Seeded(module, ExportedSeed)`. The model that columns are
     mixed with becomes a `GrownModel`, or remains what it is where no column is on. Inactive seeds are left out. The
     mode, training or evaluation, is the model's. `scales` are those of the model and of the columns that are on.
     """
@@ -44,7 +43,7 @@ def exported_model(
     grown: dict[str, Any] = {"scale": scales[0], "output": "", "columns": scales[1:], "seeds": {}}
     for name in sorted(seeds, key=lambda n: n.count("."), reverse=True):  # nested modules first
         host, seed = plain.get_submodule(name), seeds[name]
-        pair = nn.Sequential(OrderedDict(host=host, seed=seed))
+        pair = Seeded(host, seed)
         pair.training = host.training
         plain = _replaced(plain, name, pair)
         grown["seeds"][name] = {"steps": seed.steps, "shapes": {n: list(p.shape) for n, p in seed.named_parameters()}}

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 
@@ -25,27 +26,48 @@ from actors.rules.names import is_rule
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
 from actors.serving.server.server import serve_in_thread
-from deploy.commands.rollout import timeline_table
+from deploy.commands.rollout import check_picture, draw, timeline_table
 from deploy.launch.server_log import configure_log
 
 
-def grow(script: Path, arguments: list[str], policy: str | None, console: Console | None = None) -> int:
-    """Run the script and return its exit status. Raises `UserError` if it is missing or makes no decision, or if the
-    policy answers none."""
+def grow(
+    script: Path,
+    arguments: list[str],
+    policy: str | None,
+    picture: Path | None = None,
+    console: Console | None = None,
+) -> int:
+    """Run the script and return its exit status; with a picture, run it again without growth, for comparison.
+
+    Raises `UserError` if the script is missing or makes no decision, or if the policy answers none.
+    """
+    check_picture(picture)
     if not script.is_file():
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
+    status, decisions = _run(script, arguments, policy)
+    if status == 0 and not decisions:
+        raise UserError(f"{script} made no decision: it must create a tamiyo.GrowthController and call its step()")
+    if decisions:
+        _show(decisions, console or Console(highlight=False))
+    if status == 0 and not any(d.asked for d in decisions):
+        raise UserError(f"the policy answered none of {len(decisions)} decisions ({decisions[-1].reason})")
+    if status == 0 and picture is not None:
+        alone = _run(script, arguments, "never")[1]
+        # The last decision comes after all training; its accuracy ends the last epoch.
+        episode = replace(
+            timeline(decisions[:-1]), task=" ".join([script.name, *arguments]), accuracy=points(decisions)
+        )
+        draw(episode, points(alone), picture)
+    return status
+
+
+def _run(script: Path, arguments: list[str], policy: str | None) -> tuple[int, list[Decision]]:
+    """Run the script beside a server of the policy. Returns its exit status and its decisions."""
     with tempfile.TemporaryDirectory() as folder, _served(policy) if policy else nullcontext("") as address:
         log = Path(folder) / "decisions.jsonl"
         environment = os.environ | {LOG_VARIABLE: str(log)} | ({ADDRESS_VARIABLE: address} if address else {})
         ended = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
-        decisions = read_log(log) if log.is_file() else []
-    if ended.returncode == 0 and not decisions:
-        raise UserError(f"{script} made no decision: it must create a tamiyo.GrowthController and call its step()")
-    if decisions:
-        _show(decisions, console or Console(highlight=False))
-    if ended.returncode == 0 and not any(d.asked for d in decisions):
-        raise UserError(f"the policy answered none of {len(decisions)} decisions ({decisions[-1].reason})")
-    return ended.returncode
+        return ended.returncode, read_log(log) if log.is_file() else []
 
 
 @contextmanager
@@ -74,16 +96,21 @@ def _show(decisions: list[Decision], console: Console) -> None:
     console.print(timeline_table(timeline(decisions), last.slots))
 
 
+def points(decisions: list[Decision]) -> list[float]:
+    """Return the accuracy in percent, or the metric in points, at each decision."""
+    return [nan if d.accuracy is None else d.accuracy for d in decisions]
+
+
 def timeline(decisions: list[Decision]) -> Timeline:
     """Convert decisions to a timeline: one step per decision, with the accuracy at that time."""
     slots = decisions[0].slots
-    points = [nan if d.accuracy is None else d.accuracy for d in decisions]
     return Timeline(
         task="",
         seed=0,
         horizon=len(decisions),
-        kinds=["STREAM"] * len(slots),  # their names say where they are
-        accuracy=[nan, *points],
+        kinds=["STREAM"] * len(slots),
+        names=list(slots),
+        accuracy=[nan, *points(decisions)],
         host_width=0,
         points_per_doubling=nan,
         points_per_compute_doubling=0.0,

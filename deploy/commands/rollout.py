@@ -48,14 +48,17 @@ class RolloutOptions:
     picture: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.picture is not None and self.picture.suffix not in PICTURE_SUFFIXES:
-            raise UserError(
-                f"--picture is {self.picture}: give a file name that ends in {' or '.join(PICTURE_SUFFIXES)}"
-            )
+        check_picture(self.picture)
         if self.seed < 0:
             raise UserError(f"--seed is {self.seed}: it cannot be negative")
         if self.slots is not None and self.slots < 1:
             raise UserError(f"--slots is {self.slots}: a host has at least one slot in its stream")
+
+
+def check_picture(path: Path | None) -> None:
+    """Raise `UserError` if a picture cannot be written to a file of that name."""
+    if path is not None and path.suffix not in PICTURE_SUFFIXES:
+        raise UserError(f"--picture is {path}: give a file name that ends in {' or '.join(PICTURE_SUFFIXES)}")
 
 
 def show_rollout(options: RolloutOptions, console: Console | None = None) -> int:
@@ -93,11 +96,12 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     if options.picture is not None:
         never = NeverGrow(seed_spaces(config.total_slots, config.profile))
         run_wave(fleet, never, [options.seed], source, deterministic=True)
-        _draw(episode, fleet.timelines()[0].accuracy, options.picture)
+        draw(episode, fleet.timelines()[0].accuracy, options.picture)
     return 0
 
 
-def _draw(episode: Timeline, never_grow: list[float], path: Path) -> None:
+def draw(episode: Timeline, never_grow: list[float], path: Path) -> None:
+    """Draw an episode, and the same host without growth, to a file. Raises `UserError` if it cannot be written."""
     import matplotlib  # takes a while to load, which printing does not need
 
     from actors.env.rendering.timeline_chart import draw_episode

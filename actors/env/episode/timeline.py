@@ -36,6 +36,7 @@ class Timeline:
     doublings: list[float] = field(default_factory=list)  # [T], of the model's parameters
     compute_doublings: list[float] = field(default_factory=list)  # [T], of the training FLOPs
     shares: list[float] = field(default_factory=list)  # [T], terms of J in points, whatever the reward mode
+    names: list[str] = field(default_factory=list)  # [S], of slots in a user's model
 
     def __post_init__(self) -> None:
         for lanes in (self.stages, self.alphas, self.blueprints, self.contributions, self.gradient_health):
@@ -66,8 +67,8 @@ class Timeline:
 
     @property
     def lanes(self) -> list[str]:
-        """Return the name of each slot, `[S]`: its kind and the index by which actions name it."""
-        return [f"{LANES[kind]} {s}" for s, kind in enumerate(self.kinds)]
+        """Return the name of each slot, `[S]`: in the environment its kind and the index by which actions name it."""
+        return self.names or [f"{LANES[kind]} {s}" for s, kind in enumerate(self.kinds)]
 
     @property
     def host(self) -> str:

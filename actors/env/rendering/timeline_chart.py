@@ -58,9 +58,10 @@ def draw_episode(
     drawn += above.plot(played, episode.accuracy[-1], "o", color=learned, ms=5, clip_on=False)
     for line in drawn:
         line.set_in_layout(False)
-    title = [f"{episode.task}, seed {episode.seed}", episode.host]
+    title = [episode.task] if episode.names else [f"{episode.task}, seed {episode.seed}", episode.host]
     result = [f"epoch {played} of {episode.horizon}", f"accuracy {episode.accuracy[-1]:.1f}%"]
-    result.append(f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212"))
+    if episode.shares:
+        result.append(f"J {sum(episode.shares):+.1f} points".replace("-", "\u2212"))
     lines = (
         ["  \u00b7  ".join(line) for line in (title, result)] if width_in >= WIDTH_IN else [*title, ", ".join(result)]
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -215,6 +214,17 @@ class ExportedSeed(nn.Module):
         return values[self.steps[-1][0]]
 
 
+class Seeded(nn.Module):
+    """A module of the model, called as before, and the seed that grew at its output."""
+
+    def __init__(self, host: nn.Module, seed: ExportedSeed) -> None:
+        super().__init__()
+        self.host, self.seed = host, seed
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.seed(self.host(*args, **kwargs))
+
+
 def _function(name: str) -> Any:
     """Return an operation of PyTorch, or of arithmetic."""
     group, _, rest = name.partition(".")
@@ -245,7 +255,7 @@ def build_grown(grown: Mapping[str, Any], factory: Callable[[float], nn.Module])
     for name, seed in grown["seeds"].items():
         tensors = {key: torch.zeros(shape) for key, shape in seed["shapes"].items()}
         module = ExportedSeed(seed["steps"], tensors, torch.zeros(()))
-        pair = nn.Sequential(OrderedDict(host=model.get_submodule(name), seed=module))
+        pair = Seeded(model.get_submodule(name), module)
         if name:
             model.set_submodule(name, pair)
         else:
