@@ -1,10 +1,12 @@
-"""The figures of the README are those of the kept record of the evaluation."""
+"""The figures of the README are those of the kept records."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 NUMBER = r"(\d+\.\d)"
@@ -31,3 +33,19 @@ def test_the_readme_says_what_the_record_of_the_evaluation_says() -> None:
     free = {line["name"]: line["policy_over"] for line in results["c = 0"]["lines"]}
     assert f"that search {-free['full sweep']['mean']:.1f} ahead" in text
     assert free["best single rule"]["low"] < 0 < free["best single rule"]["high"]  # level
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("ResNet, glyphs", rf"Test accuracy: {NUMBER}% .* not {NUMBER}%; built four times as wide, {NUMBER}% with"),
+        ("GRU, signals", rf"from {NUMBER}% test accuracy to {NUMBER}% .* four times as wide it has {NUMBER}%"),
+    ],
+)
+def test_the_readme_says_what_the_page_about_practical_models_says(model: str, said: str) -> None:
+    page = (ROOT / "docs/practical.md").read_text()
+    row = re.search(rf"^\| {model} \|.*$", page, re.MULTILINE)
+    figures = re.search(said, " ".join((ROOT / "README.md").read_text().split()))
+    assert row is not None
+    assert figures is not None
+    assert all(re.search(rf"\b{re.escape(figure)} ", row.group()) for figure in figures.groups())
