@@ -46,7 +46,8 @@ def exported_model(
         pair = Seeded(host, seed)
         pair.training = host.training
         plain = _replaced(plain, name, pair)
-        grown["seeds"][name] = {"steps": seed.steps, "shapes": {n: list(p.shape) for n, p in seed.named_parameters()}}
+        shapes = {n: list(p.shape) for n, p in seed.named_parameters()}
+        grown["seeds"][name] = {"rows": seed.rows, "steps": seed.steps, "shapes": shapes}
     called = plain.get_submodule(at)
     if column is not None and columns:
         grown["output"] = column.output
@@ -117,7 +118,7 @@ def exported_seed(slot_module: StreamSlot) -> ExportedSeed:
             names[node] = f"step {len(steps) + 1}"
             args, kwargs = _data(list(node.args), names), _data(dict(node.kwargs), names)
             steps.append([names[node], _function_name(node.target), args, kwargs])
-    return ExportedSeed(steps, tensors, slot_module.alpha.detach().clone())
+    return ExportedSeed(steps, tensors, slot_module.alpha.detach().clone(), rows=dims == 0)
 
 
 def _function_name(target: Any) -> str:

@@ -194,11 +194,13 @@ class ExportedSeed(nn.Module):
     """A seed that is blended into the output h of a module: a list of PyTorch's operations, as plain data.
 
     A step is (name of its result, function, arguments). An argument `{"of": name}` is a result, a parameter, `alpha` or
-    `h`; `{"torch": name}` is a constant of PyTorch.
+    `h`; `{"torch": name}` is a constant of PyTorch. With `rows`, h is `[..., width]`, and the operations are those for
+    `[rows, width]`.
     """
 
-    def __init__(self, steps: Sequence[Any], tensors: Mapping[str, Tensor], alpha: Tensor) -> None:
+    def __init__(self, steps: Sequence[Any], tensors: Mapping[str, Tensor], alpha: Tensor, rows: bool) -> None:
         super().__init__()
+        self.rows = rows
         self.steps = [(name, function, args, kwargs) for name, function, args, kwargs in steps]
         self.names = list(tensors)
         self.register_buffer("alpha", alpha)
@@ -208,6 +210,8 @@ class ExportedSeed(nn.Module):
     def forward(self, h: Any) -> Any:
         if isinstance(h, tuple):  # of which the first is blended
             return (self.forward(h[0]), *h[1:])
+        if self.rows and h.dim() != 2:
+            return self.forward(h.reshape(-1, h.shape[-1])).view(h.shape)
         values: dict[str, Any] = {"h": h, "alpha": self.alpha, **{name: getattr(self, name) for name in self.names}}
         for name, function, args, kwargs in self.steps:
             values[name] = _function(function)(*_resolved(args, values), **_resolved(kwargs, values))
@@ -254,7 +258,7 @@ def build_grown(grown: Mapping[str, Any], factory: Callable[[float], nn.Module])
     model = factory(grown["scale"])
     for name, seed in grown["seeds"].items():
         tensors = {key: torch.zeros(shape) for key, shape in seed["shapes"].items()}
-        module = ExportedSeed(seed["steps"], tensors, torch.zeros(()))
+        module = ExportedSeed(seed["steps"], tensors, torch.zeros(()), seed["rows"])
         pair = Seeded(model.get_submodule(name), module)
         if name:
             model.set_submodule(name, pair)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from actors.growth.columns.column import Column
+from actors.growth.slots import SlotSpec
 from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, grow, run
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp
@@ -38,6 +39,28 @@ def test_an_exported_seed_computes_the_same(blueprint: int, slot: str, shape: tu
         for p in own.model.parameters():
             p.mul_(1.5)
     assert not torch.allclose(plain(x), own.model(x)), "the export is a copy"
+
+
+class Tokens(nn.Module):
+    """A transformer over [rows, 5, 4] whose layers are called with keywords."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(5)
+        return self.head(self.layer(x, src_mask=mask, is_causal=True).mean(1))
+
+
+@pytest.mark.parametrize("blueprint", range(1, 7))
+def test_a_seed_after_a_layer_of_a_transformer_is_exported(blueprint: int) -> None:
+    script = Script([germinate(0, blueprint), advance(), advance()])
+    slot = {"layer": SlotSpec(width=4, family="vector")}
+    own = Run(Tokens(), script, slot, (5, 4), max_added_parameters=10_000).epochs(4)
+    plain, x = own.grower.export().eval(), own.x_y[0]
+    torch.testing.assert_close(plain(x), own.model.eval()(x), rtol=0, atol=1e-6)
+    assert not torch.allclose(plain(x), plain.head(plain.layer.host(x).mean(1)))
 
 
 def test_inactive_seeds_are_left_out() -> None:

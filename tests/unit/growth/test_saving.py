@@ -157,6 +157,6 @@ def test_what_cannot_be_saved_or_read_is_refused_in_one_line(tmp_path: Path) -> 
 
 
 def test_a_description_calls_only_operations_of_pytorch() -> None:
-    seed = grown_model.ExportedSeed([["step 1", "os.system", ["echo"], {}]], {}, torch.zeros(()))
+    seed = grown_model.ExportedSeed([["step 1", "os.system", ["echo"], {}]], {}, torch.zeros(()), rows=True)
     with pytest.raises(ValueError, match=r"calls os\.system, which is no operation of PyTorch's"):
         seed(torch.zeros(1))
