@@ -70,21 +70,16 @@ def _plain(model: Any) -> nn.Module:
         module._modules.pop(CHILDREN, None)
         if module.__dict__.pop(WRAPPED, None) is not None:
             del module.__dict__["forward"]
-        _drop_hooks(module)
+        kinds: Any = (
+            (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called),
+            (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+        )
+        for hooks, *flags in kinds:
+            for key, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", hook), SlotModule | ColumnSlots | Kept):
+                    for each in (hooks, *flags):
+                        each.pop(key, None)
     return plain
-
-
-def _drop_hooks(module: nn.Module) -> None:
-    for hooks in (module._forward_hooks, module._forward_pre_hooks):
-        for key, hook in list(hooks.items()):
-            if isinstance(getattr(hook, "__self__", hook), SlotModule | ColumnSlots | Kept):
-                hooks.pop(key)
-                for flags in (
-                    module._forward_hooks_with_kwargs,
-                    module._forward_hooks_always_called,
-                    module._forward_pre_hooks_with_kwargs,
-                ):
-                    flags.pop(key, None)
 
 
 def _replaced(model: nn.Module, name: str, new: nn.Module) -> nn.Module:

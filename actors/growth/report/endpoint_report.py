@@ -1,14 +1,19 @@
-"""`EndpointReport`: reports a training run to the endpoint that decides, which learns from its sessions."""
+"""`EndpointReport`: reports a training run to the endpoint that decides; `open_report` chooses it or a file."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.errors import UserError
+from actors.growth.report.file_report import DEFAULT_FOLDER, FileReport
 from actors.growth.report.run_report import Observed, RunReport
-from actors.sessions.session import PolicyError, RecordedStep
+from actors.sessions.refusal import Reason
+from actors.sessions.session import PolicyError, RecordedStep, SessionOpener, TrainingOpener
 from actors.slots.objective import Prices
+from actors.types.spaces import Spaces
 
 if TYPE_CHECKING:  # it imports gRPC
     from actors.serving.client.training_session import TrainingSession
@@ -52,3 +57,26 @@ class EndpointReport(RunReport):
         _, steps = self._training.position
         self._training.close()
         return "the endpoint keeps the decisions before it" if steps > 1 else "nothing is reported"
+
+
+def open_report(
+    report: bool | str | Path,
+    opener: SessionOpener,
+    spaces: Spaces,
+    prices: Prices,
+    horizon_epochs: int,
+    seed: int,
+) -> RunReport:
+    """Return a report to the endpoint that decides if `report` is True and the endpoint learns from sessions, and else
+    a report to a file. Raises `UserError`."""
+    if report is True and isinstance(opener, TrainingOpener):
+        try:
+            return EndpointReport(opener.open_training(spaces, seed), prices, horizon_epochs)
+        except PolicyError as error:
+            if error.reason == Reason.SPACES_MISMATCH:
+                raise UserError(f"this endpoint cannot learn from this model: {error}") from error
+            learns_from_none = error.reason in (Reason.NOT_TRAINING, Reason.NOT_PERMITTED)
+            level = logging.INFO if learns_from_none else logging.WARNING
+            log.log(level, "the run is reported to a file, as the endpoint did not open a session: %s", error)
+    folder = Path(DEFAULT_FOLDER) if isinstance(report, bool) else Path(report)
+    return FileReport(folder, spaces, prices, horizon_epochs, seed)
