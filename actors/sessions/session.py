@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,15 +99,6 @@ class SessionOpener(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class TrainingOpener(SessionOpener, Protocol):
-    """A client of a policy server that may learn from sessions."""
-
-    def open_training(self, spaces: Spaces, seed: int) -> Any:
-        """Open a `TrainingSession`, one episode that the server learns from. Raises `PolicyError`."""
-        ...
 
 
 class PolicyError(RuntimeError):

@@ -7,15 +7,11 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from numpy.typing import ArrayLike
 
-from actors.serving.client.connection import Connection, at_once
+from actors.serving.client.connection import Connection, at_once, blocking
 from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.session_protocol import SessionProtocol
-from actors.serving.client.training_session import TrainingSession
 from actors.serving.status import error_of_call
-from actors.sessions.plain import Mask
-from actors.sessions.session import Answer
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -79,10 +75,6 @@ class PolicyClient(Connection):
         """
         return ClientEpisode(self, seed, spaces)
 
-    def open_training(self, spaces: Spaces, seed: int) -> TrainingSession:
-        """Open a session that the server learns from, as one episode. Raises `PolicyError`."""
-        return TrainingSession(self, seed, spaces)
-
     def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""
         for channel in self._forget_channels():
@@ -102,23 +94,12 @@ class ClientSession(SessionProtocol):
     """A session of `PolicyClient`; see `PolicySession`. If `record` is set, `recorded` is what an episode records of
     the last step."""
 
+    step = blocking(SessionProtocol.stepping)
+    reset = blocking(SessionProtocol.resetting)
+    close = blocking(SessionProtocol.closing)
+
     def __enter__(self) -> ClientSession:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def step(
-        self,
-        obs: ArrayLike,
-        blueprint_indices: ArrayLike = (),
-        masks: Mask = None,
-        deterministic: bool = True,
-    ) -> Answer:
-        return at_once(self.stepping(obs, blueprint_indices, masks, deterministic))
-
-    def reset(self, seed: int = 0) -> None:
-        at_once(self.resetting(seed))
-
-    def close(self) -> None:
-        at_once(self.closing())

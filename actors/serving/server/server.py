@@ -165,10 +165,15 @@ class PolicyServer:
             return
         digest = ""
         while True:
-            weights = await self._fetch(source, digest)
-            if weights is not None:
-                digest = weights.digest
-                await (self._load(weights) if self.handlers.service is None else self._adopt(weights))
+            try:
+                weights = await asyncio.to_thread(source.fetch, digest)
+                if weights is not None:
+                    digest = weights.digest
+                    await (self._load(weights) if self.handlers.service is None else self._adopt(weights))
+            except InvalidWeights as error:
+                self._log.error("weights damaged", reason=str(error))
+            except Unreachable as error:
+                self._log.warning("weight store unreachable", reason=str(error))
             await asyncio.sleep(POLL_S)
 
     async def _adopt(self, weights: WeightSet) -> None:
@@ -198,15 +203,6 @@ class PolicyServer:
         for name in ("", SERVICE):
             await self._health.set(name, _SERVING)
         self._log.info("serving", version=first.version, spaces=models.spaces.hash)
-
-    async def _fetch(self, source: WeightSource, known: str) -> WeightSet | None:
-        try:
-            return await asyncio.to_thread(source.fetch, known)
-        except InvalidWeights as error:
-            self._log.error("weights damaged", reason=str(error))
-        except Unreachable as error:
-            self._log.warning("weight store unreachable", reason=str(error))
-        return None
 
     async def _sweep(self) -> None:
         while True:
