@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from actors.config import require
 from actors.growth.ablations import Ablations
-from actors.growth.columns.budget import report_forbidden_columns
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.flop_count import FlopCount
@@ -100,7 +99,7 @@ class GrowthController:
         column_loss, added = "auto" if c.columns is None else c.columns.loss, self.max_added_parameters
         rules = GrowthRules(added, isolated, gates, c.embargo_epochs, c.profile, prices, c.horizon_epochs, column_loss)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
-        report_forbidden_columns(self._seeds.slot_shapes, min(self.max_added_parameters, isolated))
+        self._seeds.report_forbidden_columns(min(self.max_added_parameters, isolated))
         self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)
         self._flops = FlopCount(self._growth, self._seeds)
         self._advisor: PolicyAdvisor | None = None
@@ -194,11 +193,10 @@ class GrowthController:
             action, reason = SeedAction(Op.WAIT), refused
         if reason and self._report is not None:
             self._report.stop(f"epoch {self.epoch}: {reason}")
-        slots = self._growth.slots  # of which the action may clear one
-        measured = [slot.contribution for slot in slots], [slot.gradient_health for slot in slots]
+        before = [replace(slot) for slot in self._growth.slots]  # of which the action may clear one
         self._apply(action, asked=action is asked or answer is None)
         self._column_loss.choose(self.epoch, trained, value)
-        decision = self._decision(action, asked, reason, answer, *measured)
+        decision = self._decision(action, asked, reason, answer, before)
         self._log.append(decision)
         return decision
 
@@ -286,20 +284,11 @@ class GrowthController:
         self._seeds.activate(self._growth.blended())
 
     def _decision(
-        self,
-        action: SeedAction,
-        asked: SeedAction,
-        reason: str,
-        answer: Answer | None,
-        contributions: list[float | None],
-        gradient_health: list[float | None],
+        self, action: SeedAction, asked: SeedAction, reason: str, answer: Answer | None, before: Sequence[Slot]
     ) -> Decision:
         names, slots = self._seeds.names, self._growth.slots
-        families = [shape.family for shape in self._seeds.slot_shapes]
-        blueprints = [
-            family.name_of(slot.blueprint) if slot.blueprint >= 0 else ""
-            for family, slot in zip(families, slots, strict=True)
-        ]
+        pairs = zip(self._seeds.slot_shapes, slots, strict=True)
+        blueprints = [shape.family.name_of(slot.blueprint) if slot.blueprint >= 0 else "" for shape, slot in pairs]
         wanted = "" if answer is None else asked.op.name + ("" if asked.op is Op.WAIT else f" {names[asked.slot]}")
         wait = action.op is Op.WAIT
         return Decision(
@@ -320,8 +309,8 @@ class GrowthController:
             slots=names,
             policy_version=-1 if answer is None else answer.policy_version,
             value=None if answer is None else answer.value,
-            contributions=contributions,
-            gradient_health=gradient_health,
+            contributions=[slot.contribution for slot in before],
+            gradient_health=[slot.gradient_health for slot in before],
         )
 
     def follow(self, model: nn.Module) -> None:

@@ -13,8 +13,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from actors.blueprints.family import FAMILIES
-from actors.growth.columns.adoption import WRAPPED
-from actors.growth.columns.column import Column
+from actors.growth.columns.column import WRAPPED, Column
 from actors.growth.columns.column_slots import CHILDREN, ColumnSlots, column_slots_of
 from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept
 from actors.growth.slot_module import CHILD, SlotModule

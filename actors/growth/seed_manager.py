@@ -96,6 +96,17 @@ class SeedManager:
             logger.warning("%s; columns of that size are not offered", refused[0])
         return costs
 
+    def report_forbidden_columns(self, limit: int) -> None:
+        """Say which columns are too large for a budget of so many parameters, and can never grow."""
+        for shape in [site.shape for site in self._column_sites().values()][:1]:  # the others are like it
+            costs = {shape.family.name_of(i): cost for i, cost in enumerate(shape.costs) if cost is not None}
+            forbidden = [f"{name} ({cost:,} parameters)" for name, cost in costs.items() if cost > limit]
+            if forbidden:
+                logger.warning(
+                    "the budget of %s added parameters forbids %s: raise max_added_parameters, and "
+                    "max_isolated_parameters", f"{limit:,}", ", ".join(forbidden),
+                )  # fmt: skip
+
     def _watch(self) -> None:
         """Let the slots look at the model's forward passes."""
         for s, slot_module in self.slot_modules.items():

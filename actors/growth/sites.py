@@ -8,9 +8,8 @@ from torch import nn
 
 from actors.growth.columns.column import Column, column_family
 from actors.growth.columns.column_slots import column_slots_of
-from actors.growth.seed_module import SeedModule
 from actors.growth.slot_module import SlotModule
-from actors.growth.slots import SlotSpec, find_module, infer_slot_shape, stream_slot_of
+from actors.growth.slots import SeedModule, SlotSpec, find_module, infer_slot_shape, stream_slot_of
 from actors.slots.slot_shape import column_slot
 
 

@@ -10,10 +10,9 @@ from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
-from actors.sessions.noise import step_noise
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Code, Reason
-from actors.sessions.session import RULE_VERSION, Answer, PolicyError, RecordedStep
+from actors.sessions.session import RULE_VERSION, Answer, PolicyError, RecordedStep, step_noise
 from actors.sessions.session_state import seal, unseal
 from actors.types.actions import ActionMasks, continuous_values, playable
 from actors.types.spaces import Spaces

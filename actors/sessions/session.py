@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from actors.rng import Purpose, stream
 from actors.sessions.refusal import Code, Reason
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # these modules import PyTorch, which clients do not need
 RULE_VERSION = -1
 """Recorded version of steps that no weights of a run chose: a rule, or a network whose version is unknown."""
 _NONE = np.zeros(0)
+SERVING_SEED = 0  # used where a training run has its own seed
 
 
 class Answer(NamedTuple):
@@ -137,3 +139,8 @@ class SessionLost(PolicyError):
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.NOT_FOUND, message, Reason.SESSION_UNKNOWN)
+
+
+def step_noise(seed: int, step_index: int, heads: int) -> NDArray[np.float64]:
+    """Return `[heads]` uniform samples from [0, 1). They are the same at all replicas."""
+    return stream(SERVING_SEED, seed, Purpose.POLICY, step_index).random(heads)

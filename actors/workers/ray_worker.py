@@ -15,7 +15,7 @@ from actors.gym.frames import own_frames
 from actors.heartbeat import Heartbeat, Stopped
 from actors.metrics.ray import RayMetrics
 from actors.workers.faults.actor_logs import log_path, redirect_output
-from actors.workers.faults.failure import ActorFailure
+from actors.workers.faults.actor_reports import ActorFailure
 from actors.workers.faults.reaper import start_reaper
 from actors.workers.hang_detector import start_pulse
 from actors.workers.process_handle import ProcessHandle
