@@ -351,7 +351,7 @@ class Transport(RedisWeights, RedisReports):
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
         start = self.server.key("payload:")
-        return self.server.values([start + h.episode_id for h in headers])
+        return list(self.server.read("MGET", *(start + h.episode_id for h in headers))) if headers else []
 
 
 def _token() -> str:
