@@ -7,11 +7,8 @@ import gc
 import resource
 import signal
 import socket
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import grpc
@@ -42,7 +39,6 @@ POLL_S = 0.2  # between two checks for new weights
 SWEEP_S = 1.0  # between two checks for expired sessions, and calls whose token is no longer valid
 MAX_CONNECTIONS = 4096  # fewer where the limit of open files does not allow as many
 RESERVED_FILES = 128  # for everything but connections: weights, the store, the token file, the metrics port
-TIMEOUT_S = 60.0  # of the start and the shutdown of a thread
 FLUSH_S = 0.5  # grace period of gRPC for the last answers
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -271,38 +267,3 @@ def _device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name} is not available: give --device cpu or auto")
     return torch.device(name)
-
-
-@contextmanager
-def serve_in_thread(
-    options: ServeOptions,
-    source: PolicySource,
-    external: ExternalConfig | None = None,
-    sink: EpisodeSink | None = None,
-) -> Iterator[PolicyServer]:
-    """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
-    ready: Future[PolicyServer] = Future()
-
-    async def main() -> None:
-        server = PolicyServer(options, source, external, sink)
-        await server.start()
-        ready.set_result(server)
-        await server.run()
-
-    def run() -> None:
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    thread = threading.Thread(target=run, name="policy-server")
-    thread.start()
-    server = ready.result(TIMEOUT_S)
-    try:
-        yield server
-    finally:
-        with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
-            server.loop.call_soon_threadsafe(server.stop.set)
-        thread.join(TIMEOUT_S)
