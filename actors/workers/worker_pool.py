@@ -258,7 +258,9 @@ class WorkerPool:
             member.backoff.succeed()
         if member.incarnation not in (0, reply.incarnation):
             self.restarts += 1
-            self._reports.restarted(member.name)
+            path = self._reports.logs.path(member.name)
+            printed = f"; what it printed is in {path}" if path else ""
+            self._warn(f"{member.name} died and was restarted{printed}")
         if reply.rejected:
             self._reports.once(f"{reply.fault}; such episodes are rejected (metric actor_rejected)")
         member.incarnation = reply.incarnation
@@ -266,7 +268,8 @@ class WorkerPool:
 
     def _handle_death(self, member: _Member) -> None:
         if member.alive:
-            self._reports.last_words(member.name)
+            if tail := self._reports.logs.tail(member.name):
+                self._reports.once(f"what {member.name} printed last:\n{tail}")
             self._count_failure(
                 member,
                 "died",
@@ -306,7 +309,8 @@ class WorkerPool:
     def _kill_hung(self) -> None:
         for m in self._members:
             if m.hangs():
-                self._reports.hung(m.name, Pulse.read(m.actor.process).place, self._hang_s)
+                self._warn(f"{m.name} has hung for {self._hang_s:g} s; it is killed and restarted")
+                self._reports.once(Pulse.read(m.actor.process).place)
                 ray.kill(m.handle, no_restart=False)
                 if m.actor.process is not None:
                     m.actor.process.kill()

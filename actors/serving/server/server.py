@@ -143,13 +143,15 @@ class PolicyServer:
         await self._health.enter_graceful_shutdown()
         if self.handlers.service is not None:
             self.handlers.service.draining = True
-        self.handlers.end_streams()
+        for reader in self.handlers.readers:
+            reader.cancel()
         deadline = time.monotonic() + self.options.drain_s
         while self.calls.active and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         await self._server.stop(FLUSH_S)
         if self.handlers.service is not None:
-            self.handlers.service.sessions.close_all()
+            for session in self.handlers.service.sessions:
+                self.handlers.service.sessions.close(session)
         self._log.info("stopped", calls=self.calls.active)
 
     async def _follow_weights(self) -> None:

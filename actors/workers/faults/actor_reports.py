@@ -62,21 +62,6 @@ class ActorReports:
         self.once(failure.frames if failure and path else trace)
         return found
 
-    def restarted(self, name: str) -> None:
-        """Tell that an actor died and was restarted."""
-        path = self.logs.path(name)
-        self.warn(f"{name} died and was restarted" + (f"; what it printed is in {path}" if path else ""))
-
-    def last_words(self, name: str) -> None:
-        """Print the last lines that an actor printed."""
-        if tail := self.logs.tail(name):
-            self.once(f"what {name} printed last:\n{tail}")
-
-    def hung(self, name: str, place: str, hang_s: float) -> None:
-        """Tell that an actor hangs, and where, "" if unknown."""
-        self.warn(f"{name} has hung for {hang_s:g} s; it is killed and restarted")
-        self.once(place)
-
 
 def last_line(error: BaseException) -> str:
     """Return type and message of an error that carries a remote traceback, on one line."""
