@@ -110,14 +110,11 @@ def exported_seed(slot_module: StreamSlot) -> ExportedSeed:
     for node in graph.nodes:
         if node.op == "call_function":
             names[node] = f"step {len(steps) + 1}"
+            name = getattr(node.target, "__name__", "")
+            function = f"operator.{name}" if name in ARITHMETIC else str(node.target)
             args, kwargs = _data(list(node.args), names), _data(dict(node.kwargs), names)
-            steps.append([names[node], _function_name(node.target), args, kwargs])
+            steps.append([names[node], function, args, kwargs])
     return ExportedSeed(steps, tensors, slot_module.alpha.detach().clone())
-
-
-def _function_name(target: Any) -> str:
-    name = getattr(target, "__name__", "")
-    return f"operator.{name}" if name in ARITHMETIC else str(target)
 
 
 def _data(value: Any, names: Mapping[Node, str]) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from actors.policy.distribution import has_median, median_noise, next_hazard
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
@@ -150,8 +150,10 @@ class LocalSession:
         if tracked:
             self._hazard = next_hazard(self._hazard, decision.actions, decision.log_probs)
         self._next_index += 1
-        if self.record:
-            self.recorded = self._recorded(decision, before)
+        if self.record and isinstance(self._policy, FactoredRecurrentActorCritic):
+            self.recorded = RecordedStep(decision, before, self.policy_version, self.generation, self.state_stride)
+        elif self.record:  # the memory of a rule is no recurrent state from which a network could learn
+            self.recorded = RecordedStep(decision, PolicyState.zeros(StateSizes(), 1), RULE_VERSION, 0, 1)
         return Answer(
             decision.actions[0],
             decision.log_probs[0],
@@ -160,12 +162,6 @@ class LocalSession:
             self._next_index - 1,
             continuous_values(spec, decision.actions[0]),
         )
-
-    def _recorded(self, decision: ActOutput, before: PolicyState) -> RecordedStep:
-        if not isinstance(self._policy, FactoredRecurrentActorCritic):
-            # The memory of a rule is no recurrent state from which a network could learn.
-            return RecordedStep(decision, PolicyState.zeros(StateSizes(), 1), RULE_VERSION, 0, 1)
-        return RecordedStep(decision, before, self.policy_version, self.generation, self.state_stride)
 
     def reset(self, seed: int = 0) -> None:
         self._seed, self._next_index = seed, 0
