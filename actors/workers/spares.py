@@ -1,20 +1,48 @@
-"""`Spares`: started and warmed-up Ray actors that wait to take the place of one that dies."""
+"""`PlacedActor`: a Ray actor with what its pool must know of it; `Spares`: started ones that wait for a death."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from actors.workers.placed_actor import PlacedActor
+from actors.workers.hang_detector import Pulse
+from actors.workers.process_handle import ProcessHandle
+from actors.workers.ray_worker import RayRolloutWorker
 
 log = logging.getLogger(__name__)
 DELAY_S = 10.0  # from the time at which all actors play to the start of a spare, whose imports take seconds of a core
 RETRY_S = 0.5  # between two attempts to reach a spare that is starting
+
+
+@dataclass(eq=False)
+class PlacedActor:
+    """May be exchanged for another one, under whose name it then plays."""
+
+    handle: ActorHandle[RayRolloutWorker]
+    reserves: bool  # whether it holds a reservation of a CPU
+    process: ProcessHandle | None = None  # after its first reply
+
+    def started(self, process: ProcessHandle) -> None:
+        """Record its process, perhaps after a restart."""
+        if self.process not in (None, process):
+            self._forget()
+        self.process = process
+
+    def kill(self) -> None:
+        """Kill it for good."""
+        ray.kill(self.handle)
+        self._forget()
+
+    def _forget(self) -> None:
+        if self.process is not None:
+            Pulse.forget(self.process)
 
 
 class Spares:

@@ -15,17 +15,16 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.process_environment import process_environment
-from actors.transport.backoff import Backoff
+from actors.transport.retry import Backoff
 from actors.workers.closing import Closing
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.actor_reports import ActorReports, last_line
 from actors.workers.hang_detector import HangDetector, Pulse
-from actors.workers.placed_actor import PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import RayRolloutWorker
 from actors.workers.rollout_worker import PolicyEvaluation, PolicyName, SampleReport, WorkerSettings
-from actors.workers.spares import Spares
+from actors.workers.spares import PlacedActor, Spares
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = {"failed": 5, "died": 8, "hung": 3}  # of one actor in a row, before they end the run

@@ -19,10 +19,9 @@ import torch
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import load_weights, to_weights
-from actors.transport.backoff import Backoff
 from actors.transport.base import Generation, OutOfMemory, Unreachable
 from actors.transport.redis import Transport
-from actors.transport.retry import Retry
+from actors.transport.retry import Backoff, Retry
 from learner.ack_tracker import AckTracker
 from learner.config import LearnerConfig
 from learner.intake import Intake
