@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from actors.workers.hang_detector import Pulse
 from actors.workers.process_handle import ProcessHandle
@@ -107,7 +107,7 @@ class Spares:
     def _collect(self, actor: PlacedActor, call: Any) -> None:
         try:
             actor.started(ray.get(call))
-        except (ActorUnavailableError, RayActorError):  # being restarted
+        except RayActorError:  # being restarted
             self._warm_up(actor)
             return
         except RayTaskError as error:

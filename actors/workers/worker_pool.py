@@ -232,11 +232,8 @@ class WorkerPool:
         call, member.call = member.call, None
         try:
             reply: SampleReport | PolicyEvaluation | ProcessHandle | None = ray.get(call)
-        except ActorUnavailableError:  # dying or being restarted
-            self._handle_death(member)
-            return None
-        except RayActorError as error:
-            if not member.alive and "creation" in str(error):
+        except RayActorError as error:  # also while it is dying or being restarted
+            if not member.alive and "creation" in str(error) and not isinstance(error, ActorUnavailableError):
                 raise UserError(f"{member.name} cannot be started: {last_line(error)}") from error
             self._handle_death(member)
             return None

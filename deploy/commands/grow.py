@@ -27,6 +27,7 @@ def grow(script: Path, arguments: list[str], policy: str | None, console: Consol
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
     if policy:
         find_policy(policy, 1.0, policy)  # refuses what is no policy before the script runs
+        policy = str(Path(policy).absolute()) if Path(policy).exists() else policy
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "decisions.jsonl"
         environment = os.environ | {LOG_VARIABLE: str(log)} | ({ADDRESS_VARIABLE: policy} if policy else {})
