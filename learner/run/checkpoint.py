@@ -235,20 +235,25 @@ def write_durably(
             file.flush()
             os.fsync(file.fileno())
         check(partial)
-        try:
-            if not replace:
-                os.link(partial, path)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            if path.exists():
-                raise FileExistsError(errno.EEXIST, "there is a file of this name", str(path)) from error
-            replace = True  # the name is this generation's, and no other learner uses it
         if replace:
             partial.replace(path)
+        else:
+            link(partial, path)
     finally:
         partial.unlink(missing_ok=True)  # on a full disk it would take the room that is left
     sync_folder(path.parent)
+
+
+def link(partial: Path, path: Path) -> None:
+    """Give a file a second name. Raises `FileExistsError` if the name is taken."""
+    try:
+        os.link(partial, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "there is a file of this name", str(path)) from error
+        partial.rename(path)  # the name is this generation's, and no other learner uses it
 
 
 def sync_folder(folder: Path) -> None:
