@@ -12,7 +12,7 @@ from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Code, Reason
-from actors.sessions.session import RULE_VERSION, Answer, PolicyError, RecordedStep, step_noise
+from actors.sessions.session import RULE_VERSION, Answer, Closable, PolicyError, RecordedStep, step_noise
 from actors.sessions.session_state import seal, unseal
 from actors.types.actions import ActionMasks, continuous_values, playable
 from actors.types.spaces import Spaces
@@ -22,7 +22,7 @@ LOCAL_KEY = b"a local session"
 """Not a secret: within one process, the signature only detects states that are damaged or come from a server."""
 
 
-class LocalPolicy:
+class LocalPolicy(Closable):
     """Query a policy in this process.
 
     Args:
@@ -44,12 +44,6 @@ class LocalPolicy:
         self.version, self.generation, self.state_stride = version, generation, state_stride
         self._given = network
         self._networks = {network.spaces.hash: network}
-
-    def __enter__(self) -> LocalPolicy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
         """Open a session; see `PolicyClient.open`. `latest` has no effect.
@@ -87,7 +81,7 @@ class LocalRule:
         """Do nothing; a rule holds no connection."""
 
 
-class LocalSession:
+class LocalSession(Closable):
     """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`. If `record` is set, `recorded` is what an episode
     records of the last step."""
 
@@ -107,12 +101,6 @@ class LocalSession:
             self._seed, self._next_index = imported.seed, imported.next_step_index
             self._hazard[0] = imported.hazard
             self._state = PolicyState(*(t.to(zero.device) for t, zero in zip(policy_state, self._state, strict=True)))
-
-    def __enter__(self) -> LocalSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def exported(self) -> bytes:

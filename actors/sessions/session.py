@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,6 +91,17 @@ class PolicySession(Protocol):
     def close(self) -> None:
         """End the session and free its place at the server."""
         ...
+
+
+class Closable:
+    """What is closed at the end of a `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        closing: Any = self
+        closing.close()
 
 
 class SessionOpener(Protocol):

@@ -12,11 +12,12 @@ from actors.serving.client.connection import Connection, at_once, blocking
 from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.status import error_of_call
+from actors.sessions.session import Closable
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 
-class PolicyClient(Connection):
+class PolicyClient(Connection, Closable):
     """Query a policy server.
 
         with tamiyo.PolicyClient("127.0.0.1:50051") as client:
@@ -39,12 +40,6 @@ class PolicyClient(Connection):
         deadline_s: Timeout of a step or open in seconds, retries included.
         attempt_s: Timeout of each attempt in seconds.
     """
-
-    def __enter__(self) -> PolicyClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
@@ -90,16 +85,10 @@ class PolicyClient(Connection):
             raise error_of_call(error) from error
 
 
-class ClientSession(SessionProtocol):
+class ClientSession(SessionProtocol, Closable):
     """A session of `PolicyClient`; see `PolicySession`. If `record` is set, `recorded` is what an episode records of
     the last step."""
 
     step = blocking(SessionProtocol.stepping)
     reset = blocking(SessionProtocol.resetting)
     close = blocking(SessionProtocol.closing)
-
-    def __enter__(self) -> ClientSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
