@@ -311,7 +311,7 @@ def _grow(args: list[str]) -> int:
         "script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py"
     )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
-    policy_help = "checkpoint or rule that is served next to it (default: what the script names)"
+    policy_help = "checkpoint, rule or address of a server, which decides (default: what the script names)"
     parser.add_argument("--policy", metavar="POLICY", help=policy_help)
     picture_help = "also draw it, and a second run of the script without growth, to a .png or .svg file"
     parser.add_argument("--picture", type=Path, metavar="FILE", help=picture_help)

@@ -118,17 +118,15 @@ class LearnerConfig:
             self.ratio == "per_head" or self.policy_denominator == "steps",
             "learner.policy_denominator is head_steps, but learner.ratio is joint: one ratio has no heads to average",
         )
-        self._check_chunks()
-
-    def _check_chunks(self) -> None:
+        require(
+            self.burn_in == 0 or self.chunk_length is not None,
+            "learner.burn_in needs learner.chunk_length: nothing precedes a whole episode",
+        )
         stride = self.state_stride
-        if self.chunk_length is None:
-            require(self.burn_in == 0, "learner.burn_in needs learner.chunk_length: nothing precedes a whole episode")
-            return
         for name in ("chunk_length", "burn_in"):
             steps = getattr(self, name)
             require(
-                steps % stride == 0,
+                steps is None or steps % stride == 0,
                 f"learner.{name} is {steps}, but states are stored every {stride} steps (learner.state_stride): "
                 f"a chunk starts from a stored state, so give a multiple of {stride}",
             )

@@ -38,17 +38,6 @@ def lag_split(taken: Sequence[TakenEpisode], version: int) -> dict[str, float]:
     }
 
 
-def _require_same(payload: EpisodeHeader, header: EpisodeHeader) -> None:
-    """Raise `InvalidEpisode` if the header of an entry does not match its payload. The queue orders and fences episodes
-    by their headers; checkpoints name them by their payloads."""
-    for name, value in vars(header).items():
-        if getattr(payload, name) != value:
-            raise InvalidEpisode(
-                f"its payload's {name} is {getattr(payload, name)!r}, its header's is {value!r}: an actor must make "
-                "the header from the episode that it sends"
-            )
-
-
 class Intake:
     """Takes valid and fresh episodes from the queue. `probe` runs one forward pass over an episode. `dropped_stale` and
     `dead_lettered` are counted since construction."""
@@ -125,7 +114,13 @@ class Intake:
     def _decode(self, delivery: Delivery) -> TakenEpisode | None:
         try:
             episode = decode_episode(delivery.payload, self.consumer.max_episode_bytes)
-            _require_same(EpisodeHeader.from_episode(episode), delivery.header)
+            # The queue orders and fences episodes by their headers; checkpoints name them by their payloads.
+            for name, value in vars(EpisodeHeader.from_episode(episode)).items():
+                if value != (given := getattr(delivery.header, name)):
+                    raise InvalidEpisode(
+                        f"its payload's {name} is {value!r}, its header's is {given!r}: an actor must make the header "
+                        "from the episode that it sends"
+                    )
             self.schema.check(episode)
         except InvalidEpisode as error:
             self._set_aside(delivery.entry_id, delivery.header.episode_id, str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from actors.config import PolicyConfig
+from actors.config import PolicyConfig, require
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
@@ -23,8 +23,7 @@ def pick_device(wanted: str) -> torch.device:
 def resumed_network(resume: Checkpoint, policy: PolicyConfig, spaces: Spaces) -> FactoredRecurrentActorCritic:
     """Return the network of a checkpoint. Raises `UserError` if the configuration has another architecture."""
     try:
-        if resume.weights.spaces_hash != spaces.hash:
-            raise UserError("it was trained with other spaces")
+        require(resume.weights.spaces_hash == spaces.hash, "it was trained with other spaces")
         return from_weights(resume.weights, spaces=spaces, config=policy).train()
     except UserError as error:
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,44 +27,36 @@ class EpisodeSchema:
     def check(self, episode: Episode) -> None:
         """Raise `InvalidEpisode` if an episode does not match the spaces, chose an action that its own masks forbid, or
         contains log-probs or recurrent states that the policy could not have stored."""
-        if fault := self._fault_of_steps(episode) or self._fault_of_states(episode):
+        if fault := next(self._faults(episode), ""):
             raise InvalidEpisode(f"episode {episode.episode_id}: {fault}")
 
-    def _fault_of_steps(self, episode: Episode) -> str:
+    def _faults(self, episode: Episode) -> Iterator[str]:
+        """Find faults one by one; what is checked later relies on what was checked before."""
         spaces, spec = self.spaces, self.spaces.action
         if episode.spaces_hash != spaces.hash:
-            return f"its spaces are {episode.spaces_hash}, but the learner's are {spaces.hash}"
-        widths = {
-            "obs": spaces.obs_size,
-            "blueprint_indices": spaces.slots,
-            "actions": len(spec.heads),
-            "masks": spec.flat_size,
-        }
+            yield f"its spaces are {episode.spaces_hash}, but the learner's are {spaces.hash}"
+        widths = {"obs": spaces.obs_size, "blueprint_indices": spaces.slots, "actions": len(spec.heads)}
+        widths["masks"] = spec.flat_size
         for field, width in widths.items():
-            found = getattr(episode, field).shape[1]
-            if found != width:
-                return f"{field} has width {found}, expected {width}"
+            if (found := getattr(episode, field).shape[1]) != width:
+                yield f"{field} has width {found}, expected {width}"
         carried = [] if episode.burn_in is None else [episode.burn_in.blueprint_indices]
         for indices in (episode.blueprint_indices, *carried):
             if (indices < -1).any() or (indices >= spaces.num_blueprints).any():
-                return "a blueprint index is out of range"
+                yield "a blueprint index is out of range"
         if (episode.actions >= np.array(spec.limits)).any():
-            return "an action is out of range"
+            yield "an action is out of range"
         choices = np.where([h.continuous for h in spec.heads], 0, episode.actions)
         if not episode.masks[np.arange(len(episode))[:, None], choices + np.array(spec.offsets)].all():
-            return "a chosen action is masked"
+            yield "a chosen action is masked"
         if (episode.log_probs[:, [not h.continuous for h in spec.heads]] < MIN_LOG_PROB).any():
-            return f"a log-prob is below {MIN_LOG_PROB:g}: no policy makes such a choice"
-        return ""
-
-    def _fault_of_states(self, episode: Episode) -> str:
+            yield f"a log-prob is below {MIN_LOG_PROB:g}: no policy makes such a choice"
         if episode.state_stride != self.state_stride:
-            return f"its states are {episode.state_stride} steps apart, the learner expects {self.state_stride}"
+            yield f"its states are {episode.state_stride} steps apart, the learner expects {self.state_stride}"
         for field in ("initial_state", "states"):
             arrays = getattr(episode, field).arrays
             for part, array, (n, width) in zip(StateSizes._fields, arrays, self.state_sizes, strict=True):
                 if array.shape[::2] != (n, width) or (field == "initial_state" and array.shape[1] != 1):
-                    return f"{field}.{part} has shape {list(array.shape)}, expected {n} states of width {width}"
+                    yield f"{field}.{part} has shape {list(array.shape)}, expected {n} states of width {width}"
                 if (abs(array) > LARGEST_STATE).any():
-                    return f"{field}.{part} has numbers beyond {LARGEST_STATE:g}"
-        return ""
+                    yield f"{field}.{part} has numbers beyond {LARGEST_STATE:g}"

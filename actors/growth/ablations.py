@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from math import nan
 
 import torch
@@ -27,15 +27,12 @@ class Ablations:
         self._model, self._seeds, self._config, self._metric = model, seeds, config, metric
         self.inputs = 0.0  # elements that the model read for each subset of the last measurement; 0 if unknown
 
-    def due(self, epoch: int) -> bool:
-        """Return whether contributions are measured after this epoch, which is counted from 1."""
-        return self._config.evaluate is not None and epoch % self._config.evaluate_every == 0
-
     def measure(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, EvalResult]:
         """Return the accuracy with each subset of seeds switched on; empty if a measurement failed."""
         alphas, measured, self.inputs = {**blended, **training}, dict[Subset, EvalResult](), 0.0
         try:
-            with self._reading() as inputs:
+            # A hook would compile a compiled model's graphs again.
+            with nullcontext(list[int]()) if self._seeds.compiled else inputs_of(self._seeds.called) as inputs:
                 for subset in subsets_to_evaluate(blended, training):
                     measured[subset] = self._evaluate({s: alpha for s, alpha in alphas.items() if s in subset})
         except Exception as error:  # a failed measurement is unknown, and no reason to end a training run
@@ -53,11 +50,3 @@ class Ablations:
                     calibrate()
             points = self._metric.points(float(evaluate()))
         return EvalResult(nan if points is None else points, 0.0)
-
-    @contextmanager
-    def _reading(self) -> Iterator[list[int]]:
-        if self._seeds.compiled:  # whose graphs would be compiled again for a hook
-            yield []
-            return
-        with inputs_of(self._seeds.called) as inputs:
-            yield inputs

@@ -12,6 +12,10 @@ from actors.growth.columns.column import Column
 from actors.sessions.session import SessionOpener
 from actors.slots.lifecycle import GATES, SeedAction
 
+_LEAST = {"num_classes": 2, "points_per_doubling": 0, "points_per_compute_doubling": 0} | dict.fromkeys(
+    ("horizon_epochs", "evaluate_every", "train_rows", "val_rows", "max_added_parameters", "max_isolated_parameters"), 1
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthConfig:
@@ -85,16 +89,10 @@ class GrowthConfig:
     """Decisions are appended to this file as JSON lines. None means the environment variable TAMIYO_GROWTH_LOG."""
 
     def __post_init__(self) -> None:
-        classes = self.num_classes
-        require(self.horizon_epochs >= 1, f"horizon_epochs is {self.horizon_epochs}: it must be at least 1")
-        require(self.evaluate_every >= 1, f"evaluate_every is {self.evaluate_every}: it must be at least 1")
-        require(classes is None or classes >= 2, f"num_classes is {classes}: give at least 2, or None")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            require(value is None or value >= least, f"{name} is {value}: it must be at least {least}")
         require(self.gates in GATES, f"gates is {self.gates!r}: choose permissive or strict")
-        for name in ("points_per_doubling", "points_per_compute_doubling"):
-            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}: it must not be negative")
-        for name in ("train_rows", "val_rows"):
-            rows = getattr(self, name)
-            require(rows is None or rows >= 1, f"{name} is {rows}: give at least 1, or None")
         require(
             not (self.report and self.deterministic),
             "report needs sampled actions, which are those that policies learn from: leave out deterministic",
@@ -102,6 +100,3 @@ class GrowthConfig:
         require(not (self.report and self.dry_run), "dry_run applies nothing that could be reported: leave out report")
         best = self.best_metric
         require(best is None or self.higher_is_better is not None, "best_metric was given: set higher_is_better too")
-        for name in ("max_added_parameters", "max_isolated_parameters"):
-            limit = getattr(self, name)
-            require(limit is None or limit >= 1, f"{name} is {limit}: with less than 1 nothing can grow")

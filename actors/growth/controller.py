@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import isfinite, log
 from typing import Any
 
@@ -16,22 +16,22 @@ from torch.optim import Optimizer
 
 from actors.config import require
 from actors.growth.ablations import Ablations
-from actors.growth.columns.budget import report_forbidden_columns
 from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.flop_count import FlopCount
-from actors.growth.policy_advisor import PolicyAdvisor, default_policy, find_policy
-from actors.growth.report.open import open_report
+from actors.growth.policy_advisor import PolicyAdvisor, find_policy
+from actors.growth.report.endpoint_report import open_report
 from actors.growth.report.run_report import Observed, RunReport
 from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
-from actors.growth.topology import FORMAT, pack_slots, read_growth
+from actors.growth.topology import FORMAT, SavedGrowth, read_growth
 from actors.growth.training.column_loss import ColumnLossChoice
 from actors.growth.training.metric import MetricPoints
 from actors.growth.training.model_check import check_model
 from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
 from actors.policy.saved import TRAINED_NAME
+from actors.rules.names import DEFAULT_COLUMN, DEFAULT_STREAM_RULE, DEFAULT_TRIAL
 from actors.sessions.session import Answer
 from actors.slots.compute import TRAINING_PASSES
 from actors.slots.contributions import Subset
@@ -99,13 +99,15 @@ class GrowthController:
         column_loss, added = "auto" if c.columns is None else c.columns.loss, self.max_added_parameters
         rules = GrowthRules(added, isolated, gates, c.embargo_epochs, c.profile, prices, c.horizon_epochs, column_loss)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
-        report_forbidden_columns(self._seeds.slot_shapes, min(self.max_added_parameters, isolated))
+        self._seeds.report_forbidden_columns(min(self.max_added_parameters, isolated))
         self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)
         self._flops = FlopCount(self._growth, self._seeds)
         self._advisor: PolicyAdvisor | None = None
         self._report: RunReport | None = None
         if self._ranks.first:
-            default = default_policy(c.columns is not None, c.evaluate is not None)
+            default = DEFAULT_STREAM_RULE
+            if c.columns is not None:  # a trial needs contributions
+                default = DEFAULT_COLUMN if c.evaluate is None else DEFAULT_TRIAL
             opener = find_policy(c.policy, c.timeout_s, TRAINED_NAME if c.report else default)
             if c.report:
                 self._report = open_report(c.report, opener, spaces, prices, c.horizon_epochs, c.seed)
@@ -151,7 +153,7 @@ class GrowthController:
         learners = {} if self.config.dry_run else self._growth.learning()
         if learners:
             self._seeds.train_young(loss, self._growth.blended(), learners, scaler)
-            self._column_loss.measure(lambda: self._seeds.host_loss(loss), self._seeds.steps_per_epoch)
+            self._column_loss.measure(lambda: self._seeds.host_loss(loss), self._seeds.recorder.steps_per_epoch)
         self._flops.minibatch(loss, learners)
 
     def step(
@@ -175,7 +177,7 @@ class GrowthController:
         if scored and given is None and not self._metric.higher_is_better:
             given = loss
         points = self._metric.points(None if given is None else float(given))
-        trained = self._column_loss.train_loss() if train_loss is None else float(train_loss)
+        trained = self._column_loss.meter.take() if train_loss is None else float(train_loss)
         trained = trained if trained is not None and isfinite(trained) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.groups.steps:
@@ -191,11 +193,10 @@ class GrowthController:
             action, reason = SeedAction(Op.WAIT), refused
         if reason and self._report is not None:
             self._report.stop(f"epoch {self.epoch}: {reason}")
-        slots = self._growth.slots  # of which the action may clear one
-        measured = [slot.contribution for slot in slots], [slot.gradient_health for slot in slots]
+        before = [replace(slot) for slot in self._growth.slots]  # of which the action may clear one
         self._apply(action, asked=action is asked or answer is None)
         self._column_loss.choose(self.epoch, trained, value)
-        decision = self._decision(action, asked, reason, answer, *measured)
+        decision = self._decision(action, asked, reason, answer, before)
         self._log.append(decision)
         return decision
 
@@ -205,15 +206,15 @@ class GrowthController:
         always = frozenset(s for s in joined if s == self._seeds.adopted)  # without it there is no model
         blended = {s: alpha for s, alpha in joined.items() if s not in always}
         waiting = self._seeds.groups.waiting
-        norms = self._ranks.broadcast(self._seeds.take_norms())
+        norms = self._ranks.broadcast(self._seeds.groups.take_norms())
         if missing := training.keys() - norms.keys():
             names = ", ".join(self._seeds.names[s] for s in sorted(missing))
             what = "the optimizer that the controller was given takes no steps: make no other one"
             what = what if waiting else "call shadow(...) before optimizer.step()"
             logger.warning("the seed at %s learns nothing: %s", names, what)
         self._growth.record_gradients(norms, training)
-        self._growth.record_scores(self._seeds.take_scores())
-        due = (blended or training) and self._ablations.due(self.epoch + 1)
+        self._growth.record_scores(self._seeds.recorder.take())
+        due = (blended or training) and self.config.evaluate and (self.epoch + 1) % self.config.evaluate_every == 0
         measured = self._ranks.broadcast(self._ablations.measure(blended, training)) if due else {}
         self._growth.record_contributions(measured, blended, training, bool(measured), f"epoch {self.epoch}")
         self._count_epoch(joined, training, {subset | always for subset in measured})
@@ -253,8 +254,7 @@ class GrowthController:
 
     def _training_state(self) -> TrainingState:
         if self._chance_loss is None:
-            first = abs(self._losses[0])
-            self._chance_loss = first if isfinite(first) and first > 0 else 1.0
+            self._chance_loss = abs(self._losses[0]) if isfinite(self._losses[0]) and self._losses[0] else 1.0
         return TrainingState(
             epoch=self.epoch,
             horizon_epochs=self.config.horizon_epochs,
@@ -284,16 +284,11 @@ class GrowthController:
         self._seeds.activate(self._growth.blended())
 
     def _decision(
-        self,
-        action: SeedAction,
-        asked: SeedAction,
-        reason: str,
-        answer: Answer | None,
-        contributions: list[float | None],
-        gradient_health: list[float | None],
+        self, action: SeedAction, asked: SeedAction, reason: str, answer: Answer | None, before: Sequence[Slot]
     ) -> Decision:
         names, slots = self._seeds.names, self._growth.slots
-        blueprints = [self._seeds.blueprint_name(s, slot.blueprint) for s, slot in enumerate(slots)]
+        pairs = zip(self._seeds.slot_shapes, slots, strict=True)
+        blueprints = [shape.family.name_of(slot.blueprint) if slot.blueprint >= 0 else "" for shape, slot in pairs]
         wanted = "" if answer is None else asked.op.name + ("" if asked.op is Op.WAIT else f" {names[asked.slot]}")
         wait = action.op is Op.WAIT
         return Decision(
@@ -314,8 +309,8 @@ class GrowthController:
             slots=names,
             policy_version=-1 if answer is None else answer.policy_version,
             value=None if answer is None else answer.value,
-            contributions=contributions,
-            gradient_health=gradient_health,
+            contributions=[slot.contribution for slot in before],
+            gradient_health=[slot.gradient_health for slot in before],
         )
 
     def follow(self, model: nn.Module) -> None:
@@ -334,32 +329,36 @@ class GrowthController:
 
         Take it between `step` and the next epoch, together with the states of the model and the optimizer.
         """
-        return {
-            "format": FORMAT,
-            "slots": pack_slots(self._seeds.names, self._growth.slots),
-            "order": [self._seeds.names[s] for s in self._seeds.groups.order],
-            "germinations": self._seeds.germinations,
-            "last_op": int(self._growth.last_op),
-            "last_success": self._growth.last_success,
-            "epoch": self.epoch,
-            "compute_spent": self._growth.compute.spent,
-            "flops": asdict(self._flops.counted),
-            "losses": list(self._losses),
-            "accuracies": list(self._accuracies),
-            "train_losses": list(self._train_losses),
-            "adopted": "" if self._seeds.adopted is None else self._seeds.names[self._seeds.adopted],
-            "partial": [self._seeds.names[s] for s in sorted(self._seeds.partial)],
-            "steps_per_epoch": self._seeds.steps_per_epoch,
-            "chance_loss": self._chance_loss,
-            "first_metric": self._metric.first,
-            "session": self._advisor.exported if self._advisor is not None else b"",
-            "report": self._report.state() if self._report is not None else {},
-        }
+        return self._saved().packed()
 
     def bare_state_dict(self) -> dict[str, Any]:
         """Return `state_dict()` as if nothing had been grown yet."""
-        bare = pack_slots(self._seeds.names, [Slot() for _ in self._growth.slots])
-        return self.state_dict() | {"slots": bare, "order": [], "session": b"", "report": {}}
+        bare = {name: Slot() for name in self._seeds.names}
+        return replace(self._saved(), slots=bare, order=[], session=b"", report={}).packed()
+
+    def _saved(self) -> SavedGrowth:
+        names, growth = self._seeds.names, self._growth
+        return SavedGrowth(
+            format=FORMAT,
+            slots=dict(zip(names, growth.slots, strict=True)),
+            order=[names[s] for s in self._seeds.groups.order],
+            germinations=self._seeds.germinations,
+            last_op=growth.last_op,
+            last_success=growth.last_success,
+            epoch=self.epoch,
+            losses=self._losses,
+            accuracies=self._accuracies,
+            train_losses=self._train_losses,
+            adopted="" if self._seeds.adopted is None else names[self._seeds.adopted],
+            partial=[names[s] for s in sorted(self._seeds.partial)],
+            steps_per_epoch=self._seeds.recorder.steps_per_epoch,
+            compute_spent=growth.compute.spent,
+            flops=self._flops.counted,
+            chance_loss=self._chance_loss,
+            session=self._advisor.exported if self._advisor is not None else b"",
+            first_metric=self._metric.first,
+            report=self._report.state() if self._report is not None else {},
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Rebuild the grown topology. Load the states of the model and the optimizer afterwards: they hold the values
@@ -368,21 +367,21 @@ class GrowthController:
             self._seeds.adopted is None,
             f"{self._seeds.names[self._seeds.adopted or 0]} has replaced the model: load states into a new one",
         )
-        saved = read_growth(state, self._seeds.names, self._seeds.slot_shapes)
+        saved, index = read_growth(state, self._seeds.names, self._seeds.slot_shapes), self._seeds.names.index
         self._seeds.clear(self._growth.filled())
-        self._seeds.steps_per_epoch = saved.steps_per_epoch
-        self._growth.lifecycle.slots[:] = saved.slots
-        for s in saved.order:
-            self._seeds.germinate(s, saved.slots[s].blueprint, saved.slots[s].blend)
-        self._seeds.germinations, self._seeds.partial = saved.germinations, set(saved.partial)
-        if saved.adopted is not None:
-            self._seeds.adopt(saved.adopted)
+        self._seeds.recorder.steps_per_epoch = saved.steps_per_epoch
+        self._growth.lifecycle.slots[:] = saved.slots.values()
+        for name in saved.order:
+            self._seeds.germinate(index(name), saved.slots[name].blueprint, saved.slots[name].blend)
+        self._seeds.germinations, self._seeds.partial = saved.germinations, set(map(index, saved.partial))
+        if saved.adopted:
+            self._seeds.adopt(index(saved.adopted))
         self._growth.last_op, self._growth.last_success = saved.last_op, saved.last_success
         self.epoch, self._chance_loss = saved.epoch, saved.chance_loss
         self._growth.compute.epochs, self._growth.compute.spent = saved.epoch, saved.compute_spent
         self._flops.use(saved.flops)
-        self._losses, self._accuracies = list(saved.losses), list(saved.accuracies)
-        self._train_losses, self._metric.first = list(saved.train_losses), saved.first_metric
+        self._losses, self._accuracies, self._train_losses = saved.losses, saved.accuracies, saved.train_losses
+        self._metric.first = saved.first_metric
         self._seeds.activate(self._growth.blended())
         if self._advisor is not None and saved.session:
             self._advisor.resume(saved.session)

@@ -12,8 +12,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from actors.blueprints.family import FAMILIES
-from actors.growth.columns.adoption import WRAPPED
-from actors.growth.columns.column import Column
+from actors.growth.columns.column import WRAPPED, Column
 from actors.growth.columns.column_slots import CHILDREN, ColumnSlots, column_slots_of
 from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept, Seeded
 from actors.growth.slot_module import CHILD, SlotModule
@@ -70,21 +69,16 @@ def _plain(model: Any) -> nn.Module:
         module._modules.pop(CHILDREN, None)
         if module.__dict__.pop(WRAPPED, None) is not None:
             del module.__dict__["forward"]
-        _drop_hooks(module)
+        kinds: Any = (
+            (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called),
+            (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+        )
+        for hooks, *flags in kinds:
+            for key, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", hook), SlotModule | ColumnSlots | Kept):
+                    for each in (hooks, *flags):
+                        each.pop(key, None)
     return plain
-
-
-def _drop_hooks(module: nn.Module) -> None:
-    for hooks in (module._forward_hooks, module._forward_pre_hooks):
-        for key, hook in list(hooks.items()):
-            if isinstance(getattr(hook, "__self__", hook), SlotModule | ColumnSlots | Kept):
-                hooks.pop(key)
-                for flags in (
-                    module._forward_hooks_with_kwargs,
-                    module._forward_hooks_always_called,
-                    module._forward_pre_hooks_with_kwargs,
-                ):
-                    flags.pop(key, None)
 
 
 def _replaced(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
@@ -116,14 +110,11 @@ def exported_seed(slot_module: StreamSlot) -> ExportedSeed:
     for node in graph.nodes:
         if node.op == "call_function":
             names[node] = f"step {len(steps) + 1}"
+            name = getattr(node.target, "__name__", "")
+            function = f"operator.{name}" if name in ARITHMETIC else str(node.target)
             args, kwargs = _data(list(node.args), names), _data(dict(node.kwargs), names)
-            steps.append([names[node], _function_name(node.target), args, kwargs])
+            steps.append([names[node], function, args, kwargs])
     return ExportedSeed(steps, tensors, slot_module.alpha.detach().clone(), rows=dims == 0)
-
-
-def _function_name(target: Any) -> str:
-    name = getattr(target, "__name__", "")
-    return f"operator.{name}" if name in ARITHMETIC else str(target)
 
 
 def _data(value: Any, names: Mapping[Node, str]) -> Any:

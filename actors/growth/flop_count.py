@@ -50,7 +50,11 @@ class FlopCount:
         for s in learners:
             blueprint = self._growth.slots[s].blueprint
             if self.counted.seeds[s][blueprint] is None:
-                self._add(s, blueprint, self._count(s, loss))
+                flops, kind = self._count(s, loss), self._growth.slot_shapes[s].kind
+                for other, shape in enumerate(self._growth.slot_shapes):
+                    if other == s or kind is shape.kind is SlotKind.COLUMN:  # columns are alike
+                        self.counted.seeds[other][blueprint] = flops
+                self.use(self.counted)
 
     def use(self, counted: CountedFlops) -> None:
         """Go by what was counted, here or elsewhere."""
@@ -69,14 +73,6 @@ class FlopCount:
         passes = self._seeds.take_passes() / minibatches if minibatches else 0.0
         trained = TRAINING_PASSES * minibatches * self.counted.inputs
         return passes, inputs_of_evaluation / trained if trained else 0.0
-
-    def _add(self, slot: int, blueprint: int, flops: float) -> None:
-        shapes = self._growth.slot_shapes
-        column = shapes[slot].kind is SlotKind.COLUMN
-        for s, shape in enumerate(shapes):
-            if s == slot or (column and shape.kind is SlotKind.COLUMN):  # columns are alike
-                self.counted.seeds[s][blueprint] = flops
-        self.use(self.counted)
 
     def _count(self, slot: int, loss: Callable[[], Tensor]) -> float:
         shape, blueprint = self._growth.slot_shapes[slot], self._growth.slots[slot].blueprint

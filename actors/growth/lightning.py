@@ -72,12 +72,9 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         """Find out whether parameters of seeds are loaded that the module does not have."""
         self._homeless = bool(_grown(parameters) - module.state_dict().keys())
 
-    def _require_homes(self) -> None:
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Raise `UserError` if such parameters were loaded. Lightning tells callbacks nothing of such a checkpoint."""
         require(not self._homeless, HOMELESS)
-
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        self._require_homes()
 
     on_test_start = on_predict_start = on_validation_start
 
@@ -133,7 +130,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
             self.grower.load_state_dict(self.grower.bare_state_dict())
         self.grower = GrowthController(trainer.model, self.slots, trainer.optimizers[0], **options)
         self._restore(pl_module)
-        self._require_homes()
+        self.on_validation_start(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._batch = (batch, batch_idx)

@@ -10,7 +10,7 @@ from actors.errors import UserError
 from actors.growth.report.run_report import Observed, RunReport
 from actors.policy.publish import from_weights
 from actors.policy.saved import read_weights
-from actors.rules.names import DEFAULT_COLUMN, DEFAULT_STREAM_RULE, DEFAULT_TRIAL, is_rule
+from actors.rules.names import is_rule
 from actors.sessions.local import LocalPolicy, LocalRule
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
@@ -40,14 +40,6 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, def
         return PolicyClient(policy, deadline_s=timeout_s, attempt_s=timeout_s)
     weights = read_weights(path)
     return LocalPolicy(from_weights(weights), weights.version, weights.generation, weights.state_stride)
-
-
-def default_policy(columns: bool, measured: bool) -> str:
-    """Return the name of the rule that decides where nothing is named: a trial of columns if their contributions are
-    `measured`, otherwise a column that joins early, and a rule for the stream where there are no columns."""
-    if not columns:
-        return DEFAULT_STREAM_RULE
-    return DEFAULT_TRIAL if measured else DEFAULT_COLUMN
 
 
 class PolicyAdvisor:

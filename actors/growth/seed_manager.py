@@ -18,14 +18,13 @@ from actors.config import require
 from actors.errors import UserError
 from actors.growth.columns.column import Column, column_family
 from actors.growth.columns.column_slots import column_slots_of, replace_model
-from actors.growth.sites import ColumnSite, Site, StreamSite
+from actors.growth.sites import ColumnSite, StreamSite
 from actors.growth.slot_module import SlotModule
 from actors.growth.slots import SlotSpec, StreamSlot, find_module
 from actors.growth.training.averages import Averages
 from actors.growth.training.gradients import ShadowGradients
 from actors.growth.training.groups import SeedGroups
 from actors.growth.training.isolation import unscaled_losses, without_side_effects
-from actors.growth.training.memory_format import use_memory_format
 from actors.growth.training.ranks import Ranks
 from actors.growth.training.scores import ScoreRecorder
 from actors.rng import Purpose, stream
@@ -49,7 +48,7 @@ class SeedManager:
     ) -> None:
         """`specs` maps names of modules to slots. Raises `UserError` where a slot or a column does not fit."""
         self._host = [p for p in model.parameters() if p.requires_grad]
-        self._sites: list[Site] = [StreamSite(model, name, spec) for name, spec in specs.items()]
+        self._sites: list[StreamSite | ColumnSite] = [StreamSite(model, name, spec) for name, spec in specs.items()]
         self._column = column
         self.called = model if column is None else find_module(model, column.model)
         if column is not None:
@@ -74,10 +73,10 @@ class SeedManager:
         self._scales: dict[int, float] = {}  # of columns, in multiples of the model's width
         self.adopted: int | None = None  # the slot of the column that has become the model
         self.germinations = 0
-        self._steps = 0  # of the optimizer, in the last whole epoch
         self._passes = 0  # of the model, beside its training
-        self._recorder = None if compiled else ScoreRecorder(self._host, optimizers[-1])
-        self._watch()
+        self.recorder = ScoreRecorder([] if compiled else self._host, optimizers[-1])
+        if not compiled:
+            self._watch()
         if column is not None and ranks.size > 1:
             optimizers[0].register_step_pre_hook(lambda *_: ranks.share_buffers(self._unknown_to_ddp()))
 
@@ -97,15 +96,25 @@ class SeedManager:
             logger.warning("%s; columns of that size are not offered", refused[0])
         return costs
 
+    def report_forbidden_columns(self, limit: int) -> None:
+        """Say which columns are too large for a budget of so many parameters, and can never grow."""
+        for shape in [site.shape for site in self._column_sites().values()][:1]:  # the others are like it
+            costs = {shape.family.name_of(i): cost for i, cost in enumerate(shape.costs) if cost is not None}
+            forbidden = [f"{name} ({cost:,} parameters)" for name, cost in costs.items() if cost > limit]
+            if forbidden:
+                logger.warning(
+                    "the budget of %s added parameters forbids %s: raise max_added_parameters, and "
+                    "max_isolated_parameters", f"{limit:,}", ", ".join(forbidden),
+                )  # fmt: skip
+
     def _watch(self) -> None:
-        """Let the slots look at the model's forward passes. A compiled model is not looked at."""
+        """Let the slots look at the model's forward passes."""
         for s, slot_module in self.slot_modules.items():
             if isinstance(slot_module, StreamSlot):
-                slot_module.recorder, slot_module.index = self._recorder, s
+                slot_module.recorder, slot_module.index = self.recorder, s
         if self._column is not None:
             columns = column_slots_of(self._model, self._column)
-            columns.recorder = self._recorder
-            columns.scored = tuple(self._column_sites())
+            columns.recorder, columns.scored = self.recorder, tuple(self._column_sites())
 
     def _column_sites(self) -> dict[int, ColumnSite]:
         return {s: site for s, site in enumerate(self._sites) if isinstance(site, ColumnSite)}
@@ -116,34 +125,10 @@ class SeedManager:
         seeds = [seed for s in sites if (seed := self.slot_modules[s].seed) is not None]
         return seeds if self.adopted is None else [sites[self.adopted].called, *seeds]
 
-    def blueprint_name(self, slot: int, blueprint: int) -> str:
-        """Return the blueprint's name in that slot's family; "" for -1."""
-        return self._sites[slot].shape.family.name_of(blueprint) if blueprint >= 0 else ""
-
-    def take_norms(self) -> dict[int, list[float]]:
-        """Return and forget gradient norms; see `SeedGroups.take_norms`."""
-        self._steps = self.groups.steps
-        return self.groups.take_norms()
-
-    def take_scores(self) -> dict[int, float]:
-        """Return and forget what a seed in each slot could do; see `ScoreRecorder`."""
-        return {} if self._recorder is None else self._recorder.take()
-
     def take_passes(self) -> int:
         """Return and forget how often the model ran beside its training, other than to train seeds in the stream."""
         passes, self._passes = self._passes, 0
         return passes
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Return the number of optimizer steps of the last whole epoch, by which the recorder finds an epoch's end."""
-        return self._steps if self._recorder is None else self._recorder.steps_per_epoch
-
-    @steps_per_epoch.setter
-    def steps_per_epoch(self, steps: int) -> None:
-        self._steps = steps
-        if self._recorder is not None:
-            self._recorder.steps_per_epoch = steps
 
     def germinate(self, slot: int, blueprint: int, blend: int) -> None:
         """Create a seed, with the same parameters in every process. It has no effect until it is activated."""
@@ -153,7 +138,6 @@ class SeedManager:
         site = self._sites[slot]
         seed = site.build(blueprint, blend, rng)
         seed.train(self._model.training)
-        use_memory_format(seed, list(site.neighbours.values()))
         self.slot_modules[slot].seed = seed
         column = site.shape.family.columns[blueprint]
         self._scales[slot] = 1.0 if column is None else column.scale
@@ -200,8 +184,8 @@ class SeedManager:
                 for optimizer in self.groups.optimizers:
                     optimizer.state.pop(parameter, None)
         self._ranks.leave_ddp([p for p in self._host if id(p) in alive])
-        if self._recorder is not None:
-            self._recorder.watch([p for p in self._model.parameters() if p.requires_grad])
+        if not self.compiled:
+            self.recorder.watch([p for p in self._model.parameters() if p.requires_grad])
         self._restructured()
 
     def activate(self, alphas: Mapping[int, float]) -> None:
@@ -282,8 +266,7 @@ class SeedManager:
             stack.enter_context(self._ranks.no_sync())
             stack.enter_context(without_side_effects(self._model, seeds))
             stack.enter_context(torch.set_grad_enabled(bool(seeds)))
-            if self._recorder is not None:
-                stack.enter_context(self._recorder.paused())
+            stack.enter_context(self.recorder.paused())
             if self.compiled:  # what runs for a few epochs only is not worth a graph
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.callback(torch.clear_autocast_cache)  # of casts without gradient

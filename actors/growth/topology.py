@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from enum import Enum
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -21,10 +21,11 @@ LARGEST = 2**31
 
 @dataclass(frozen=True)
 class SavedGrowth:
-    """A validated state of a `GrowthController`; `order` lists filled slots in the order of their parameter groups."""
+    """The state of a `GrowthController`. Slots are named."""
 
-    slots: list[Slot]
-    order: list[int]
+    format: int
+    slots: dict[str, Slot]
+    order: list[str]  # filled slots, in the order of their parameter groups
     germinations: int
     last_op: Op
     last_success: bool
@@ -32,69 +33,55 @@ class SavedGrowth:
     losses: list[float]
     accuracies: list[float | None]
     train_losses: list[float | None]
-    adopted: int | None  # the slot of the column that has become the model
-    partial: list[int]  # slots of columns with parameters that the loss does not depend on
+    adopted: str  # the slot of the column that has become the model, "" without one
+    partial: list[str]  # slots of columns with parameters that the loss does not depend on
     steps_per_epoch: int
     compute_spent: float  # as `Compute.spent`
     flops: CountedFlops
     chance_loss: float | None
     session: bytes
-    first_metric: float | None = None  # the first value of a metric other than accuracy
-    report: dict[str, Any] = field(default_factory=dict)  # of a run that is reported, checked by the report
+    first_metric: float | None  # the first value of a metric other than accuracy
+    report: dict[str, Any]  # of a run that is reported, checked by the report
+
+    def packed(self) -> dict[str, Any]:
+        """Return the state as plain types."""
+        return asdict(self, dict_factory=_plain)
 
 
-def pack_slots(names: Sequence[str], slots: Sequence[Slot]) -> dict[str, dict[str, Any]]:
-    """Return each slot's state as plain types, by the slot's name."""
-    return {name: asdict(slot) | {"stage": slot.stage.name} for name, slot in zip(names, slots, strict=True)}
+def _plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value.name if isinstance(value, Enum) else value for name, value in fields}
 
 
 def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotShape]) -> SavedGrowth:
-    """Validate the result of `GrowthController.state_dict`. Raises `UserError` for anything else, and for other
-    slots."""
+    """Validate the result of `SavedGrowth.packed`. Raises `UserError` for anything else, and for other slots."""
     if not isinstance(state, Mapping):
         raise UserError("this is not a state of a GrowthController")
     require(
         state.get("format") == FORMAT, f"this state has format {state.get('format')!r}: this version reads {FORMAT}"
     )
-    kinds = get_type_hints(SavedGrowth)
-    for name in kinds.keys() - {"first_metric", "report"}:  # which older states do not have
-        require(name in state, f"this state lacks {name}: it is damaged")
-    packed = _typed(dict[str, Any], state["slots"], "slots")
+    saved: SavedGrowth = _typed(SavedGrowth, state, "state")
     require(
-        list(packed) == list(names),
-        f"this state has slots {', '.join(map(str, packed))}, but this model has {', '.join(names)}: "
+        list(saved.slots) == list(names),
+        f"this state has slots {', '.join(map(str, saved.slots))}, but this model has {', '.join(names)}: "
         "give the same slots",
     )
-    slots = [_typed(Slot, packed[name], name) for name in names]
-    for name, slot, shape in zip(names, slots, slot_shapes, strict=True):
+    for (name, slot), shape in zip(saved.slots.items(), slot_shapes, strict=True):
         offered = [i for i, cost in enumerate(shape.costs) if cost is not None] if slot.active else [-1]
         require(
             slot.blueprint in offered and 0 <= slot.blend < len(BLENDS),
             f"slot {name!r} of this state holds blueprint {slot.blueprint}, blend {slot.blend}, which do not exist",
         )
-    order = _typed(list[str], state["order"], "order")
-    filled = [name for name, slot in zip(names, slots, strict=True) if slot.active]
+    filled = [name for name, slot in saved.slots.items() if slot.active]
     require(
-        sorted(order) == sorted(filled),
-        f"this state's order is {order!r:.100}, and its filled slots are {filled}: it is damaged",
+        sorted(saved.order) == sorted(filled),
+        f"this state's order is {saved.order!r:.100}, and its filled slots are {filled}: it is damaged",
     )
-    adopted, partial = _typed(str, state["adopted"], "adopted"), _typed(list[str], state["partial"], "partial")
     require(
-        {adopted, *partial} - {""} <= set(filled),
-        f"this state speaks of columns {adopted!r} and {partial!r:.100}, which do not exist: it is damaged",
+        {saved.adopted, *saved.partial} - {""} <= set(filled),
+        f"this state speaks of columns {saved.adopted!r} and {saved.partial!r:.100}, which do not exist: it is damaged",
     )
-    by_name = ("slots", "order", "adopted", "partial")
-    kinds = {name: kind for name, kind in kinds.items() if name in state and name not in by_name}
-    others = {name: _typed(kind, state[name], name) for name, kind in kinds.items()}
     sizes = [len(shape.flops) for shape in slot_shapes]
-    require([len(known) for known in others["flops"].seeds] == sizes, "this state's flops are of other slots")
-    saved = SavedGrowth(
-        slots=slots,
-        order=[names.index(name) for name in order],
-        adopted=names.index(adopted) if adopted else None,
-        partial=[names.index(name) for name in partial],
-        **others,
-    )
+    require([len(known) for known in saved.flops.seeds] == sizes, "this state's flops are of other slots")
     require(
         len(saved.losses) == len(saved.accuracies) == len(saved.train_losses)
         and 0 <= saved.epoch < LARGEST
@@ -105,10 +92,14 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
 
 
 def _typed(kind: Any, value: Any, name: str) -> Any:
-    """Return `value` as a `kind`: a union, list, dict, plain type, dataclass (from its fields), or enum (from a name or
-    number). An int may stand for a float, a bool for neither. Raises `UserError`."""
+    """Return `value` as a `kind`: a union, list, dict by name, plain type, dataclass (from its fields), or enum (from a
+    name or number). An int may stand for a float, a bool for neither. Raises `UserError`."""
+    if kind is Any:
+        return value
     if get_origin(kind) is list and isinstance(value, list):
         return [_typed(get_args(kind)[0], element, name) for element in value]
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return {key: _typed(get_args(kind)[1], element, f"{name}.{key}") for key, element in value.items()}
     for option in get_args(kind) if get_origin(kind) is UnionType else (get_origin(kind) or kind,):
         if is_dataclass(option) and isinstance(option, type):
             hints = get_type_hints(option)

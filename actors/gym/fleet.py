@@ -112,7 +112,10 @@ class GymFleet:
         running, same_step = ~self._between, self.autoreset is AutoresetMode.SAME_STEP
         terminated = np.asarray(terminated, dtype=np.bool_) & running
         ended = (terminated | np.asarray(truncated, dtype=np.bool_)) & running
-        rewards, bad_rewards = self._finite(np.where(running, self._each(rewards), 0.0), "a reward")
+        each = np.asarray(rewards, dtype=np.float64)
+        if each.size != self.num_envs:  # some give [E, 1]
+            raise UserError(f"{self.env_id} gave rewards of shape {list(each.shape)}: give shape [{self.num_envs}]")
+        rewards, bad_rewards = self._finite(np.where(running, each.reshape(self.num_envs), 0.0), "a reward")
         obs, bad_obs = self._obs(raw_obs)
         invalid = self._no_rows
         if not bad_rewards is bad_obs is self._invalid is invalid:
@@ -195,13 +198,6 @@ class GymFleet:
         self.fault = f"{self.env_id} gave {what} that is NaN, infinite or too large for float32"
         bad: Flags = np.logical_not(finite.reshape(self.num_envs, -1).all(axis=1))
         return np.where(finite, cast, np.float32(0)), bad
-
-    def _each(self, rewards: Any) -> NDArray[np.float64]:
-        """Return rewards `[E]`, also of a vector environment that gives `[E, 1]`."""
-        each = np.asarray(rewards, dtype=np.float64)
-        if each.size != self.num_envs:
-            raise UserError(f"{self.env_id} gave rewards of shape {list(each.shape)}: give shape [{self.num_envs}]")
-        return each.reshape(self.num_envs)
 
     def _with_masks(self, infos: dict[str, Any]) -> dict[str, Any]:
         """Add the result of the environment's own `action_masks()` to the infos, in Gymnasium's form."""

@@ -119,11 +119,8 @@ def _check_id(env_id: str) -> None:
             raise UserError(f"cannot import {module!r} of gym.id {env_id}: {described(error)}") from error
     if name in registry:
         return
-    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5) or _match_ignoring_case(name)
+    folded = {known.lower(): known for known in registry}
+    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5)
+    close = close or [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]
     hint = f"did you mean {close[0]}?" if close else "to import the package that registers it, write mypkg:MyEnv-v0"
     raise UserError(f"there is no Gymnasium environment {name!r}; {hint}")
-
-
-def _match_ignoring_case(name: str) -> list[str]:
-    folded = {known.lower(): known for known in registry}
-    return [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]

@@ -43,29 +43,40 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._lost = not self._rest and has_mask(env.unwrapped.observation_space)  # by a wrapper, such as flattening
         self._spaces = GymSpaces(env_id, self.observation_space, env.action_space)
         if self._rest:
-            self._check_mask_space(given[MASK])  # type: ignore[index]
+            mask: Any = given[MASK]  # type: ignore[index]
+            self._spaces.flat_mask(mask.sample())  # which refuses a mask of another size before anything is played
+            if isinstance(mask, spaces.Box) and (np.any(mask.low < 0) or np.any(mask.high > 1)):
+                raise UserError(
+                    f"{env_id} has a mask with other numbers than 0 and 1 in its observation ({mask}): give 1 for each "
+                    "legal choice"
+                )
         heartbeat()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        try:
-            obs, info = self.env.reset(seed=seed, options=options)
-        except Exception as error:
-            _keep_frames(error)
-            raise
-        self._heartbeat()
+        obs, info = self._run(lambda: self.env.reset(seed=seed, options=options))
         return self._unified(obs, info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:
-            _keep_frames(error)
-            raise
-        self._heartbeat()
+        obs, reward, terminated, truncated, info = self._run(lambda: self.env.step(action))
         obs, info = self._unified(obs, info)
         if type(reward) is not float:
-            reward = self._number(reward)
+            try:
+                reward = float(reward.item() if hasattr(reward, "item") else reward)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise UserError(f"{self._id} gave the reward {reward!r}: give one number") from error
         return obs, reward, terminated, truncated, info
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        """Return `call()`. Notes an error's frames where it would lose them: on the way from the process of an
+        `AsyncVectorEnv`."""
+        try:
+            result = call()
+        except Exception as error:
+            if multiprocessing.parent_process() is not None:
+                error.add_note(own_frames(error))
+            raise
+        self._heartbeat()
+        return result
 
     def close(self) -> None:
         close_quietly(self.env)
@@ -85,22 +96,6 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         # Other infos are not used; passing them on would only cost copies.
         return obs, {} if mask is None else {MASK: self._spaces.flat_mask(mask)}
 
-    def _number(self, reward: Any) -> float:
-        """Return a reward as a float, also one in an array of one. Raises `UserError` for anything else."""
-        try:
-            return float(reward.item() if hasattr(reward, "item") else reward)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"{self._id} gave the reward {reward!r}: give one number") from error
-
-    def _check_mask_space(self, mask: spaces.Space[Any]) -> None:
-        """Raise `UserError` for a mask of another size, or of other numbers than 0 and 1, before anything is played."""
-        self._spaces.flat_mask(mask.sample())
-        if isinstance(mask, spaces.Box) and (np.any(mask.low < 0) or np.any(mask.high > 1)):
-            raise UserError(
-                f"{self._id} has a mask with other numbers than 0 and 1 in its observation ({mask}): give 1 for each "
-                "legal choice"
-            )
-
 
 def close_quietly(env: AnyEnv | VectorEnv[Any, Any, Any]) -> None:
     """Close an environment; print what it raises, because others must still be closed."""
@@ -108,9 +103,3 @@ def close_quietly(env: AnyEnv | VectorEnv[Any, Any, Any]) -> None:
         env.close()  # type: ignore[no-untyped-call]
     except Exception:
         traceback.print_exc()
-
-
-def _keep_frames(error: Exception) -> None:
-    """Note an error's frames where it would lose them: on the way from the process of an `AsyncVectorEnv`."""
-    if multiprocessing.parent_process() is not None:
-        error.add_note(own_frames(error))

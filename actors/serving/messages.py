@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from actors.codec import INT_TYPES, pack_array
@@ -120,23 +119,20 @@ def end_digest(request: policy_pb2.EndEpisodeRequest) -> bytes:
 def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) -> StepQuery:
     """Extract the final observation and masks. Raises `Refusal` if an array has the wrong dtype, shape or size.
 
-    What a terminated episode leaves out is zero; without masks, everything is legal.
+    What a terminated episode leaves out is zero; without masks, everything is legal. Both are added to the request.
     """
-    spaces = layout.spaces
-    step = policy_pb2.StepRequest(deterministic=False)
-    _copy_arrays(request, step)
+    spaces, spec = layout.spaces, layout.spaces.action
     if request.terminated and not request.HasField("obs"):
-        step.obs.CopyFrom(pack_array(np.zeros(spaces.obs_size, np.float32)))
+        request.obs.CopyFrom(pack_array(np.zeros(spaces.obs_size, np.float32)))
         if spaces.slots and not request.HasField("blueprint_indices"):
-            step.blueprint_indices.CopyFrom(pack_array(np.full(spaces.slots, -1, np.int64)))
-    if not request.HasField("mask") and spaces.action.conditioned:
-        spec = spaces.action
-        step.mask.CopyFrom(pack_array(np.ones(spec.flat_size, dtype=np.bool_)))
-        step.slot_mask_by_op.CopyFrom(pack_array(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
-    return parse_step(step, layout)
+            request.blueprint_indices.CopyFrom(pack_array(np.full(spaces.slots, -1, np.int64)))
+    if not request.HasField("mask") and spec.conditioned:
+        request.mask.CopyFrom(pack_array(np.ones(spec.flat_size, dtype=np.bool_)))
+        request.slot_mask_by_op.CopyFrom(pack_array(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
+    return parse_step(request, layout)
 
 
-def parse_step(request: policy_pb2.StepRequest, layout: MessageLayout) -> StepQuery:
+def parse_step(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest, layout: MessageLayout) -> StepQuery:
     """Extract the arrays of a request; in spaces without slots, a mask that is left out allows everything. Raises
     `Refusal` if an array has the wrong dtype, shape or size."""
     obs, conditioned = layout.obs.read(request.obs), layout.spaces.action.conditioned
@@ -148,7 +144,9 @@ def parse_step(request: policy_pb2.StepRequest, layout: MessageLayout) -> StepQu
         if request.HasField("rest_mask"):
             rest_mask = layout.rest_mask.read(request.rest_mask)
     blueprints = _parse_blueprint_indices(request.blueprint_indices, layout.spaces.slots)
-    deterministic = request.deterministic if request.HasField("deterministic") else True
+    deterministic = True
+    if isinstance(request, policy_pb2.StepRequest) and request.HasField("deterministic"):
+        deterministic = request.deterministic
     return StepQuery(obs, blueprints, mask, slot_mask, rest_mask, deterministic)
 
 
@@ -216,18 +214,12 @@ def step_request(
     request = policy_pb2.StepRequest(
         session_id=session_id,
         step_index=step_index,
-        obs=pack_array(np.asarray(obs, np.float32)),
-        mask=None if masks is None else pack_array(masks.flat()),
         deterministic=deterministic,
         export_state=export_state,
         reward=reward,
         record=record,
     )
-    if len(blueprint_indices):
-        request.blueprint_indices.CopyFrom(pack_array(np.asarray(blueprint_indices, np.int64)))
-    if masks is not None and masks.slot is not None:
-        request.slot_mask_by_op.CopyFrom(pack_array(masks.slot))
-        request.rest_mask.CopyFrom(pack_array(masks.rest))
+    _set_arrays(request, obs, blueprint_indices, masks)
     return request
 
 
@@ -239,13 +231,22 @@ def end_request(
 ) -> policy_pb2.EndEpisodeRequest:
     """Build the end of an episode: truncated at `obs [D]`, or terminated if there is none."""
     request = policy_pb2.EndEpisodeRequest(reward=reward, terminated=obs is None, truncated=obs is not None)
-    if obs is None or blueprint_indices is None or masks is None:
-        return request
-    _copy_arrays(step_request("", 0, obs, blueprint_indices, masks, False, False), request)
+    if obs is not None and blueprint_indices is not None:
+        _set_arrays(request, obs, blueprint_indices, masks)
     return request
 
 
-def _copy_arrays(source: Message, target: Message) -> None:
-    for name in ("obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask"):
-        if source.HasField(name):
-            getattr(target, name).CopyFrom(getattr(source, name))
+def _set_arrays(
+    request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest,
+    obs: NDArray[np.float32],
+    blueprint_indices: NDArray[np.int64],
+    masks: ActionMasks | None,
+) -> None:
+    request.obs.CopyFrom(pack_array(np.asarray(obs, np.float32)))
+    if len(blueprint_indices):
+        request.blueprint_indices.CopyFrom(pack_array(np.asarray(blueprint_indices, np.int64)))
+    if masks is not None:
+        request.mask.CopyFrom(pack_array(masks.flat()))
+        if masks.slot is not None:
+            request.slot_mask_by_op.CopyFrom(pack_array(masks.slot))
+            request.rest_mask.CopyFrom(pack_array(masks.rest))

@@ -58,10 +58,9 @@ class ServeOptions:
     """Seconds that calls in progress have to complete after SIGTERM: less than what stops the process allows."""
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_versions", "max_concurrent_calls"):
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name, least in {"max_sessions": 1, "max_versions": 1, "max_concurrent_calls": 1, "drain_s": 0}.items():
+            require(getattr(self, name) >= least, f"{name} is {getattr(self, name)}: it must be at least {least}")
         require(self.session_ttl_s > 0, f"session_ttl_s is {self.session_ttl_s}: it must be positive")
-        require(self.drain_s >= 0, f"drain_s is {self.drain_s}: it must not be negative")
         require(
             1024 <= self.max_message_bytes <= 1 << 28,
             f"max_message_bytes is {self.max_message_bytes}: it must be between 1024 (1 KiB) and 268435456 (256 MiB)",
@@ -71,7 +70,7 @@ class ServeOptions:
             "TLS needs both a certificate and its key: set tls_cert and tls_key",
         )
         require(self.tls_client_ca is None or self.tls_cert is not None, "tls_client_ca requires tls_cert and tls_key")
-        if not self.insecure and not self.is_local:
+        if not self.insecure and not _is_loopback(self.host):
             missing = [
                 flag for flag, given in (("--tls-cert and --tls-key", self.tls_cert), ("--token-file", self.token_file))
                 if given is None
@@ -81,11 +80,6 @@ class ServeOptions:
                     f"{self.listen} is reachable from other machines: give {', '.join(missing)}, listen on 127.0.0.1, "
                     "or pass --insecure"
                 )
-
-    @property
-    def is_local(self) -> bool:
-        """Whether `listen` is a Unix socket or a loopback address."""
-        return _is_loopback(self.host)
 
     @property
     def host(self) -> str:
@@ -123,9 +117,12 @@ def server_channel_options(options: ServeOptions, max_connections: int) -> Chann
 
 
 def client_channel_options(target: str) -> ChannelOptions:
-    """Return the gRPC channel options of clients."""
+    """Return the gRPC channel options of clients. An HTTP proxy of the environment, if there is one, does not lead to
+    this machine, nor where no_proxy or NO_PROXY (which gRPC does not read) excludes it."""
+    host = target.rpartition(":")[0].strip("[]")
+    direct = _is_loopback(host) or target.startswith("unix:") or proxy_bypass(host)
     return [
-        ("grpc.enable_http_proxy", int(_needs_proxy(target))),
+        ("grpc.enable_http_proxy", int(not direct)),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
         ("grpc.keepalive_timeout_ms", 20_000),
@@ -135,13 +132,6 @@ def client_channel_options(target: str) -> ChannelOptions:
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.enable_retries", 0),  # clients retry by themselves, with the same step index
     ]
-
-
-def _needs_proxy(target: str) -> bool:
-    """Whether an HTTP proxy of the environment, if there is one, leads to this host: not to this machine, nor where
-    no_proxy or NO_PROXY (which gRPC does not read) excludes it."""
-    host = target.rpartition(":")[0].strip("[]")
-    return not (_is_loopback(host) or target.startswith("unix:") or proxy_bypass(host))
 
 
 def _is_loopback(host: str) -> bool:

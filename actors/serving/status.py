@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
@@ -29,16 +28,12 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], refusal: Refusal) -
         delay = Duration()
         delay.FromMilliseconds(round(1000 * float(refusal.metadata[RETRY_S])))
         details.append(RetryInfo(retry_delay=delay))
-    status = Status(code=refusal.code, message=refusal.message, details=map(_any, details))
+    status = Status(code=refusal.code, message=refusal.message)
+    for detail in details:
+        status.details.add().Pack(detail)
     trailers = ((DETAILS_KEY, status.SerializeToString()),)
     await context.abort(grpc.StatusCode[refusal.code.name], refusal.message, trailers)
     raise AssertionError("context.abort always raises")
-
-
-def _any(message: Message) -> AnyMessage:
-    packed = AnyMessage()
-    packed.Pack(message)
-    return packed
 
 
 def error_info(error: grpc.RpcError) -> ErrorInfo:

@@ -6,14 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from actors.policy.distribution import has_median, median_noise, next_hazard
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
-from actors.sessions.noise import step_noise
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Code, Reason
-from actors.sessions.session import RULE_VERSION, Answer, PolicyError, RecordedStep
+from actors.sessions.session import RULE_VERSION, Answer, Closable, PolicyError, RecordedStep, step_noise
 from actors.sessions.session_state import seal, unseal
 from actors.types.actions import ActionMasks, continuous_values, playable
 from actors.types.spaces import Spaces
@@ -23,7 +22,7 @@ LOCAL_KEY = b"a local session"
 """Not a secret: within one process, the signature only detects states that are damaged or come from a server."""
 
 
-class LocalPolicy:
+class LocalPolicy(Closable):
     """Query a policy in this process.
 
     Args:
@@ -45,12 +44,6 @@ class LocalPolicy:
         self.version, self.generation, self.state_stride = version, generation, state_stride
         self._given = network
         self._networks = {network.spaces.hash: network}
-
-    def __enter__(self) -> LocalPolicy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
         """Open a session; see `PolicyClient.open`. `latest` has no effect.
@@ -88,7 +81,7 @@ class LocalRule:
         """Do nothing; a rule holds no connection."""
 
 
-class LocalSession:
+class LocalSession(Closable):
     """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`. If `record` is set, `recorded` is what an episode
     records of the last step."""
 
@@ -108,12 +101,6 @@ class LocalSession:
             self._seed, self._next_index = imported.seed, imported.next_step_index
             self._hazard[0] = imported.hazard
             self._state = PolicyState(*(t.to(zero.device) for t, zero in zip(policy_state, self._state, strict=True)))
-
-    def __enter__(self) -> LocalSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def exported(self) -> bytes:
@@ -151,8 +138,10 @@ class LocalSession:
         if tracked:
             self._hazard = next_hazard(self._hazard, decision.actions, decision.log_probs)
         self._next_index += 1
-        if self.record:
-            self.recorded = self._recorded(decision, before)
+        if self.record and isinstance(self._policy, FactoredRecurrentActorCritic):
+            self.recorded = RecordedStep(decision, before, self.policy_version, self.generation, self.state_stride)
+        elif self.record:  # the memory of a rule is no recurrent state from which a network could learn
+            self.recorded = RecordedStep(decision, PolicyState.zeros(StateSizes(), 1), RULE_VERSION, 0, 1)
         return Answer(
             decision.actions[0],
             decision.log_probs[0],
@@ -161,12 +150,6 @@ class LocalSession:
             self._next_index - 1,
             continuous_values(spec, decision.actions[0]),
         )
-
-    def _recorded(self, decision: ActOutput, before: PolicyState) -> RecordedStep:
-        if not isinstance(self._policy, FactoredRecurrentActorCritic):
-            # The memory of a rule is no recurrent state from which a network could learn.
-            return RecordedStep(decision, PolicyState.zeros(StateSizes(), 1), RULE_VERSION, 0, 1)
-        return RecordedStep(decision, before, self.policy_version, self.generation, self.state_stride)
 
     def reset(self, seed: int = 0) -> None:
         self._seed, self._next_index = seed, 0

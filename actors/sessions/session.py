@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from actors.rng import Purpose, stream
 from actors.sessions.refusal import Code, Reason
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # these modules import PyTorch, which clients do not need
 RULE_VERSION = -1
 """Recorded version of steps that no weights of a run chose: a rule, or a network whose version is unknown."""
 _NONE = np.zeros(0)
+SERVING_SEED = 0  # used where a training run has its own seed
 
 
 class Answer(NamedTuple):
@@ -91,6 +93,17 @@ class PolicySession(Protocol):
         ...
 
 
+class Closable:
+    """What is closed at the end of a `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        closing: Any = self
+        closing.close()
+
+
 class SessionOpener(Protocol):
     """A client of a policy server, or a policy in this process."""
 
@@ -99,15 +112,6 @@ class SessionOpener(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class TrainingOpener(SessionOpener, Protocol):
-    """A client of a policy server that may learn from sessions."""
-
-    def open_training(self, spaces: Spaces, seed: int) -> Any:
-        """Open a `TrainingSession`, one episode that the server learns from. Raises `PolicyError`."""
-        ...
 
 
 class PolicyError(RuntimeError):
@@ -146,3 +150,8 @@ class SessionLost(PolicyError):
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.NOT_FOUND, message, Reason.SESSION_UNKNOWN)
+
+
+def step_noise(seed: int, step_index: int, heads: int) -> NDArray[np.float64]:
+    """Return `[heads]` uniform samples from [0, 1). They are the same at all replicas."""
+    return stream(SERVING_SEED, seed, Purpose.POLICY, step_index).random(heads)

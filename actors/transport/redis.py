@@ -30,9 +30,13 @@ from actors.transport.base import (
     OutOfMemory,
     PutReply,
     PutStatus,
+    decode_dead_letter,
+    decode_ref,
+    encode_ref,
+    is_ref,
+    to_dict,
 )
 from actors.transport.ledger import ActorLedger, LedgerMemory
-from actors.transport.redis_entries import decode_dead_letter, decode_ref, encode_ref, is_ref, to_dict
 from actors.transport.redis_exchange import Argument
 from actors.transport.redis_reports import RedisReports
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
@@ -351,7 +355,7 @@ class Transport(RedisWeights, RedisReports):
 
     def _payloads(self, headers: Sequence[EpisodeHeader]) -> list[bytes | None]:
         start = self.server.key("payload:")
-        return self.server.values([start + h.episode_id for h in headers])
+        return list(self.server.read("MGET", *(start + h.episode_id for h in headers))) if headers else []
 
 
 def _token() -> str:

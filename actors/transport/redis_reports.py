@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from actors.transport.base import to_dict
 from actors.transport.health import Health, read_rows
 from actors.transport.ledger import MAX_FIELDS, STORED, Ledger
-from actors.transport.redis_entries import entry_time_ms, to_dict
 from actors.transport.redis_server import RedisServer
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,8 @@ class RedisReports:
         learner, actors, unreadable = read_rows(rows)
         unreadable += excess
         self.warn_about_unreadable("health", unreadable)
-        age_s = max(0.0, now_s - entry_time_ms(oldest[0][0]) / 1000) if oldest else 0.0
+        # An entry's id begins with its Unix time in milliseconds.
+        age_s = max(0.0, now_s - int(oldest[0][0].partition(b"-")[0]) / 1000) if oldest else 0.0
         head = -1 if head is None else int(head)
         return Health(now_s, int(current or 0), head, age_s, learner, actors, unreadable)
 

@@ -117,10 +117,6 @@ class RedisServer:
         """Execute a verb of the Lua library."""
         return self._with_retries(lambda: self._exchange([self._command(verb, args)])[0])
 
-    def values(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The values of several string keys, None for those that do not exist."""
-        return list(self.read("MGET", *keys)) if keys else []
-
     def require_noeviction(self) -> None:
         """Raise `UserError` if the server would evict keys; warn if it might, or if its policy cannot be read."""
         try:
@@ -178,7 +174,14 @@ class RedisServer:
                 else:
                     self._recover(error)
             except redis.AuthenticationError as error:
-                raise self._login_error(error) from error
+                now = time.monotonic()
+                self._refused_since = self._refused_since or now
+                if now - self._refused_since < LOGIN_S:
+                    raise LoginRefused(f"Redis refuses the login ({error}), its password may be renewed") from error
+                raise UserError(
+                    f"Redis at {self.address} has refused the login for {now - self._refused_since:.0f} s ({error}): "
+                    f"write the new password to the file that {self._variable}_FILE names, or restart with the new one"
+                ) from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._refused_since = None
                 raise Unreachable(f"Redis does not answer: {error}") from error
@@ -186,16 +189,6 @@ class RedisServer:
             return run()
         except redis.RedisError as error:
             raise Unreachable(f"Redis cannot serve requests: {error}") from error
-
-    def _login_error(self, error: redis.AuthenticationError) -> Exception:
-        now = time.monotonic()
-        self._refused_since = self._refused_since or now
-        if now - self._refused_since < LOGIN_S:
-            return LoginRefused(f"Redis refuses the login ({error}), its password may be renewed")
-        return UserError(
-            f"Redis at {self.address} has refused the login for {now - self._refused_since:.0f} s ({error}): write the "
-            f"new password to the file that {self._variable}_FILE names, or restart with the new one"
-        )
 
     def _recover(self, error: redis.ResponseError) -> None:
         """Load our functions if the server lacks them, for example after a restart; raise any other error."""

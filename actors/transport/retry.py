@@ -1,4 +1,4 @@
-"""`Retry`: repeat a call while the store is unreachable, and report the start and the end of each outage."""
+"""`Backoff`: delays between failures; `Retry`: repeats a call while the store is unreachable, and reports outages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,36 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from actors.errors import UserError
-from actors.transport.backoff import Backoff
 from actors.transport.base import LoginRefused, Unreachable
 
 LOGIN_S = 60.0  # longest wait for a login that is refused, during which its password may be renewed
 T = TypeVar("T")
+
+
+class Backoff:
+    """Delays of `first_s`, twice that, and so on up to `max_s`; a success resets them."""
+
+    def __init__(self, first_s: float = 0.25, max_s: float = 30.0) -> None:
+        self._first_s, self._max_s = first_s, max_s
+        self._due_s = 0.0  # by the monotonic clock
+        self.failures = 0  # consecutive
+
+    def fail(self) -> float:
+        """Record a failure and return the seconds to wait before the next attempt."""
+        delay_s = min(self._max_s, self._first_s * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        self._due_s = time.monotonic() + delay_s
+        return delay_s
+
+    def succeed(self) -> None:
+        """Reset the delays."""
+        self.failures = 0
+        self._due_s = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether the delay after the last failure is over."""
+        return time.monotonic() >= self._due_s
 
 
 def is_outage(error: BaseException) -> bool:

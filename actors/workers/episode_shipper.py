@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from functools import partial
 
-from actors.serving.account import Account
+from actors.serving.server.collector import Account
 from actors.transport.base import BUSY_RETRY_S
 from actors.transport.redis import Transport
 from actors.transport.retry import Retry
@@ -47,7 +47,7 @@ class EpisodeShipper:
         """See `EpisodeSink.account`."""
         with self._lock:
             if owner not in self._accounts:
-                self._accounts[owner] = Account(f"{PRODUCER}-{owner[:8]}" if owner else PRODUCER)
+                self._accounts[owner] = Account(name=f"{PRODUCER}-{owner[:8]}" if owner else PRODUCER)
             return self._accounts[owner]
 
     def accounts(self) -> list[Account]:

@@ -15,7 +15,7 @@ from actors.gym.frames import own_frames
 from actors.heartbeat import Heartbeat, Stopped
 from actors.metrics.ray import RayMetrics
 from actors.workers.faults.actor_logs import log_path, redirect_output
-from actors.workers.faults.failure import ActorFailure
+from actors.workers.faults.actor_reports import ActorFailure
 from actors.workers.faults.reaper import start_reaper
 from actors.workers.hang_detector import start_pulse
 from actors.workers.process_handle import ProcessHandle
@@ -63,24 +63,15 @@ class RayRolloutWorker:
 
     def run(self) -> SampleReport | None:
         """Sample and ship for about `REPORT_S`; see `RolloutWorker.run`. Returns None if it was cancelled."""
-        try:
-            return self._guard(lambda: self._get_worker().run(REPORT_S))
-        except Stopped:
-            return None
+        return self._guard(lambda: self._get_worker().run(REPORT_S))
 
     def play(self, player: PolicyName, seeds: Sequence[int], deterministic: bool = False) -> list[dict[str, Any]]:
         """See `RolloutWorker.play`. Returns an empty list if it was cancelled."""
-        try:
-            return self._guard(lambda: self._get_worker().play(player, seeds, deterministic))
-        except Stopped:
-            return []
+        return self._guard(lambda: self._get_worker().play(player, seeds, deterministic)) or []
 
     def evaluate(self, seeds: Sequence[int], limit_s: float) -> PolicyEvaluation | None:
         """See `RolloutWorker.evaluate`. Returns None if it was cancelled."""
-        try:
-            return self._guard(lambda: self._get_worker().evaluate(seeds, limit_s))
-        except Stopped:
-            return None
+        return self._guard(lambda: self._get_worker().evaluate(seeds, limit_s))
 
     def close(self) -> None:
         """Close the environments."""
@@ -88,19 +79,18 @@ class RayRolloutWorker:
         if worker is not None:
             worker.close()
 
-    def _guard(self, call: Callable[[], T], log: str = "") -> T:
-        """Return `call()`. Raises its errors for the supervisor, after the environments have been closed. `log` is the
-        name of the log, by default the actor's."""
+    def _guard(self, call: Callable[[], T], log: str = "") -> T | None:
+        """Return `call()`, None if it was cancelled. Raises its errors for the supervisor, after the environments have
+        been closed. `log` is the name of the log, by default the actor's."""
         self._prepare(log or self._settings.name)
         try:
             return call()
-        except (UserError, Stopped):
-            self.close()
-            raise
         except BaseException as error:
             self.close()
-            if isinstance(error, SystemExit) and not own_frames(error):
-                raise  # Ray ends the process
+            if isinstance(error, Stopped):
+                return None
+            if isinstance(error, UserError) or (isinstance(error, SystemExit) and not own_frames(error)):
+                raise  # of a SystemExit, Ray ends the process
             raise ActorFailure.of(error) from None
 
     def _prepare(self, log: str) -> None:

@@ -52,39 +52,31 @@ class WorkerSettings:
 
 
 @dataclass
-class SampleSums:
-    """What was sampled since the last report."""
-
-    episodes: int = 0
-    steps: int = 0
-    seconds: float = 0.0
-    waited_s: float = 0.0  # for a busy queue
-
-
-@dataclass(frozen=True)
 class SampleReport:
     """Statistics of one call of `RolloutWorker.run`; the episodes themselves go through the queue."""
 
     actor: str
     incarnation: int
-    sampled: SampleSums
-    away_s: float  # for which the server was unreachable
-    unsent: int
-    produced: int  # in total, like the next two
-    dropped: int
-    damaged_weights: int
-    rejected: int
-    fault: str  # why the last episode was rejected
+    episodes: int = 0
+    steps: int = 0
+    seconds: float = 0.0  # of sampling
+    waited_s: float = 0.0  # for a busy queue
+    away_s: float = 0.0  # for which the server was unreachable
+    unsent: int = 0
+    produced: int = 0  # in total, like the next two
+    dropped: int = 0
+    damaged_weights: int = 0
+    rejected: int = 0
+    fault: str = ""  # why the last episode was rejected
 
     @property
     def metrics(self) -> dict[str, float]:
         """Under the names of `actors/metrics/registry.py`."""
-        s = self.sampled
         return {
             "actor_episodes": self.produced,
-            "actor_steps_per_s": s.steps / s.seconds if s.seconds > 0 else 0.0,
+            "actor_steps_per_s": self.steps / self.seconds if self.seconds > 0 else 0.0,
             "actor_dropped_backpressure": self.dropped,
-            "actor_wait_s": s.waited_s,
+            "actor_wait_s": self.waited_s,
             "actor_damaged_weights": self.damaged_weights,
             "actor_rejected": self.rejected,
         }
@@ -139,32 +131,28 @@ class RolloutWorker:
         self.damaged_weights = 0  # fetches that failed their checks
         self.policy: ActingPolicy | None = None
         self.weights: WeightSet | None = None  # that act
-        self.digest = ""  # theirs
-        self.version, self.generation, self.state_stride, self.burn_in = -1, 0, 1, 0
-        self._sums = SampleSums()
+        self._sums = SampleReport(self.name, self.incarnation)
         self._reported_s: float | None = None  # when `run` returned
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that act, -1 before the first."""
+        return -1 if self.weights is None else self.weights.version
 
     def run(self, seconds: float) -> SampleReport:
         """Sample and ship again and again for at least `seconds`, then report."""
         began_s, away_s = time.monotonic(), self._retry.outage_s
         self.outbox.health["idle_s"] = self.outbox.health.get("idle_s", 0.0) + began_s - (self._reported_s or began_s)
-        self._sums = SampleSums()
+        report = self._sums = SampleReport(self.name, self.incarnation)
         self.sample()
         while time.monotonic() < began_s + seconds:
             self.sample()
         self._retry(self.outbox.report)
-        report = SampleReport(
-            actor=self.name,
-            incarnation=self.incarnation,
-            sampled=self._sums,
-            away_s=self._retry.outage_s - away_s,
-            unsent=len(self.outbox),
-            produced=self.outbox.counts.produced,
-            dropped=self.outbox.counts.dropped_backpressure,
-            damaged_weights=self.damaged_weights,
-            rejected=self.sampler.rejected,
-            fault=self.sampler.fault,
-        )
+        report.away_s, report.unsent = self._retry.outage_s - away_s, len(self.outbox)
+        report.produced, report.dropped = self.outbox.counts.produced, self.outbox.counts.dropped_backpressure
+        report.damaged_weights, report.rejected, report.fault = (
+            self.damaged_weights, self.sampler.rejected, self.sampler.fault
+        )  # fmt: skip
         self._report(report.metrics)
         self._reported_s = time.monotonic()
         return report
@@ -181,11 +169,10 @@ class RolloutWorker:
         if len(self.outbox):
             return
         began = time.monotonic()
-        self._fetch()
+        policy, w = self._fetch()
         health["fetch_s"] = health.get("fetch_s", 0.0) + time.monotonic() - began
-        assert self.policy is not None
-        source = Provenance(self.version, self.generation, self.state_stride, self.settings.seed, self.burn_in)
-        episodes = self.sampler.sample(self.policy, source)
+        source = Provenance(w.version, w.generation, w.state_stride, self.settings.seed, w.burn_in)
+        episodes = self.sampler.sample(policy, source)
         for episode in episodes:
             self.outbox.add(episode)
         sums.seconds += time.monotonic() - start - parked_s
@@ -198,31 +185,25 @@ class RolloutWorker:
         """Play one episode per seed without shipping it; see `Sampler.play` for the results."""
         policy: Policy
         if player == "learned":
-            self._fetch()
-            assert self.policy is not None
-            policy = self.policy
+            policy, _ = self._fetch()
         else:
             policy = (RandomPolicy if player == "random" else NeverGrow)(self.sampler.spaces)
-        source = Provenance(self.version, self.generation, 1, self.settings.seed)
-        played = self.sampler.play(policy, source, seeds, deterministic)
+        played = self.sampler.play(policy, self._source(), seeds, deterministic)
         return [result | {"policy_version": self.version} for result in played]
 
     def evaluate(self, seeds: Sequence[int], limit_s: float) -> PolicyEvaluation:
         """Play one episode per seed with the newest weights, greedily and without shipping it, for `limit_s` at most.
         A fault of an environment raises nothing: `fault` says what happened, and training continues."""
-        self._fetch()
-        assert self.policy is not None
-        assert self.weights is not None
-        source = Provenance(self.version, self.generation, 1, self.settings.seed)
+        policy, weights = self._fetch()
         deadline = time.monotonic() + limit_s
         assert isinstance(self.sampler, StreamSampler)
         try:
-            played = self.sampler.play(self.policy, source, seeds, True, lambda: time.monotonic() > deadline)
-            return PolicyEvaluation(self.weights, played)
+            played = self.sampler.play(policy, self._source(), seeds, True, lambda: time.monotonic() > deadline)
+            return PolicyEvaluation(weights, played)
         except UserError as error:
-            return PolicyEvaluation(self.weights, [], str(error))
+            return PolicyEvaluation(weights, [], str(error))
         except TimeoutError as error:
-            return PolicyEvaluation(self.weights, [], f"after {limit_s:.0f} s, {error}")
+            return PolicyEvaluation(weights, [], f"after {limit_s:.0f} s, {error}")
 
     def close(self) -> None:
         """Close the environments."""
@@ -236,19 +217,24 @@ class RolloutWorker:
                 raise UserError(NO_LEARNER.format(self.name, "prepared store")) from None
             raise
 
+    def _source(self) -> Provenance:
+        """Return the provenance of steps that are not shipped."""
+        generation = 0 if self.weights is None else self.weights.generation
+        return Provenance(self.version, generation, 1, self.settings.seed)
+
     def _ship(self) -> float:
         return self._retry(lambda: self.outbox.ship(self._max_busy_wait_s, self._heartbeat))
 
     def _newest(self) -> WeightSet | None:
         """Return the published weights, unless they act already, there are none, or they are damaged."""
         try:
-            return self.transport.fetch(self.digest)
+            return self.transport.fetch("" if self.weights is None else self.weights.digest)
         except InvalidWeights as error:
             self.damaged_weights += 1
             log.warning("%s; continuing with the weights before them", error)
             return None
 
-    def _fetch(self) -> None:
+    def _fetch(self) -> tuple[ActingPolicy, WeightSet]:
         deadline = time.monotonic() + self.settings.first_weights_s
         while True:
             weights = self._retry(self._newest)
@@ -261,10 +247,8 @@ class RolloutWorker:
                     line = "the learner went back from weights %d to %d, or started afresh: following it"
                     log.warning(line, self.version, weights.version)
                 self.weights = weights
-                self.digest, self.version, self.generation = weights.digest, weights.version, weights.generation
-                self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
-            if self.policy is not None:
-                return
+            if self.policy is not None and self.weights is not None:
+                return self.policy, self.weights
             if time.monotonic() > deadline:
                 raise UserError(NO_LEARNER.format(self.name, "weights"))
             time.sleep(0.1)

@@ -15,17 +15,16 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.process_environment import process_environment
-from actors.transport.backoff import Backoff
+from actors.transport.retry import Backoff
 from actors.workers.closing import Closing
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.actor_reports import ActorReports, last_line
 from actors.workers.hang_detector import HangDetector, Pulse
-from actors.workers.placed_actor import PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle, kill_process
 from actors.workers.ray_worker import RayRolloutWorker
 from actors.workers.rollout_worker import PolicyEvaluation, PolicyName, SampleReport, WorkerSettings
-from actors.workers.spares import Spares
+from actors.workers.spares import PlacedActor, Spares
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = {"failed": 5, "died": 8, "hung": 3}  # of one actor in a row, before they end the run
@@ -50,10 +49,6 @@ class _Member:
     backoff: Backoff = field(default_factory=Backoff)  # between restarts
 
     @property
-    def index(self) -> int:
-        return self.settings.index
-
-    @property
     def name(self) -> str:
         return self.settings.name
 
@@ -61,14 +56,10 @@ class _Member:
     def handle(self) -> ActorHandle[RayRolloutWorker]:
         return self.actor.handle
 
-    def reach(self) -> Any:
-        """Call an actor that may be starting."""
-        return self.handle.assign.remote(self.settings)
-
     def mark_down(self) -> None:
         if self.alive:
             self.down_since_s = time.monotonic()
-        self.alive = False
+        self.alive, self.next_ping_s = False, time.monotonic() + PING_INTERVAL_S
 
     def hangs(self) -> bool:
         """Whether it has replied since its last start and now hangs in a call."""
@@ -118,7 +109,9 @@ class WorkerPool:
         self._autoscale_at_s = 0.0
         self._removed: set[int] = set()  # indices of removed actors
         # A spare has no share of a GPU.
-        self._spares = Spares(0 if acting.actors.gpus_per_actor else acting.actors.spares, self._create_spare)
+        spare: Any = self._remote.options(num_cpus=0)
+        spares = 0 if acting.actors.gpus_per_actor else acting.actors.spares
+        self._spares = Spares(spares, lambda: PlacedActor(spare.remote(self._settings), reserves=False))
         self._members: list[_Member] = []
         self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
         self._to_evaluate: tuple[Sequence[int], float] | None = None  # by the next actor that is free: seeds, limit
@@ -167,22 +160,18 @@ class WorkerPool:
             self._remove(self._members[-1])
 
     def _add(self, count: int) -> None:
-        taken = {m.index for m in self._members}
+        taken = {m.settings.index for m in self._members}
         for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
             settings = replace(self._settings, index=index, restarted=index in self._removed)
             actor = PlacedActor(self._remote.remote(settings), reserves=True)
             self._members.append(_Member(settings, actor, HangDetector(self._hang_s)))
-
-    def _create_spare(self) -> ActorHandle[RayRolloutWorker]:
-        handle: ActorHandle[RayRolloutWorker] = self._remote.options(num_cpus=0).remote(self._settings)
-        return handle
 
     def _remove(self, member: _Member) -> None:
         if self.size > 1:
             self._end(member)
             if not member.actor.reserves:
                 self._spares.release_reservation()
-            self._removed.add(member.index)
+            self._removed.add(member.settings.index)
             self._members.remove(member)
 
     def pump(self, timeout_s: float) -> list[SampleReport]:
@@ -212,7 +201,7 @@ class WorkerPool:
         wanted, handle = self._to_evaluate, member.handle
         member.evaluating = member.alive and wanted is not None
         if not member.alive:
-            return member.reach()
+            return handle.assign.remote(member.settings)
         if wanted is None:
             return handle.run.remote()
         self._to_evaluate = None
@@ -243,11 +232,8 @@ class WorkerPool:
         call, member.call = member.call, None
         try:
             reply: SampleReport | PolicyEvaluation | ProcessHandle | None = ray.get(call)
-        except ActorUnavailableError:  # dying or being restarted
-            self._handle_death(member)
-            return None
-        except RayActorError as error:
-            if not member.alive and "creation" in str(error):
+        except RayActorError as error:  # also while it is dying or being restarted
+            if not member.alive and "creation" in str(error) and not isinstance(error, ActorUnavailableError):
                 raise UserError(f"{member.name} cannot be started: {last_line(error)}") from error
             self._handle_death(member)
             return None
@@ -268,7 +254,9 @@ class WorkerPool:
             member.backoff.succeed()
         if member.incarnation not in (0, reply.incarnation):
             self.restarts += 1
-            self._reports.restarted(member.name)
+            path = self._reports.logs.path(member.name)
+            printed = f"; what it printed is in {path}" if path else ""
+            self._warn(f"{member.name} died and was restarted{printed}")
         if reply.rejected:
             self._reports.once(f"{reply.fault}; such episodes are rejected (metric actor_rejected)")
         member.incarnation = reply.incarnation
@@ -276,7 +264,8 @@ class WorkerPool:
 
     def _handle_death(self, member: _Member) -> None:
         if member.alive:
-            self._reports.last_words(member.name)
+            if tail := self._reports.logs.tail(member.name):
+                self._reports.once(f"what {member.name} printed last:\n{tail}")
             self._count_failure(
                 member,
                 "died",
@@ -284,7 +273,6 @@ class WorkerPool:
             )
             self._replace(member)
         member.mark_down()
-        member.next_ping_s = time.monotonic() + PING_INTERVAL_S
 
     def _replace(self, member: _Member) -> None:
         """Let a spare of this machine take the place of an actor that died or is to die."""
@@ -307,7 +295,6 @@ class WorkerPool:
         self._count_failure(member, "failed", f"restarting it does not help; correct its environment ({found})")
         ray.kill(member.handle, no_restart=False)
         member.mark_down()
-        member.next_ping_s = time.monotonic() + PING_INTERVAL_S
 
     def _count_failure(self, member: _Member, what: str, cause: str) -> None:
         """Raise `UserError` if this happened too often in a row for another restart to help."""
@@ -318,14 +305,14 @@ class WorkerPool:
     def _kill_hung(self) -> None:
         for m in self._members:
             if m.hangs():
-                self._reports.hung(m.name, Pulse.read(m.actor.process).place, self._hang_s)
+                self._warn(f"{m.name} has hung for {self._hang_s:g} s; it is killed and restarted")
+                self._reports.once(Pulse.read(m.actor.process).place)
                 ray.kill(m.handle, no_restart=False)
                 if m.actor.process is not None:
                     m.actor.process.kill()
                 self._replace(m)
                 m.call = None
                 m.mark_down()
-                m.next_ping_s = time.monotonic() + PING_INTERVAL_S
                 self._count_failure(
                     m, "hung", "raise actors.hang_s if a single reset or step of its environment takes longer"
                 )

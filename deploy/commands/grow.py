@@ -1,14 +1,11 @@
-"""`tamiyo grow SCRIPT`: run a training script next to a policy server, and print the decisions as a timeline."""
+"""`tamiyo grow SCRIPT`: run a training script with a policy, and print the decisions as a timeline."""
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -20,14 +17,8 @@ from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
 from actors.growth.controller import LOG_VARIABLE
 from actors.growth.decision import Decision, read_log
-from actors.growth.policy_advisor import ADDRESS_VARIABLE
-from actors.policy.saved import read_weights
-from actors.rules.names import is_rule
-from actors.serving.options import ServeOptions
-from actors.serving.server.models import ServedRule
-from actors.serving.server.server import serve_in_thread
+from actors.growth.policy_advisor import ADDRESS_VARIABLE, find_policy
 from deploy.commands.rollout import check_picture, draw, timeline_table
-from deploy.launch.server_log import configure_log
 
 
 def grow(
@@ -44,6 +35,9 @@ def grow(
     check_picture(picture)
     if not script.is_file():
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
+    if policy:
+        find_policy(policy, 1.0, policy)  # refuses what is no policy before the script runs
+        policy = str(Path(policy).absolute()) if Path(policy).exists() else policy
     status, decisions = _run(script, arguments, policy)
     if status == 0 and not decisions:
         raise UserError(f"{script} made no decision: it must create a tamiyo.GrowthController and call its step()")
@@ -62,22 +56,12 @@ def grow(
 
 
 def _run(script: Path, arguments: list[str], policy: str | None) -> tuple[int, list[Decision]]:
-    """Run the script beside a server of the policy. Returns its exit status and its decisions."""
-    with tempfile.TemporaryDirectory() as folder, _served(policy) if policy else nullcontext("") as address:
+    """Run the script with the policy. Returns its exit status and its decisions."""
+    with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "decisions.jsonl"
-        environment = os.environ | {LOG_VARIABLE: str(log)} | ({ADDRESS_VARIABLE: address} if address else {})
+        environment = os.environ | {LOG_VARIABLE: str(log)} | ({ADDRESS_VARIABLE: policy} if policy else {})
         ended = subprocess.run([sys.executable, str(script), *arguments], env=environment, check=False)
         return ended.returncode, read_log(log) if log.is_file() else []
-
-
-@contextmanager
-def _served(policy: str) -> Iterator[str]:
-    """Serve a checkpoint or a rule while the context is open. Yields the address of the server."""
-    named = is_rule(policy) and not Path(policy).exists()
-    source = ServedRule(policy) if named else read_weights(Path(policy))
-    configure_log("text", logging.WARNING)
-    with serve_in_thread(ServeOptions(listen="127.0.0.1:0", max_sessions=8), source) as running:
-        yield running.address
 
 
 def _show(decisions: list[Decision], console: Console) -> None:

@@ -133,10 +133,9 @@ def run_actors(config: Config) -> int:
                 metrics.reporter("fleet")(pool.counts())
                 for report in reports:
                     metrics.reporter(report.actor)(report.metrics)
-                    s = report.sampled
                     console.print(
-                        f"{report.actor}: {s.episodes} episodes, {s.steps} steps in {s.seconds:.1f} s, "
-                        f"waited {s.waited_s:.1f} s for the queue, {report.unsent} unsent"
+                        f"{report.actor}: {report.episodes} episodes, {report.steps} steps in {report.seconds:.1f} s, "
+                        f"waited {report.waited_s:.1f} s for the queue, {report.unsent} unsent"
                         + (f", Redis was unreachable for {report.away_s:.1f} s" if report.away_s else "")
                     )
         finally:

@@ -98,7 +98,9 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces, chunk_length: int | 
         if steps % stride and length < longest:
             raise ValueError(f"{name} of {steps} steps: states are stored every {stride} steps")
 
-    episode, start = _chunk_starts(lengths, length)
+    chunks = -(-lengths // length)  # [E]
+    episode = np.repeat(np.arange(len(lengths)), chunks)  # [R] of each chunk
+    start = (np.arange(len(episode)) - np.repeat(_starts(chunks), chunks)) * length  # [R] its first step, there
     carried = np.array([0 if e.burn_in is None else len(e.burn_in) for e in episodes])
     used = np.minimum(carried, burn_in + carried % stride)  # back to a stored state
     place = carried[episode] + start
@@ -144,13 +146,6 @@ def make_batch(episodes: Sequence[Episode], spaces: Spaces, chunk_length: int | 
         replayed=replayed.reshape(-1, 2, 2),
         state=PolicyState(*(states(name) for name in PolicyState._fields)),
     )
-
-
-def _chunk_starts(lengths: Counts, chunk_length: int) -> tuple[Counts, Counts]:
-    """Return `[R]` each: the episode of a chunk, and its first step in that episode."""
-    chunks = -(-lengths // chunk_length)
-    episode = np.repeat(np.arange(len(lengths)), chunks)
-    return episode, (np.arange(len(episode)) - np.repeat(_starts(chunks), chunks)) * chunk_length
 
 
 def _starts(lengths: Counts) -> Counts:

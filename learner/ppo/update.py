@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import inf, isnan
 
 import numpy as np
@@ -70,7 +70,10 @@ class PPOUpdate:
         del proximal, estimate
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
-        metrics["kl"] = self._kl_after(stored, targets)
+        # The KL stop is checked before each step and never after the last one, which takes an extra pass.
+        self._heartbeat()
+        moved = self.forward(stored).log_probs - targets.proximal_log_probs
+        metrics["kl"] = k3(moved.sum(-1), targets.unforced)
         metrics["clipped_observations"] = network.update_normalizer(batch.obs[: batch.size])
         names, values = list(metrics), torch.stack([v.detach().to(self.device).double() for v in metrics.values()])
         measured = dict(zip(names, values.tolist(), strict=True))
@@ -86,14 +89,6 @@ class PPOUpdate:
         with tf32(self.config.precision == "tf32"):
             batch = replay(batch.to(self.device), self._advance)
             return self._evaluate(batch, whole_batch(batch))
-
-    @torch.no_grad()
-    def _kl_after(self, batch: Batch, targets: Targets) -> Tensor:
-        """Return the KL divergence of the policy after the last step from the proximal one. This takes an extra pass,
-        because the KL stop is checked before each step and never after the last one."""
-        self._heartbeat()
-        after = self.forward(batch)
-        return k3((after.log_probs - targets.proximal_log_probs).sum(-1), targets.unforced)
 
     def _evaluate(self, batch: Batch, part: Minibatch) -> Evaluation:
         with self._autocast():
@@ -112,15 +107,12 @@ class PPOUpdate:
     def _minibatches(self, batch: Batch, update: int) -> list[Minibatch]:
         """Return the minibatches of all passes; each consists of whole chunks, in a new order in each pass."""
 
-        def split() -> Iterator[Minibatch]:
-            chunks = len(batch.chunk_lengths)
-            for epoch in range(self.config.update_epochs or 1):
-                key, counter = (self.seed, update), [0, 0, 0, epoch]
-                order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(chunks)
-                for rows in np.array_split(order, self.config.minibatches):
-                    yield minibatch(batch, np.sort(rows))
-
-        return list(split())
+        parts: list[Minibatch] = []
+        for epoch in range(self.config.update_epochs or 1):
+            rng = np.random.Generator(np.random.Philox(key=(self.seed, update), counter=[0, 0, 0, epoch]))
+            order = rng.permutation(len(batch.chunk_lengths))
+            parts += [minibatch(batch, np.sort(rows)) for rows in np.array_split(order, self.config.minibatches)]
+        return parts
 
     def _optimize(self, batch: Batch, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
         """Run `update_epochs` passes over minibatches. The KL stop and the skipping of non-finite steps are a 0/1 flag

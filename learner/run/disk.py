@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from actors.errors import UserError
-from actors.transport.backoff import Backoff
+from actors.transport.retry import Backoff
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)

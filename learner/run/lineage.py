@@ -168,10 +168,6 @@ class Lineage(LineageFolder):
             if number < self.generation:
                 shutil.rmtree(self.folder_of(number), ignore_errors=True)
 
-    def highest_version(self) -> int:
-        """Return the largest first version of all known generations, -1 if there is none."""
-        return max((self.opened(number)[0] for number in self.claimed()), default=-1)
-
     def newest_sound(self) -> Path | None:
         """Return the newest checkpoint of this lineage whose last update had finite gradients."""
         return newest_sound(self.checkpoints, lambda key: in_lineage(key, self.generation, self.ancestors))

@@ -7,7 +7,6 @@ Every name must be declared in actors.metrics.registry. The files are in a folde
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import secrets
@@ -40,12 +39,6 @@ def card(name: str) -> str:
     return f"{'5_service' if family in SERVICE else '4_heads'}/{name}"
 
 
-def _update_of(line: bytes) -> float:
-    """Return the update of a line; infinite for an incomplete line of a dying process, whose update is repeated."""
-    found = UPDATE.match(line)
-    return int(found[1]) if found and line.endswith(b"\n") else math.inf
-
-
 def copy_lines(source: Path, folder: Path, last: int, retry: Retry = lambda write: write()) -> None:
     """Copy the lines of both files in `source` up to update `last` to another folder. They are in the order of updates;
     later ones belong to an abandoned lineage."""
@@ -58,8 +51,9 @@ def _copy(source: Path, path: Path, last: int) -> None:
         if source.exists():
             with source.open("rb") as lines:
                 for line in lines:
-                    if _update_of(line) > last:
-                        return
+                    found = UPDATE.match(line)
+                    if not found or not line.endswith(b"\n") or int(found[1]) > last:
+                        return  # also at an incomplete line of a process that died, whose update is repeated
                     file.write(line)
 
 

@@ -52,7 +52,13 @@ class RunMetrics:
         """
         seen = self._state.with_store(lambda: (self._transport.ledger(), self._transport.health()))
         ledger, state, p = seen[0] if seen else Ledger(), self._state, self._state.progress
-        self._report_missing(ledger)
+        if ledger.missing > self._missing:
+            state.notes.append(
+                f"{ledger.missing - self._missing} episodes were removed from the queue by something other than Tamiyo "
+                "(counted as `missing`); training continues: find out who can write to the store, and renew the "
+                "password of the user `actor`"
+            )
+            self._missing = ledger.missing
         since_s, self._reported_s = self._reported_s or start, time.monotonic()
         metrics = {
             "update": p.update,
@@ -70,15 +76,6 @@ class RunMetrics:
             "publish_s": state.publish_s,
         }
         return metrics | (run_status(*seen) if seen else {})
-
-    def _report_missing(self, ledger: Ledger) -> None:
-        if ledger.missing > self._missing:
-            self._state.notes.append(
-                f"{ledger.missing - self._missing} episodes were removed from the queue by something other than Tamiyo "
-                "(counted as `missing`); training continues: find out who can write to the store, and renew the "
-                "password of the user `actor`"
-            )
-            self._missing = ledger.missing
 
     def report_health(self, metrics: dict[str, float], cycle_s: float) -> None:
         """Report the figures that `tamiyo status` shows, unless the store is unreachable."""
@@ -120,12 +117,16 @@ def _means(episodes: Sequence[Episode]) -> dict[str, float]:
         return reward
     returns = [_objective(e) for e in ended]
     interval = t_interval(returns)
+    reported = set.intersection(*(set(e.telemetry) for e in ended))
+    names = {key: key for key in (*SEED_HOST_FIGURES, *sorted(k for k in reported if k.startswith(STAGE_PREFIX)))}
+    names["panic"] = "panic_share"
+    figures = {name: float(np.mean([e.telemetry[k] for e in ended])) for k, name in names.items() if k in reported}
     return reward | {
         "return_mean": float(np.mean(returns)),
         "return_std": float(np.std(returns)),
         **(dict(zip(("return_low", "return_high"), interval, strict=True)) if interval else {}),
         "paid_mean": float(np.mean([e.telemetry.get("episode_return", e.undiscounted_return) for e in ended])),
-        **_seed_host_means(ended),
+        **figures,
         "episode_steps": float(np.mean([e.telemetry.get("episode_steps", len(e)) for e in ended])),
     }
 
@@ -139,13 +140,3 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     x = np.asarray(values, dtype=np.float64)
     half = float(stdtrit(n - 1, 0.975)) * float(x.std(ddof=1)) / math.sqrt(n)
     return float(x.mean()) - half, float(x.mean()) + half
-
-
-def _seed_host_means(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the means of the seed hosts' figures that every episode reports."""
-    reported = set.intersection(*(set(e.telemetry) for e in episodes))
-    stages = sorted(key for key in reported if key.startswith(STAGE_PREFIX))
-    names = {key: key for key in (*SEED_HOST_FIGURES, *stages)} | {"panic": "panic_share"}
-    return {
-        name: float(np.mean([e.telemetry[key] for e in episodes])) for key, name in names.items() if key in reported
-    }

@@ -19,10 +19,9 @@ import torch
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import load_weights, to_weights
-from actors.transport.backoff import Backoff
 from actors.transport.base import Generation, OutOfMemory, Unreachable
 from actors.transport.redis import Transport
-from actors.transport.retry import Retry
+from actors.transport.retry import Backoff, Retry
 from learner.ack_tracker import AckTracker
 from learner.config import LearnerConfig
 from learner.intake import Intake
@@ -108,13 +107,11 @@ class RunState:
         """After `MAX_BROKEN` updates without finite gradients, restore the weights, moments and statistics of the last
         sound checkpoint in a new generation; counters continue. Raises `UserError` if there is no such checkpoint or
         rolling back did not help."""
-        if self.progress.broken_updates == 0:
-            self._restored_at = None
-        elif self.progress.broken_updates >= MAX_BROKEN:
-            self._roll_back()
-
-    def _roll_back(self) -> None:
         count = self.progress.broken_updates
+        if count == 0:
+            self._restored_at = None
+        if count < MAX_BROKEN:
+            return
         trouble = f"{count} updates in a row had gradients with NaN or Inf, and their steps were skipped"
         advice = "lower learner.lr, and look for extreme rewards or observations"
         path = self.lineage.newest_sound()
@@ -150,7 +147,7 @@ class RunState:
             copy_lines(self.lineage.lines_from, folder, update, self._when_full)
             self._open_generation()
             self._log = MetricsLog(self.run_dir, folder, update, self._when_full, self._wandb, self.lineage.check)
-            return self._log
+        return self._log
 
     def _reopen(self, rolled_back_to: int | None = None) -> None:
         """Claim and open the next generation after an outage or a rollback. It may be unknown which calls took effect,
@@ -176,7 +173,8 @@ class RunState:
         The generation's first file is written before that, so that late files of older learners sort below it."""
         p, number = self.progress, self.lineage.generation
         unsaved = self.config.checkpoint_every if p.generation else 0  # versions that may have been published since
-        floor = Generation(p.generation, max(p.version, self.lineage.highest_version()) + 1 + unsaved)
+        highest = max([p.version, *(self.lineage.opened(known)[0] for known in self.lineage.claimed())])
+        floor = Generation(p.generation, highest + 1 + unsaved)
         back = p.version if rolled_back_to is None else rolled_back_to
         self._write_checkpoint(replace(p, generation=number, version=back))
         generation = self.ack_tracker.open(back, floor, number)

@@ -18,10 +18,12 @@ from actors.blueprints.blueprint import NOOP
 from actors.blueprints.family import FAMILIES, Family
 from actors.config import require
 from actors.errors import UserError
-from actors.growth.columns.adoption import WRAPPED
 from actors.growth.columns.grown_model import keep_output
 from actors.growth.slot_module import attachment_point
 from actors.slots.growth_state import ColumnLoss
+
+WRAPPED = "_original_forward"
+"""Where accelerate keeps a module's forward if it has wrapped it, to enter mixed precision."""
 
 
 @dataclass(frozen=True)

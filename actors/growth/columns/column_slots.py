@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 from actors.errors import UserError
-from actors.growth.columns.adoption import adopt
-from actors.growth.columns.column import Column
+from actors.growth.columns.column import WRAPPED, Column
 from actors.growth.columns.grown_model import Kept, check_arguments, column_output, keep_output, mixed, tensors_of
 from actors.growth.slot_module import CHILD, SlotModule, attachment_point
 from actors.growth.slots import find_module
 from actors.growth.training.scores import ScoreRecorder
 
 CHILDREN = f"{CHILD}_columns"
+OWN = ("training", "forward", WRAPPED, "_compiled_call_impl", "_is_full_backward_hook")
+"""What a module that becomes another one keeps of itself, beside its hooks."""
 
 
 class ColumnSlots(nn.ModuleList):
@@ -143,10 +144,25 @@ def replace_model(model: nn.Module, column: Column, index: int) -> None:
         raise UserError(f"a {type(network).__name__} cannot take the place of a {type(called).__name__}")
     attachment_point(called)._modules.pop(CHILDREN)
     slots.slot(index).seed = None
-    adopt(called, network)
+    _adopt(called, network)
     attachment_point(called).add_module(CHILDREN, slots)
     if column.output:
         inner = called.get_submodule(column.output)
         for key in [key for key, hook in inner._forward_hooks.items() if hook is kept]:
             del inner._forward_hooks[key]
         inner.register_forward_hook(slots.mix, with_kwargs=True)
+
+
+def _adopt(module: nn.Module, other: nn.Module) -> None:
+    """Give a module the class, submodules, parameters, buffers and attributes of another one. Its hooks, its mode, and
+    attributes that the other one lacks are kept. Raises `UserError` if their classes are too different."""
+    if type(module) is not type(other):
+        try:
+            module.__class__ = type(other)
+        except TypeError as error:
+            raise UserError(
+                f"a {type(other).__name__} cannot take the place of a {type(module).__name__}: {error}"
+            ) from error
+    for name, value in other.__dict__.items():
+        if name not in OWN and "_hooks" not in name:
+            module.__dict__[name] = dict(value) if name in ("_parameters", "_buffers", "_modules") else value

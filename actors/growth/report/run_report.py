@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.sessions.session import PolicySession, RecordedStep
+from actors.sessions.session import RecordedStep
 from actors.slots.objective import Prices, Standing, objective, objective_reward
 from actors.types.actions import ActionMasks
 
@@ -37,7 +37,7 @@ class RunReport(ABC):
     def __init__(self, prices: Prices, horizon_epochs: int) -> None:
         self._prices, self._horizon_epochs = prices, horizon_epochs
         self._standings: list[Standing] = []  # before the first decision, and after each epoch since then
-        self.session: PolicySession | None = None  # that decides, where the report is made in it
+        self.session: Any = None  # the `PolicySession` that decides, where the report is made in it
         self.over = False  # whether nothing more is recorded
 
     def measured(self, accuracy: float | None, doublings: float, compute_doublings: float) -> None:

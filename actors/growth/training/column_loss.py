@@ -23,7 +23,7 @@ class ColumnLossChoice:
 
     def __init__(self, growth: GrowthState, names: Sequence[str]) -> None:
         """`names` are those of the slots, for the log."""
-        self._growth, self._names, self._meter = growth, names, TrainLossMeter()
+        self._growth, self._names, self.meter = growth, names, TrainLossMeter()
 
     def _undecided(self) -> list[int]:
         """Return the slots of columns in TRAINING that may yet change what they learn."""
@@ -33,12 +33,8 @@ class ColumnLossChoice:
 
     def measure(self, host_loss: Callable[[], Tensor], steps_per_epoch: int) -> None:
         """Measure the loss of the current minibatch if it is needed and due."""
-        if self._undecided() and self._meter.due(steps_per_epoch):
-            self._meter.add(host_loss())
-
-    def train_loss(self) -> float | None:
-        """Return the training loss since the last call; None if it was not measured."""
-        return self._meter.take()
+        if self._undecided() and self.meter.due(steps_per_epoch):
+            self.meter.add(host_loss())
 
     def choose(self, epoch: int, train_loss: float | None, val_loss: float) -> None:
         """Take note of the losses of an epoch."""

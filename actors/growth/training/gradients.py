@@ -31,10 +31,10 @@ class ShadowGradients:
         key = tuple(map(id, params))
         if key not in self._seen:
             live = [o for o in gc.get_objects() if issubclass(type(o), GradScaler)] if scaler is None else []
-            self._seen[key] = _checkpoints_reentrantly(loss), live
+            self._seen[key] = any(node.name() == "CheckpointFunctionBackward" for node in _nodes(loss)), live
         reentrant, scalers = self._seen[key]
-        scales = [_scale_of(s) for s in ([scaler] if scaler is not None else scalers)]
-        known = [scale for scale in scales if scale is not None]
+        used = [scaler] if scaler is not None else scalers
+        known = [scale for s in used if s.is_enabled() and (scale := s._get_scale_async()) is not None]
         scale = next((scale for scale in known if _carries(loss, scale)), None)
         if scale is None and known:
             scale = known[0]
@@ -48,7 +48,8 @@ class ShadowGradients:
 
     def _by_backward(self, loss: Tensor, params: Sequence[nn.Parameter]) -> list[Tensor | None]:
         """Run a whole backward pass, the only kind that reentrant checkpoints permit, and undo the rest of it."""
-        leaves = {id(p): p for p in (*self._model.parameters(), *params, *_leaves(loss))}.values()
+        of_graph = [node.variable for node in _nodes(loss) if hasattr(node, "variable")]
+        leaves = {id(p): p for p in (*self._model.parameters(), *params, *of_graph)}.values()
         before = [(leaf, leaf.grad) for leaf in leaves]
         for leaf in leaves:
             leaf.grad = None
@@ -72,11 +73,6 @@ def _as_fabric() -> Iterator[None]:
     finally:
         if before is not None:
             wrappers._in_fabric_backward = before
-
-
-def _scale_of(scaler: GradScaler) -> Tensor | None:
-    """Return the scale of an enabled scaler that has been used."""
-    return scaler._get_scale_async() if scaler.is_enabled() else None
 
 
 def _carries(loss: Tensor, scale: Tensor) -> bool:
@@ -109,11 +105,3 @@ def _nodes(loss: Tensor) -> Iterable[Any]:
         seen.add(node)
         waiting += [before for before, _ in node.next_functions]
     return seen
-
-
-def _checkpoints_reentrantly(loss: Tensor) -> bool:
-    return any(node.name() == "CheckpointFunctionBackward" for node in _nodes(loss))
-
-
-def _leaves(loss: Tensor) -> list[Tensor]:
-    return [node.variable for node in _nodes(loss) if hasattr(node, "variable")]

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class SeedGroups:
         self._pending: dict[nn.Parameter, Tensor] = {}
         self._batch: tuple[nn.Parameter, Callable[[], Any]] | None = None  # by whose gradient a minibatch is known
         for number, optimizer in enumerate(self.optimizers):
-            optimizer.register_step_pre_hook(self._before_step(number))
+            optimizer.register_step_pre_hook(partial(self._before_step, number))
         self.optimizers[0].register_step_post_hook(self._after_step)
 
     @property
@@ -130,9 +131,8 @@ class SeedGroups:
                 self._pending.clear()
         if not self._pending:
             young = set(params)
-            groups = [g["params"] for o in self.optimizers for g in o.param_groups]
-            with_gradient = (p for group in groups for p in group if p.grad is not None and p not in young)
-            first = next(with_gradient, None)
+            every = (p for o in self.optimizers for g in o.param_groups for p in g["params"])
+            first = next((p for p in every if p.grad is not None and p not in young), None)
             self._batch = None if first is None else (first, weakref.ref(first.grad))
         for parameter, gradient in zip(params, gradients, strict=True):
             before = self._pending.get(parameter)
@@ -171,54 +171,40 @@ class SeedGroups:
             if p not in grown
         }
 
-    def _before_step(self, number: int) -> Callable[..., Any]:
-        def gradients_are_there(optimizer: Optimizer) -> None:
-            self._hand_over(optimizer, number)
-            self._record_norms(optimizer, number)
+    def _before_step(self, number: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Complete the gradients: within a closure, if one computes them inside the step."""
+        self.follow_rates()
 
-        def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-            self.follow_rates()
+        def completed(value: Any) -> Any:
+            if not callable(value) or isinstance(value, Optimizer):
+                return value
 
-            def completed(value: Any) -> Any:
-                """Return a closure, which computes its gradients inside the step, with those of young seeds."""
-                if not callable(value) or isinstance(value, Optimizer):
-                    return value
+            def closure() -> Any:
+                loss = value()
+                self._complete(number, optimizer)
+                return loss
 
-                def closure() -> Any:
-                    loss = value()
-                    gradients_are_there(optimizer)
-                    return loss
+            return closure
 
-                return closure
-
-            given = [*args, *kwargs.values()]
-            if not any(callable(value) and not isinstance(value, Optimizer) for value in given):
-                gradients_are_there(optimizer)
-                return None
-            return tuple(map(completed, args)), {name: completed(value) for name, value in kwargs.items()}
-
-        return hook
+        if not any(callable(value) and not isinstance(value, Optimizer) for value in (*args, *kwargs.values())):
+            self._complete(number, optimizer)
+            return None
+        return tuple(map(completed, args)), {name: completed(value) for name, value in kwargs.items()}
 
     def _after_step(self, *_: Any) -> None:
         self.steps += 1
 
-    def _hand_over(self, optimizer: Optimizer, number: int) -> None:
-        """Move the gradients of young seeds to their parameters. A fused optimizer expects them scaled as others."""
-        if not self._pending:
-            return
-        scale = getattr(optimizer, "grad_scale", None)
-        for parts in self._parts.values():
-            for parameter in (p for part in parts if part.optimizer is optimizer for p in part.params):
-                gradient = self._pending.pop(parameter, None)
-                if gradient is not None:
-                    gradient = gradient if scale is None else gradient * scale
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-
-    def _record_norms(self, optimizer: Optimizer, number: int) -> None:
-        """Record gradient norms. A fused optimizer receives gradients still scaled by a `GradScaler`: unscale them."""
+    def _complete(self, number: int, optimizer: Optimizer) -> None:
+        """Move the gradients of young seeds to their parameters, and record gradient norms. The gradients of a fused
+        optimizer are still scaled by a `GradScaler`."""
         scale = getattr(optimizer, "grad_scale", None)
         for s, parts in self._parts.items():
-            params = (p for part in parts if part.optimizer is optimizer for p in part.params)
+            params = [p for part in parts if part.optimizer is optimizer for p in part.params]
+            for p in params:
+                gradient = self._pending.pop(p, None)
+                if gradient is not None:
+                    gradient = gradient if scale is None else gradient * scale
+                    p.grad = gradient if p.grad is None else p.grad + gradient
             grads = [p.grad for p in params if p.grad is not None]
             if grads:
                 norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))

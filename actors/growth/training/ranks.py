@@ -50,11 +50,7 @@ class Ranks:
         """Average the gradients of `parameters` after each backward pass."""
         if self.size > 1:
             for parameter in parameters:
-                parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-
-    def _accumulated(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        self.average([parameter.grad])
+                parameter.register_post_accumulate_grad_hook(lambda p: self.average([p.grad]))  # type: ignore[no-untyped-call]
 
     def leave_ddp(self, parameters: Sequence[nn.Parameter]) -> None:
         """Average the gradients of the model's own `parameters` here, since DDP waits for parameters that are gone."""

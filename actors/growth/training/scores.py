@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -26,6 +27,7 @@ class ScoreRecorder(NotCopied):
     """
 
     def __init__(self, host: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
+        """`host` are the model's parameters, none of a compiled model, which would be compiled again for hooks."""
         self._host = list(host)
         self._handles: list[Any] = []  # hooks on the model's parameters while a minibatch is scored
         self._paused = False
@@ -81,7 +83,7 @@ class ScoreRecorder(NotCopied):
         self._outputs, self._parameters = {}, {}
         due = self._step % EVERY == 0 or self._step == self.steps_per_epoch - 1
         if due and not self._handles:
-            self._handles = [p.register_hook(self._noting(i)) for i, p in enumerate(self._host)]  # type: ignore[no-untyped-call]
+            self._handles = [p.register_hook(partial(self._note, i)) for i, p in enumerate(self._host)]  # type: ignore[no-untyped-call]
         elif not due:
             self._disarm()
 
@@ -90,9 +92,6 @@ class ScoreRecorder(NotCopied):
             handle.remove()
         self._handles = []
 
-    def _noting(self, index: int) -> Callable[[Tensor], None]:
-        def note(gradient: Tensor) -> None:
-            if not self._paused:
-                self._parameters[index] = torch.linalg.vector_norm(gradient.detach())
-
-        return note
+    def _note(self, index: int, gradient: Tensor) -> None:
+        if not self._paused:
+            self._parameters[index] = torch.linalg.vector_norm(gradient.detach())

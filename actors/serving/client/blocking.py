@@ -7,20 +7,17 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from numpy.typing import ArrayLike
 
-from actors.serving.client.connection import Connection, at_once
+from actors.serving.client.connection import Connection, at_once, blocking
 from actors.serving.client.episode import ClientEpisode
 from actors.serving.client.session_protocol import SessionProtocol
-from actors.serving.client.training_session import TrainingSession
 from actors.serving.status import error_of_call
-from actors.sessions.plain import Mask
-from actors.sessions.session import Answer
+from actors.sessions.session import Closable
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
 
-class PolicyClient(Connection):
+class PolicyClient(Connection, Closable):
     """Query a policy server.
 
         with tamiyo.PolicyClient("127.0.0.1:50051") as client:
@@ -43,12 +40,6 @@ class PolicyClient(Connection):
         deadline_s: Timeout of a step or open in seconds, retries included.
         attempt_s: Timeout of each attempt in seconds.
     """
-
-    def __enter__(self) -> PolicyClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def model(self) -> policy_pb2.GetModelResponse:
         """Return the served version, spaces and limits. Raises `PolicyError`."""
@@ -79,10 +70,6 @@ class PolicyClient(Connection):
         """
         return ClientEpisode(self, seed, spaces)
 
-    def open_training(self, spaces: Spaces, seed: int) -> TrainingSession:
-        """Open a session that the server learns from, as one episode. Raises `PolicyError`."""
-        return TrainingSession(self, seed, spaces)
-
     def close(self) -> None:
         """Close all connections. Open sessions expire at the server."""
         for channel in self._forget_channels():
@@ -98,27 +85,10 @@ class PolicyClient(Connection):
             raise error_of_call(error) from error
 
 
-class ClientSession(SessionProtocol):
+class ClientSession(SessionProtocol, Closable):
     """A session of `PolicyClient`; see `PolicySession`. If `record` is set, `recorded` is what an episode records of
     the last step."""
 
-    def __enter__(self) -> ClientSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def step(
-        self,
-        obs: ArrayLike,
-        blueprint_indices: ArrayLike = (),
-        masks: Mask = None,
-        deterministic: bool = True,
-    ) -> Answer:
-        return at_once(self.stepping(obs, blueprint_indices, masks, deterministic))
-
-    def reset(self, seed: int = 0) -> None:
-        at_once(self.resetting(seed))
-
-    def close(self) -> None:
-        at_once(self.closing())
+    step = blocking(SessionProtocol.stepping)
+    reset = blocking(SessionProtocol.resetting)
+    close = blocking(SessionProtocol.closing)

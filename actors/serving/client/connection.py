@@ -10,9 +10,10 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -27,6 +28,7 @@ from actors.wire import policy_pb2
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S = 0.05, 2.0
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -37,6 +39,16 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = end.value
         return result
     raise AssertionError("a coroutine whose I/O blocks never waits")
+
+
+def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return a method of an object whose I/O blocks as a function."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return at_once(method(*args, **kwargs))
+
+    return call
 
 
 class Connection(ABC):
@@ -71,8 +83,7 @@ class Connection(ABC):
         self._pem_files = (root_certificates, client_key, client_cert)
         self._target = 0  # index of the address that was tried last
         self._lock = threading.Lock()
-        self._channels: dict[int, Any] = {}  # by address
-        self._stubs: dict[int, Any] = {}
+        self._channels: dict[int, tuple[Any, Any]] = {}  # by address, with their stubs
 
     @abstractmethod
     async def _pause(self, seconds: float) -> None: ...
@@ -127,25 +138,21 @@ class Connection(ABC):
         """Return the stub of the address that was tried last, or of the next one."""
         self._target = index = (self._target + next_address) % len(self._targets)
         with self._lock:
-            if index not in self._stubs:
-                self._channels[index] = self._open_channel(self._targets[index])
-                self._stubs[index] = make_stub(self._channels[index])
-            return self._stubs[index]
-
-    def _open_channel(self, target: str) -> Any:
-        options = client_channel_options(target)
-        if not self._tls:
-            return self._grpc.insecure_channel(target, options)
-        parts = [Path(p).read_bytes() if p else None for p in self._pem_files]
-        return self._grpc.secure_channel(target, grpc.ssl_channel_credentials(*parts), options)
+            if index not in self._channels:
+                target, options = self._targets[index], client_channel_options(self._targets[index])
+                if self._tls:
+                    parts = [Path(p).read_bytes() if p else None for p in self._pem_files]
+                    channel = self._grpc.secure_channel(target, grpc.ssl_channel_credentials(*parts), options)
+                else:
+                    channel = self._grpc.insecure_channel(target, options)
+                self._channels[index] = channel, make_stub(channel)
+            return self._channels[index][1]
 
     def _forget_channels(self) -> list[Any]:
         """Return all channels, to be closed."""
         with self._lock:
-            channels = list(self._channels.values())
-            self._channels.clear()
-            self._stubs.clear()
-        return channels
+            forgotten, self._channels = self._channels, {}
+        return [channel for channel, _ in forgotten.values()]
 
 
 def _first_token(path: Path) -> str:

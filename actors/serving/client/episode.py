@@ -102,12 +102,6 @@ class EpisodeProtocol:
         finally:
             await self._protocol.closing()
 
-    async def _keeping_alive(self) -> None:
-        """Repeat the last step, if there is one."""
-        request = self._protocol.last_request
-        if request is not None and self.summary is None:
-            await self._client.call("Step", request)
-
     def _arrays(
         self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]:
@@ -165,7 +159,9 @@ class ClientEpisode(EpisodeProtocol):
 
     def keep_alive(self) -> None:
         """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
-        at_once(self._keeping_alive())
+        request = self._protocol.last_request
+        if request is not None and self.summary is None:
+            at_once(self._client.call("Step", request))
 
     def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
         """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""
@@ -189,10 +185,4 @@ class AsyncClientEpisode(EpisodeProtocol):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._leaving(kind is not None)
 
-    async def act(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
-        """See `ClientEpisode.act`."""
-        return await self._acting(obs, mask, blueprint_indices)
-
-    async def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
-        """See `ClientEpisode.truncate`."""
-        return await self._ending(obs, mask, blueprint_indices)
+    act, truncate = EpisodeProtocol._acting, EpisodeProtocol._ending

@@ -17,7 +17,6 @@ from actors.serving.messages import step_request
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Reason
 from actors.sessions.session import Answer, PolicyError, RecordedStep, SessionLost
-from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -73,9 +72,11 @@ class SessionProtocol:
     ) -> Answer:
         """Take the next step, reopening the session if the server has lost it."""
         deadline_s = time.monotonic() + self._client.deadline_s
+        unmasked = masks is None and not self.spaces.slots  # the server decides whether a mask is needed
         request = step_request(
             self.session_id, self.next_index, np.asarray(obs), np.asarray(blueprint_indices),
-            self._masks(masks), deterministic, not self.train, reward, self.record,
+            None if unmasked else as_masks(self.spaces.action, masks), deterministic, not self.train, reward,
+            self.record,
         )  # fmt: skip
         for reopened in range(MAX_REOPENS + 1):
             try:
@@ -102,10 +103,6 @@ class SessionProtocol:
             response.step_index,
             np.array(response.continuous, dtype=np.float64),
         )
-
-    def _masks(self, mask: Mask) -> ActionMasks | None:
-        """Return None where the server decides whether a mask is needed."""
-        return None if mask is None and not self.spaces.slots else as_masks(self.spaces.action, mask)
 
     async def ending(self, request: policy_pb2.EndEpisodeRequest) -> policy_pb2.EndEpisodeResponse:
         """End the episode of a training session."""

@@ -31,7 +31,7 @@ from actors.serving.messages import MessageLayout, StepBatch, make_step_batch
 from actors.serving.server.models import ServedModel
 from actors.serving.server.sessions import PendingStep, Session, StateTable
 from actors.serving.server.training import StepRecord, as_fleet_step
-from actors.sessions.noise import SERVING_SEED, step_noise
+from actors.sessions.session import SERVING_SEED, step_noise
 
 MAX_BATCH = 256  # steps
 MAX_WAIT_S = 0.003

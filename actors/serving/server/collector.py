@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from actors.serving.account import Account
 from actors.serving.external import ExternalConfig
 from actors.serving.server.credentials import TRAIN_SCOPE, TokenFile
 from actors.serving.server.models import ServedModel
@@ -14,6 +13,9 @@ from actors.types.episode import Episode
 from actors.types.spaces import Spaces
 from actors.version import installed
 from actors.wire import policy_pb2
+
+Account = policy_pb2.TrainingAccount
+"""Totals of one token since the start of this server."""
 
 
 class EpisodeSink(Protocol):

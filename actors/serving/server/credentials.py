@@ -47,22 +47,18 @@ class TokenFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._checked_s = path, time.monotonic()
         self._log = structlog.get_logger("tamiyo.serving")
-        self._stamp: tuple[int, ...] = ()
-        self._checked_s = time.monotonic()
         try:
-            self._stamp = _stamp(path)
-            known, malformed, self._trainers = parse_tokens(path.read_bytes())
+            self._stamp, self._known = _stamp(path), parse_tokens(path.read_bytes())
         except OSError as error:
             raise UserError(f"cannot read the token file ({error}): give --token-file a readable file") from error
-        if malformed:
+        if lines := self._known.malformed:
             raise UserError(
-                f"line {malformed[0]} of {path} is malformed: write TOKEN [EXPIRY] [train], as in TOKEN 2030-01-31"
+                f"line {lines[0]} of {path} is malformed: write TOKEN [EXPIRY] [train], as in TOKEN 2030-01-31"
             )
-        if not known:
+        if not self._known.expiries:
             raise UserError(f"{path} contains no token: write one per line")
-        self._expiries = known
 
     def check(self, metadata: Metadata) -> str:
         """Return the owner of a call, the hash of its token. Raises `Refusal` if the token is not valid."""
@@ -77,7 +73,7 @@ class TokenFile:
     def confirm(self, owner: str) -> None:
         """Raise `Refusal` if this owner's token is not, or no longer, valid."""
         self.refresh()
-        expiry_s = self._expiries.get(owner)
+        expiry_s = self._known.expiries.get(owner)
         if expiry_s is None:
             raise Refusal(Reason.TOKEN_INVALID, "unknown token: ask the operator of this server for one")
         if expiry_s <= time.time():
@@ -86,17 +82,17 @@ class TokenFile:
     def may_train(self, owner: str) -> bool:
         """Whether this owner's token has the scope `train`."""
         self.refresh()
-        return owner in self._trainers
+        return owner in self._known.trainers
 
     def only_serves(self, owner: str) -> bool:
         """Whether this owner's token is in the file, without the scope `train`."""
-        return not self.may_train(owner) and owner in self._expiries
+        return not self.may_train(owner) and owner in self._known.expiries
 
     def share(self, limit: int) -> int | None:
         """Return how much of a limit one token may use while several are valid; None if one alone may use all."""
         self.refresh()
         now = time.time()
-        valid = (expiry_s for expiry_s in self._expiries.values() if expiry_s > now)
+        valid = (expiry_s for expiry_s in self._known.expiries.values() if expiry_s > now)
         return max(1, int(TOKEN_SHARE * limit)) if len(list(islice(valid, 2))) > 1 else None
 
     def refresh(self) -> None:
@@ -109,20 +105,20 @@ class TokenFile:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
                 return
-            known, malformed, trainers = parse_tokens(self._path.read_bytes())
+            parsed = parse_tokens(self._path.read_bytes())
         except OSError as error:
             if self._stamp:
                 self._log.error("token file unreadable: no token is valid", path=str(self._path), reason=str(error))
-            self._stamp, self._expiries, self._trainers = (), {}, set()
+            self._stamp, self._known = (), ParsedTokens({}, [], set())
             return
-        if malformed:
-            self._log.error("token file malformed: these lines are ignored", path=str(self._path), lines=malformed)
-        before = self._expiries.keys()
+        if lines := parsed.malformed:
+            self._log.error("token file malformed: these lines are ignored", path=str(self._path), lines=lines)
+        before, now_known = self._known.expiries.keys(), parsed.expiries.keys()
         self._log.info(
-            "token file reloaded", path=str(self._path), tokens=len(known), added=len(known.keys() - before),
-            removed=len(before - known.keys()),
+            "token file reloaded", path=str(self._path), tokens=len(now_known), added=len(now_known - before),
+            removed=len(before - now_known),
         )  # fmt: skip
-        self._stamp, self._expiries, self._trainers = stamp, known, trainers
+        self._stamp, self._known = stamp, parsed
 
 
 def parse_tokens(data: bytes) -> ParsedTokens:

@@ -30,7 +30,8 @@ class Handlers:
         self.service: PolicyService | None = None
         self._calls, self._metrics = calls, metrics
         self._log = structlog.get_logger("tamiyo.serving")
-        self._readers: set[asyncio.Task[None]] = set()
+        self.readers: set[asyncio.Task[None]] = set()
+        """One for each stream; if it is cancelled, the stream accepts no more steps, and answers those in progress."""
 
     def generic_handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the handler to register with a gRPC server."""
@@ -44,11 +45,6 @@ class Handlers:
             "StepStream": self._step_stream,
         }
         return make_handler({name: self._calls.guard(name, behavior) for name, behavior in behaviors.items()})
-
-    def end_streams(self) -> None:
-        """End all streams: they accept no more steps, and answer those in progress."""
-        for reader in self._readers:
-            reader.cancel()
 
     def _ready(self, request: Message | None) -> PolicyService:
         """Return the service. Raises `Refusal` if the request is malformed (None) or no weights are loaded."""
@@ -90,7 +86,7 @@ class Handlers:
     async def _step_stream(self, requests: Any, context: Context) -> None:
         stream = _StepStream(self, request_id_of(context))
         reader = asyncio.create_task(stream.read(requests))
-        self._readers.add(reader)
+        self.readers.add(reader)
         try:
             while (response := await stream.answers.get()) is not None:
                 await context.write(response)
@@ -98,7 +94,7 @@ class Handlers:
             if stream.drained:
                 raise Refusal(Reason.DRAINING, "this server is shutting down: continue at another server")
         finally:
-            self._readers.discard(reader)
+            self.readers.discard(reader)
             reader.cancel()
             for step in stream.steps:
                 step.cancel()

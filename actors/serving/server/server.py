@@ -7,11 +7,8 @@ import gc
 import resource
 import signal
 import socket
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import grpc
@@ -42,7 +39,6 @@ POLL_S = 0.2  # between two checks for new weights
 SWEEP_S = 1.0  # between two checks for expired sessions, and calls whose token is no longer valid
 MAX_CONNECTIONS = 4096  # fewer where the limit of open files does not allow as many
 RESERVED_FILES = 128  # for everything but connections: weights, the store, the token file, the metrics port
-TIMEOUT_S = 60.0  # of the start and the shutdown of a thread
 FLUSH_S = 0.5  # grace period of gRPC for the last answers
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -147,13 +143,15 @@ class PolicyServer:
         await self._health.enter_graceful_shutdown()
         if self.handlers.service is not None:
             self.handlers.service.draining = True
-        self.handlers.end_streams()
+        for reader in self.handlers.readers:
+            reader.cancel()
         deadline = time.monotonic() + self.options.drain_s
         while self.calls.active and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         await self._server.stop(FLUSH_S)
         if self.handlers.service is not None:
-            self.handlers.service.sessions.close_all()
+            for session in self.handlers.service.sessions:
+                self.handlers.service.sessions.close(session)
         self._log.info("stopped", calls=self.calls.active)
 
     async def _follow_weights(self) -> None:
@@ -165,10 +163,15 @@ class PolicyServer:
             return
         digest = ""
         while True:
-            weights = await self._fetch(source, digest)
-            if weights is not None:
-                digest = weights.digest
-                await (self._load(weights) if self.handlers.service is None else self._adopt(weights))
+            try:
+                weights = await asyncio.to_thread(source.fetch, digest)
+                if weights is not None:
+                    digest = weights.digest
+                    await (self._load(weights) if self.handlers.service is None else self._adopt(weights))
+            except InvalidWeights as error:
+                self._log.error("weights damaged", reason=str(error))
+            except Unreachable as error:
+                self._log.warning("weight store unreachable", reason=str(error))
             await asyncio.sleep(POLL_S)
 
     async def _adopt(self, weights: WeightSet) -> None:
@@ -198,15 +201,6 @@ class PolicyServer:
         for name in ("", SERVICE):
             await self._health.set(name, _SERVING)
         self._log.info("serving", version=first.version, spaces=models.spaces.hash)
-
-    async def _fetch(self, source: WeightSource, known: str) -> WeightSet | None:
-        try:
-            return await asyncio.to_thread(source.fetch, known)
-        except InvalidWeights as error:
-            self._log.error("weights damaged", reason=str(error))
-        except Unreachable as error:
-            self._log.warning("weight store unreachable", reason=str(error))
-        return None
 
     async def _sweep(self) -> None:
         while True:
@@ -275,38 +269,3 @@ def _device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name} is not available: give --device cpu or auto")
     return torch.device(name)
-
-
-@contextmanager
-def serve_in_thread(
-    options: ServeOptions,
-    source: PolicySource,
-    external: ExternalConfig | None = None,
-    sink: EpisodeSink | None = None,
-) -> Iterator[PolicyServer]:
-    """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
-    ready: Future[PolicyServer] = Future()
-
-    async def main() -> None:
-        server = PolicyServer(options, source, external, sink)
-        await server.start()
-        ready.set_result(server)
-        await server.run()
-
-    def run() -> None:
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    thread = threading.Thread(target=run, name="policy-server")
-    thread.start()
-    server = ready.result(TIMEOUT_S)
-    try:
-        yield server
-    finally:
-        with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
-            server.loop.call_soon_threadsafe(server.stop.set)
-        thread.join(TIMEOUT_S)

@@ -15,7 +15,7 @@ from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
-from actors.serving.server.training import Ended, TrainingEpisode, recorded_step
+from actors.serving.server.training import TrainingEpisode, recorded_step
 from actors.sessions.plain import NO_MASK
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session_state import seal, unseal
@@ -213,12 +213,12 @@ class PolicyService:
             raise Refusal(Reason.NOT_TRAINING, "this session is not learned from: open it with `train`")
         digest = end_digest(request)
         if episode.ended is not None:
-            if digest != episode.ended.digest:
+            if digest != episode.ended[0]:
                 raise Refusal(
                     Reason.STEP_CONFLICT, "the episode has already ended, with other contents: open another session"
                 )
             self.metrics.replays.inc()
-            return episode.ended.response
+            return episode.ended[1]
         if session.pending is not None:
             raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: end it after the answer")
         self.sessions.touch(session)
@@ -226,7 +226,7 @@ class PolicyService:
         final, model = episode.check_end(request, session.next_index, session.layout), self._model(session)
         bootstrap = 0.0 if request.terminated else self.batcher.bootstrap_value(session, model, final)
         response = episode.end(request, final, bootstrap, self.models.newest.version)
-        episode.ended = Ended(digest, response)
+        episode.ended = digest, response
         return response
 
     @property

@@ -177,11 +177,6 @@ class SessionTable:
         self.state_table.free(session.row)
         self._on_close(session)
 
-    def close_all(self) -> None:
-        """Close every session."""
-        for session in self:
-            self.close(session)
-
     def expire(self) -> int:
         """Close the sessions that have expired, and return their number."""
         now, count = self._clock(), 0

@@ -12,7 +12,7 @@ from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.recorder import Recorder, Segments
 from actors.serving.messages import MessageLayout, StepBatch, StepQuery, final_query, make_step_batch
-from actors.serving.server.collector import EpisodeCollector
+from actors.serving.server.collector import Account, EpisodeCollector
 from actors.serving.server.models import ServedModel
 from actors.sessions.refusal import Reason, Refusal
 from actors.types.episode import EndReason
@@ -45,13 +45,6 @@ def recorded_step(step: StepRecord, row: int) -> policy_pb2.RecordedStep:
     )
 
 
-class Ended(NamedTuple):
-    """The end of an episode: the request's digest and the response to it, for repeated requests."""
-
-    digest: bytes
-    response: bytes
-
-
 class TrainingEpisode:
     """Collects the steps of one session. A step is complete when its reward is known, with the next step or at the end.
 
@@ -61,7 +54,7 @@ class TrainingEpisode:
 
     def __init__(self, seed: int, spaces_hash: str, collector: EpisodeCollector, owner: str) -> None:
         self.collector = collector
-        self.ended: Ended | None = None
+        self.ended: tuple[bytes, bytes] | None = None  # digest of the last request, and the response to it
         self._seed, self._spaces_hash, self._owner = seed, spaces_hash, owner
         self._shipped = Segments()
         self._recorder = Recorder()  # of the current segment
@@ -152,7 +145,8 @@ class TrainingEpisode:
         self, request: policy_pb2.EndEpisodeRequest, final: StepBatch, bootstrap_value: float, newest_version: int
     ) -> bytes:
         """Ship the last segment, which led to `final`. Returns a serialized `EndEpisodeResponse`."""
-        account = policy_pb2.TrainingAccount(**vars(self.collector.sink.account(self._owner)))
+        account = Account()
+        account.CopyFrom(self.collector.sink.account(self._owner))
         lag = newest_version - int(self._recorder.recorded("policy_version").min())
         self._recorder.pay(0, request.reward)
         self._ship(as_fleet_step(final, True, request.terminated), 0, bootstrap_value)

@@ -1,13 +1,40 @@
-"""`ActorReports`: reports failures of actors to the user, on the terminal and in the actors' logs."""
+"""`ActorFailure`: an error in an actor; `ActorReports`: tells the user, on the terminal and in the actors' logs."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 
 from ray.exceptions import RayTaskError
 
+from actors.gym.frames import own_frames
 from actors.workers.faults.actor_logs import ActorLogs
-from actors.workers.faults.failure import ActorFailure
+
+
+class ActorFailure(Exception):
+    """Consists of strings, because the class of a user's error may not exist elsewhere, or not survive pickling.
+
+    Its message is the error's type and message on one line. `frames` are those of the environment, "" if there are
+    none; `trace` is the whole traceback.
+    """
+
+    def __init__(self, message: str, frames: str, trace: str) -> None:
+        super().__init__(message, frames, trace)
+        self.message, self.frames, self.trace = message, frames, trace
+
+    def __str__(self) -> str:
+        return self.message
+
+    @classmethod
+    def of(cls, error: BaseException) -> ActorFailure:
+        """Describe an error."""
+        # AsyncVectorEnv raises TYPE(error) for an error in one of its processes, whose frames are a note.
+        inner = bool(error.args) and type(error.args[0]) is type(error)
+        origin = error.args[0] if inner else error
+        frames = "\n".join(getattr(origin, "__notes__", [])) if inner else own_frames(error)
+        message = " ".join(f"{type(origin).__name__}: {origin}".split()).removesuffix(":")
+        trace = "".join(traceback.format_exception(error))
+        return cls(message, frames, trace if frames in trace else f"{trace}{frames}\n")
 
 
 class ActorReports:
@@ -34,21 +61,6 @@ class ActorReports:
         self.warn(f"{name} failed ({found})")
         self.once(failure.frames if failure and path else trace)
         return found
-
-    def restarted(self, name: str) -> None:
-        """Tell that an actor died and was restarted."""
-        path = self.logs.path(name)
-        self.warn(f"{name} died and was restarted" + (f"; what it printed is in {path}" if path else ""))
-
-    def last_words(self, name: str) -> None:
-        """Print the last lines that an actor printed."""
-        if tail := self.logs.tail(name):
-            self.once(f"what {name} printed last:\n{tail}")
-
-    def hung(self, name: str, place: str, hang_s: float) -> None:
-        """Tell that an actor hangs, and where, "" if unknown."""
-        self.warn(f"{name} has hung for {hang_s:g} s; it is killed and restarted")
-        self.once(place)
 
 
 def last_line(error: BaseException) -> str:

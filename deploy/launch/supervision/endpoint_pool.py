@@ -12,7 +12,7 @@ from pathlib import Path
 
 from actors.errors import UserError
 from actors.process_environment import NO_GPU
-from actors.transport.backoff import Backoff
+from actors.transport.retry import Backoff
 
 STOP_S = 15.0  # for the endpoint to ship its last episodes
 

@@ -17,8 +17,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors.errors import UserError
 from actors.heartbeat import StallTimer
 from actors.process_environment import process_environment
-from actors.transport.backoff import Backoff
 from actors.transport.base import Fenced
+from actors.transport.retry import Backoff
 from actors.workers.faults.actor_reports import last_line
 from actors.workers.placement import node_gpus
 from actors.workers.process_handle import ProcessHandle

@@ -1,4 +1,4 @@
-"""The growth example: without and with Tamiyo, with a served policy, and when that server is killed."""
+"""The growth example, without and with Tamiyo, and what `tamiyo grow` says of scripts that do not grow a model."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from actors.policy.distribution import median_noise, next_hazard
 from actors.policy.publish import from_weights
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
-from actors.sessions.noise import step_noise
-from actors.sessions.session import Answer
+from actors.sessions.session import Answer, step_noise
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights
 from tests.support.serving.training_sessions import RawSession

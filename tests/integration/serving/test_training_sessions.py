@@ -22,8 +22,7 @@ from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.connection import at_once
 from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
 from actors.serving.status import DETAILS_KEY, error_of_call
-from actors.sessions.noise import SERVING_SEED, step_noise
-from actors.sessions.session import PolicyError, SessionLost
+from actors.sessions.session import SERVING_SEED, PolicyError, SessionLost, step_noise
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
 from tests.support.learning.toy import SPACES

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from actors.serving.client.blocking import PolicyClient
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
 from actors.serving.server.collector import EpisodeSink
-from actors.serving.server.server import PolicyServer, WeightSource, serve_in_thread
+from actors.serving.server.server import PolicyServer, PolicySource, WeightSource
 from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
@@ -79,6 +81,41 @@ class RunningServer:
 
         self.loop.call_soon_threadsafe(run)
         return done.result(CALL_S)
+
+
+@contextmanager
+def serve_in_thread(
+    options: ServeOptions,
+    source: PolicySource,
+    external: ExternalConfig | None = None,
+    sink: EpisodeSink | None = None,
+) -> Iterator[PolicyServer]:
+    """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
+    ready: Future[PolicyServer] = Future()
+
+    async def main() -> None:
+        server = PolicyServer(options, source, external, sink)
+        await server.start()
+        ready.set_result(server)
+        await server.run()
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    thread = threading.Thread(target=run, name="policy-server")
+    thread.start()
+    server = ready.result(CALL_S)
+    try:
+        yield server
+    finally:
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
+            server.loop.call_soon_threadsafe(server.stop.set)
+        thread.join(CALL_S)
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def test_a_loss_scale_does_not_change_the_measured_training_loss() -> None:
     loss = own.loss(slice(0, 32))
     scaler.scale(loss).backward()
     own.grower.shadow(lambda: scaler.scale(own.loss(slice(0, 32))))
-    assert own.grower._column_loss.train_loss() == pytest.approx(loss.item())
+    assert own.grower._column_loss.meter.take() == pytest.approx(loss.item())
     assert scaler.scale(torch.ones(())) == 2.0**16
 
 

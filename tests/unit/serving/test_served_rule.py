@@ -13,9 +13,9 @@ from actors.errors import UserError
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
-from actors.serving.server.server import serve_in_thread
 from actors.sessions.local import LocalRule
 from deploy.commands.serve_flags import serve_flags
+from tests.support.serving.servers import serve_in_thread
 
 RULE = "fixed-column:double@2"
 

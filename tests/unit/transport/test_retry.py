@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from actors.errors import UserError
-from actors.transport.backoff import Backoff
 from actors.transport.base import Unreachable
-from actors.transport.retry import Retry
+from actors.transport.retry import Backoff, Retry
 from learner.run.disk import until_there_is_room
 from learner.run.metrics_log import MetricsLog
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from actors.config import GymConfig
 from actors.gym.frames import current_frames
 from actors.gym.make import make_vector_env
-from actors.workers.faults.failure import ActorFailure
+from actors.workers.faults.actor_reports import ActorFailure
 from tests.support.env.gym_envs import Scripted
 
 
