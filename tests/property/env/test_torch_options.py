@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import ConfigError, EnvConfig
-from actors.env import seed_fleet
-from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import cuda_graph
 from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
@@ -81,14 +79,6 @@ def test_hosts_are_trained_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None
     fleet.step(np.zeros((2, len(fleet.spaces.action.heads)), dtype=np.int64))
     assert seen == {(False, False)}
     assert torch.backends.cudnn.allow_tf32
-
-
-@pytest.mark.parametrize(("device", "kind"), [("cpu", MixedNetworks), ("meta", TorchNetworks)])
-def test_hosts_are_split_into_blocks_on_a_cpu_only(device: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks keep a CPU's cache; a GPU needs all environments at once."""
-    monkeypatch.setattr(seed_fleet, "_device", lambda *_: torch.device(device))
-    fleet = SeedTrainingFleet(replace(CONFIG, tasks=("gratings",), host_width=4), 256, 0)
-    assert isinstance(fleet.networks, kind)
 
 
 def test_a_cuda_graph_needs_a_cuda_device() -> None:

@@ -32,13 +32,12 @@ from tests.support.learning.batches import evaluate_batch
 
 def parameters(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
-    return 2 * torch.randn(50, 3, generator=rng), torch.rand(50, 3, generator=rng) * 3 - 2
+    return 2 * torch.randn(150, 3, generator=rng), torch.rand(150, 3, generator=rng) * 3 - 2
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_log_probs_are_those_of_torch_distributions_times_the_cell(seed: int) -> None:
-    mean, log_std = parameters(seed)
-    noise = torch.rand(50, 3, dtype=torch.float64)
+def test_log_probs_are_those_of_torch_distributions_times_the_cell() -> None:
+    mean, log_std = parameters(0)
+    noise = torch.rand(150, 3, dtype=torch.float64)
     cells, ours = sample_cells(mean, log_std, noise, False)
     u = torch.from_numpy(from_cells(cells.numpy()))
     normal = torch.distributions.Normal(mean.double(), log_std.double().exp())

@@ -126,18 +126,6 @@ def test_the_score_of_a_column_slot_is_the_gradient_of_the_logits() -> None:
     assert set(scores) == {0, 1, 2, 3}
 
 
-def test_masks_offer_columns_in_column_slots_and_nowhere_else() -> None:
-    env = tiny_reference()
-    env.reset(seed=0)
-    columns = {blueprint_index(name) for name in SIZES}
-    for action in legal_actions(env.masks(), env.spaces.action.sizes):
-        if action[0] == Op.GERMINATE:
-            assert (action[2] in columns) == (action[1] >= 3)
-    germinating = [a for a in legal_actions(env.masks(), env.spaces.action.sizes) if a[0] == Op.GERMINATE]
-    assert {int(a[2]) for a in germinating if a[1] >= 3} == columns
-    assert {int(a[3]) for a in germinating if a[1] >= 3} == {0}  # it is mixed
-
-
 def play(env: ReferenceEnv, *actions: NDArray[np.int64]) -> None:
     for action in actions:
         env.step(action)

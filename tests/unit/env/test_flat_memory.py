@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from actors.config import EnvConfig
-from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, registry
 from actors.policy.baselines import RandomPolicy
@@ -103,32 +102,3 @@ def assert_flat(measured: list[Memory], resident_mib: float) -> None:
 def test_memory_does_not_grow_with_the_number_of_episodes(tasks: tuple[str, ...], episodes: int, mib: float) -> None:
     """Stacks of varying sizes fragment the allocator, so resident memory has a margin; tensors are counted exactly."""
     assert_flat(play(tasks, episodes), mib)
-
-
-def test_kept_episodes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Detected by the number of objects, since previously freed memory can hide their bytes."""
-    kept: list[Any] = []
-    honest = SeedTrainingFleet.reset_envs
-
-    def hoard(self: SeedTrainingFleet, seeds: Any) -> Any:
-        kept.extend(self.episodes)
-        return honest(self, seeds)
-
-    monkeypatch.setattr(SeedTrainingFleet, "reset_envs", hoard)
-    with pytest.raises(AssertionError, match="objects"):
-        assert_flat(play(("a_vector",), 500), 1000)
-
-
-@pytest.mark.long
-def test_kept_blocks_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Any] = []
-    honest = MixedNetworks.reset
-
-    def hoard(self: MixedNetworks, *args: Any) -> Any:
-        found = honest(self, *args)
-        kept.extend(block.networks for block in self.blocks)
-        return found
-
-    monkeypatch.setattr(MixedNetworks, "reset", hoard)
-    with pytest.raises(AssertionError, match="tensors"):
-        assert_flat(play(tuple(SHAPES), 300), 24)

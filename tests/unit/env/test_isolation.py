@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.mlp import MLPHost
-from actors.types.actions import BLENDS, Op
+from actors.types.actions import Op
 from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
 from tests.support.env.walks import WAIT, act, tiny_reference
@@ -100,19 +100,6 @@ def detached(net: ReferenceNetwork, x: Tensor, on: dict[int, float]) -> Tensor:
         return h + net.seeds[s].blend_into(h.detach(), on[s]) - h.detach()
 
     return net.host.forward(net.group.params, x, slot)
-
-
-def test_the_gate_is_in_the_seeds_optimizer() -> None:
-    env = tiny_reference()
-    env.reset(seed=1)
-    env.step(act(Op.GERMINATE, 0, 3, BLENDS.index("gated"), 2))
-    env.step(act(Op.ADVANCE, 0))
-    for _ in range(3):  # the gate's gradient is nonzero once the seed differs from its host
-        env.step(WAIT)
-    seed = env.network.seeds[0].group
-    owned = {id(p) for group in seed.optimizer.param_groups for p in group["params"]}
-    assert {id(t) for t in seed.tensors} == owned
-    assert seed.params["gate.w"].abs().max() > 0
 
 
 def optimizer_state(env: ReferenceEnv, slot: int | None) -> list[Tensor]:

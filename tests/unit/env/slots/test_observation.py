@@ -143,13 +143,6 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) ->
             assert counter.replaced()
 
 
-def test_a_value_out_of_range_is_detected() -> None:
-    obs = np.zeros(obs_spec(2).size, dtype=np.float32)
-    assert out_of_range(obs, 2) == []
-    obs[places(2)["1/alpha"]] = 1.2
-    assert len(out_of_range(obs, 2)) == 1
-
-
 def view(slot: Slot) -> ModelView:
     training = TrainingState(0, 10, 1.0, 3, [1.0], [50.0], [], None, None)
     prices, kinds = Prices(2.0, 0.0), [SlotKind.STREAM]

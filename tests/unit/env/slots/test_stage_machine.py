@@ -126,19 +126,6 @@ def test_a_slow_prune_lowers_alpha_while_no_op_is_legal() -> None:
     assert machine.slots[0].stage is Stage.PRUNED
 
 
-@pytest.mark.parametrize("embargo", [1, 2, 4])
-def test_a_pruned_slot_becomes_dormant_again(embargo: int) -> None:
-    machine = at(Stage.TRAINING)
-    machine.embargo_epochs = embargo
-    machine.apply(SeedAction(Op.PRUNE))
-    lane = []
-    while machine.slots[0].stage is not Stage.DORMANT:
-        tick(machine)
-        assert not machine.masks(EVERYTHING).op[1:].any() or machine.slots[0].stage is Stage.DORMANT
-        lane.append(machine.slots[0].stage.name)
-    assert lane == ["PRUNED", *["EMBARGOED"] * embargo, "RESETTING", "DORMANT"]
-
-
 PERMISSIVE, STRICT = GATES["permissive"], GATES["strict"]
 
 

@@ -58,12 +58,6 @@ def test_bundled_data_sets_are_used_completely(name: str) -> None:
     assert sum(task(name).sizes) == rows[name]
 
 
-def test_a_leak_between_splits_is_detected() -> None:
-    made = task("wine")
-    leaked = Split(np.concatenate([made.val.x, made.train.x[:1]]), np.concatenate([made.val.y, made.train.y[:1]]))
-    assert shared_rows(dataclasses.replace(made, val=leaked)) == 1
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_features_are_standardized_by_the_training_rows_only(name: str) -> None:
     made = task(name)
