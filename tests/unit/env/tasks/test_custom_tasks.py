@@ -110,10 +110,6 @@ def test_errors_of_custom_tasks_are_one_clear_line(name: str, words: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_whole_family_can_be_imported() -> None:
-    assert find_family("mytasks:family").split == "heldout"
-
-
 def test_an_entry_point_is_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path.cwd()))
     offer(monkeypatch, blobs="mytasks:blobs", mine="mytasks:family")
