@@ -3,15 +3,17 @@ by name and without padding, for every backend and kind of host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
 from actors.blueprints.blueprint import Param
+from actors.config import EnvConfig
 from actors.env.compiled.networks import NumbaNetworks
 from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
@@ -39,6 +41,16 @@ class Vectors(NamedTuple):
     first: Arrays
     second: Arrays
     steps: list[NDArray[Any]]  # one counter for each bank that holds the parameters
+
+
+def started_pair(
+    config: EnvConfig, seeds: Sequence[int], dtype: torch.dtype = torch.float64
+) -> tuple[ReferenceFleet, SeedTrainingFleet]:
+    """Make a fleet and its reference, and begin these episodes in both."""
+    made = ReferenceFleet(config, len(seeds), 0, dtype), SeedTrainingFleet(config, len(seeds), 0, dtype)
+    for fleet in made:
+        fleet.reset(seeds)
+    return made
 
 
 def random_actions(fleet: SeedTrainingFleet, seen: FleetStep, noise: NDArray[np.float64]) -> NDArray[np.int64]:
