@@ -5,7 +5,7 @@ Widths, horizons and minibatches per epoch are drawn, and columns grow beside ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from actors.config import EnvConfig
 from actors.rollout.wave import PolicyNoise
-from tests.support.env import cnn
 from tests.support.env.fleets import (
     BACKENDS,
     assert_same_params,
@@ -41,14 +40,8 @@ CONFIGS = {name: replace(VECTORS, backend=name) for name in BACKENDS} | {
     "sequences": stacked("sequences", "wide_sequences"),
     "images": stacked("images", "wide_images"),
     "mixed": stacked("sequences", "images", "spirals"),
+    "classic": replace(VECTORS, profile="classic"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _known_tasks() -> Iterator[None]:
-    cnn.register()
-    yield
-    cnn.forget()
 
 
 def left_to_long(*values: object) -> list[object]:
@@ -60,7 +53,7 @@ def check_episodes(config: EnvConfig, seeds: Sequence[int]) -> int:
     """Parameters agree to 1e-9, and so do observations, rewards and masks, without synchronizing. Return the number of
     columns that were compared."""
     reference, fleet = started_pair(config, seeds)
-    noise, columns = PolicyNoise(1, seeds, 6), 0
+    noise, columns = PolicyNoise(1, seeds, len(fleet.spaces.action.heads)), 0
     a, b = reference.reset(seeds), fleet.reset(seeds)
     for _ in range(config.max_horizon_epochs):
         assert_same_step(a, b, rtol=1e-6, atol=1e-7)  # observations are fp32
@@ -71,11 +64,11 @@ def check_episodes(config: EnvConfig, seeds: Sequence[int]) -> int:
     return columns
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [*BACKENDS, "classic"])
 @settings(max_examples=2, deadline=None)
 @given(first_seed=st.integers(0, 2**20))
-def test_whole_episodes_equal_the_reference_in_double_precision(backend: str, first_seed: int) -> None:
-    check_episodes(CONFIGS[backend], range(first_seed, first_seed + 5))
+def test_whole_episodes_equal_the_reference_in_double_precision(name: str, first_seed: int) -> None:
+    check_episodes(CONFIGS[name], range(first_seed, first_seed + 5))
 
 
 @pytest.mark.parametrize("name", ["mixed", *left_to_long("sequences", "images")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from actors.layers import convolution
 from actors.rollout.wave import PolicyNoise
 from actors.types.fleet_step import FleetStep
 from tests.property.env.test_fleet import CONFIGS, left_to_long
-from tests.support.env import cnn
 from tests.support.env.fleets import (
     BACKENDS,
     HOST,
@@ -37,13 +36,6 @@ from tests.support.env.fleets import (
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def _known_tasks() -> Iterator[None]:
-    cnn.register()
-    yield
-    cnn.forget()
 
 
 def play(name: str, seeds: Sequence[int], noise_seeds: Sequence[int]) -> list[FleetStep]:

@@ -138,7 +138,7 @@ class Taped(CapturedStep):
         self.graph = tape  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("task", ["spirals", "signals", "gratings"])
+@pytest.mark.parametrize("task", ["spirals", "signals", pytest.param("gratings", marks=pytest.mark.long)])
 def test_steps_can_be_captured_and_equal_plain_ones(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments end at different steps of the graph, and every step measures scores."""
     config = replace(CONFIG, tasks=(task,), host_width=4, batch_size=8, contribution_every=9)

@@ -66,17 +66,6 @@ def test_changing_one_episode_does_not_change_the_others_outputs_by_a_bit(
     check_no_leak(max_waste, **options)
 
 
-@pytest.mark.parametrize("options", POLICIES)
-def test_gradients_of_one_episode_do_not_reach_the_others(options: dict[str, str]) -> None:
-    network = toy_network(**options)
-    sequence, row_of = sequences(network)
-    sequence = sequence._replace(obs=sequence.obs.clone().requires_grad_())
-    for row in range(len(LENGTHS)):
-        (grad,) = torch.autograd.grad(evaluate(network, sequence).values[row_of == row].sum(), sequence.obs)
-        assert bool((grad[row] != 0).any())
-        assert not bool((grad[[r for r in range(len(LENGTHS)) if r != row]] != 0).any())
-
-
 def test_leaks_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     sequence = Recurrent.sequence
 

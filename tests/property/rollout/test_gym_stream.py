@@ -71,8 +71,8 @@ def play(fleet: GymFleet, steps: int, segment: int = 1000, versions: Sequence[in
     return episodes
 
 
-def check_isolation(sizes: tuple[int, ...]) -> None:
-    kwargs: dict[str, Any] = {"sizes": sizes, "masks": "info"}
+def check_isolation(sizes: tuple[int, ...], masks: str) -> None:
+    kwargs: dict[str, Any] = {"sizes": sizes, "masks": masks}
     together = {e.seed: e for e in play(scripted(4, in_turn(SEEDS), **kwargs), 40)}
     assert set(SEEDS) <= set(together)
     assert len({len(e) for e in together.values()}) >= 4
@@ -90,9 +90,9 @@ def check_isolation(sizes: tuple[int, ...]) -> None:
             assert getattr(episode.states, part)[:, 1:].any() or len(episode.states.h[0]) < 2
 
 
-@pytest.mark.parametrize("sizes", [(3,), (2, 4, 3)])
-def test_an_episode_does_not_depend_on_other_rows(sizes: tuple[int, ...]) -> None:
-    check_isolation(sizes)
+@pytest.mark.parametrize(("sizes", "masks"), [((3,), "info"), ((2, 4, 3), "per_head")])
+def test_an_episode_does_not_depend_on_other_rows(sizes: tuple[int, ...], masks: str) -> None:
+    check_isolation(sizes, masks)
 
 
 def test_a_memory_that_is_carried_into_the_next_episode_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_memory_that_is_carried_into_the_next_episode_is_detected(monkeypatch:
 
     monkeypatch.setattr(PolicyState, "reset_rows", without_memory)
     with pytest.raises(AssertionError):
-        check_isolation((3,))
+        check_isolation((3,), "info")
 
 
 def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:

@@ -71,10 +71,10 @@ def differences(env: ReferenceEnv) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize(("seed", "budget"), [(0, 15.0), pytest.param(1, 0.8, marks=pytest.mark.long), (2, 0.3)])
 def test_masks_equal_the_table_for_every_joint_action(seed: int, budget: float) -> None:
-    env, rng = tiny_reference(budget_ratio=budget, horizon_epochs=25), np.random.default_rng(seed)
+    env, rng = tiny_reference(budget_ratio=budget, horizon_epochs=18), np.random.default_rng(seed)
     env.reset(seed=seed)
     sizes = np.array(env.spaces.action.sizes)
-    for _ in range(25):
+    for _ in range(18):
         assert differences(env) == set()
         legal = legal_actions(env.masks(), env.spaces.action.sizes)
         for action in (legal[int(rng.integers(len(legal)))], rng.integers(0, sizes)):
@@ -139,10 +139,9 @@ def expected_success(op: Op, before: ReferenceEnv, after: ReferenceEnv, slot: in
     }[op]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_feedback_reports_the_actual_effect(seed: int) -> None:
-    env, rng = tiny_reference(horizon_epochs=25), np.random.default_rng(seed)
-    env.reset(seed=seed)
+def test_feedback_reports_the_actual_effect() -> None:
+    env, rng = tiny_reference(horizon_epochs=25), np.random.default_rng(0)
+    env.reset(seed=0)
     assert (env.episode.growth.last_op, env.episode.growth.last_success) == (Op.WAIT, True)
     for _ in range(25):
         action, before = random_legal(rng, env, wait=0.1), copy.deepcopy(env)

@@ -15,7 +15,6 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.spaces import Spaces
-from tests.support.learning.sequences import SequenceBatch, evaluate
 from tests.support.learning.toy import toy_network
 
 SMALL = {"hidden_size": 8, "encoder_size": 8, "head_size": 8}
@@ -44,24 +43,15 @@ def acted(network: FactoredRecurrentActorCritic, acting: ActingPolicy | Factored
     return float(np.exp(decision.log_probs[0, 0]))
 
 
-def evaluated(network: FactoredRecurrentActorCritic) -> float:
-    spaces, one = network.spaces, torch.ones(1, 1, dtype=torch.bool)
-    masks = torch.ones(1, 1, spaces.action.flat_size, dtype=torch.bool)
-    nothing = torch.zeros(1, 1, 0, dtype=torch.long)
-    obs, actions = torch.zeros(1, 1, spaces.obs_size), torch.zeros(1, 1, 1, dtype=torch.long)
-    out = evaluate(network, SequenceBatch(obs, nothing, actions, masks, one, network.initial_state(1)))
-    return float(out.log_probs.detach().exp()[0, 0])
-
-
 @pytest.mark.parametrize("choices", [2, 5, 6, 104, 1000])
 def test_in_gymnasium_the_best_choice_can_have_99_percent_for_any_number_of_choices(choices: int) -> None:
-    """Floors are 0.002 per choice and 1% in total, in the network's `act`, in `ActingPolicy` and in evaluation."""
+    """Floors are 0.002 per choice and 1% in total."""
     floor = min(Fraction(2, 1000), Fraction(1, 100) / choices)
     expected = float(1 - (choices - 1) * floor)
     assert expected > 0.99
     network = decided(gym_spaces(choices))
-    for found in (acted(network, network), acted(network, ActingPolicy(network)), evaluated(network)):
-        assert found == pytest.approx(expected, abs=1e-6)
+    for acting in (network, ActingPolicy(network)):
+        assert acted(network, acting) == pytest.approx(expected, abs=1e-6)
 
 
 def test_weights_state_the_resolved_bound() -> None:

@@ -266,16 +266,6 @@ def test_all_environments_are_closed_if_closing_one_fails(capsys: pytest.Capture
     assert "OSError: the simulator is gone" in capsys.readouterr().err
 
 
-def test_each_constructor_reset_and_step_is_a_heartbeat() -> None:
-    beats: list[int] = []
-    fleet = GymFleet("s", make_vector_env(GymConfig(id="tests/Scripted-v0"), 3, lambda: beats.append(1)), lambda row: 7)
-    assert len(beats) == 3
-    fleet.start()
-    assert len(beats) == 6
-    fleet.step(np.zeros((3, 1), dtype=np.int64))
-    assert len(beats) >= 9
-
-
 def test_the_default_dtype_of_an_environment_is_its_own() -> None:
     class Double(gym_envs.Scripted):
         def __init__(self) -> None:
