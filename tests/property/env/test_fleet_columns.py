@@ -21,7 +21,15 @@ from actors.slots.lifecycle import EMBARGO_EPOCHS
 from actors.slots.stage import Stage
 from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
-from tests.support.env.fleets import BACKENDS, Backend, assert_same_params, break_seed, seed, started_pair, synchronize
+from tests.support.env.fleets import (
+    BACKENDS,
+    Backend,
+    assert_same_params,
+    break_params,
+    seed,
+    started_pair,
+    synchronize,
+)
 from tests.support.env.walks import act
 
 torch.set_num_threads(1)
@@ -147,7 +155,7 @@ def test_a_broken_column_is_rolled_back(backend: Backend) -> None:
         fleet.step(waits)
     before = {name: values.copy() for name, values in seed(fleet, 0, A_COLUMN).params.items()}
     assert np.abs(before["out.w"]).max() > 0  # it has learnt
-    break_seed(fleet, 0, A_COLUMN)
+    break_params(fleet, 0, A_COLUMN)
     step = fleet.step(waits)
     assert step.terminated.tolist() == [True, False]
     accuracies = fleet.episodes[0].accuracies

@@ -26,8 +26,7 @@ from tests.support.env.fleets import (
     HOST,
     Backend,
     banks,
-    break_host,
-    break_seed,
+    break_params,
     host,
     random_actions,
     seed,
@@ -122,7 +121,7 @@ def learnt(name: str, learning: bool, broken: bool) -> list[NDArray[Any]]:
         fleet.step(np.array([[op, slot, blueprint, 0, 2 if op == 1 else 0, 0]] * 2))
         assert not fleet.illegal
     for slot in (1, 4) if broken else ():
-        break_seed(fleet, 0, slot)
+        break_params(fleet, 0, slot)
     for op, slot in [(0, 0), (3, 1) if learning else (0, 0), (0, 0)]:
         fleet.step(np.array([[op, slot, 0, 0, 0, 0]] * 2))
         assert not fleet.illegal
@@ -156,7 +155,7 @@ def test_only_a_broken_environment_is_rolled_back(name: str) -> None:
         fleet.step(waits)
     running: dict[str, Any] = getattr(hurt.networks, "running", {})
     before = {key: m.mean[2].clone() for key, m in running.items()}
-    break_host(hurt, 2)
+    break_params(hurt, 2)
     a, b = calm.step(waits), hurt.step(waits)
     assert b.terminated.tolist() == [False, False, True, False]
     assert b.end_reasons[2] == "governor"

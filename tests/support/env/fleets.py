@@ -196,16 +196,7 @@ def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
             own[:] = other
 
 
-def break_host(fleet: SeedTrainingFleet, env: int) -> None:
-    """Set the parameters of one host to NaN."""
-    _break(host(fleet, env))
-
-
-def break_seed(fleet: SeedTrainingFleet, env: int, slot: int) -> None:
-    """Set the parameters of one seed or column to NaN."""
-    _break(seed(fleet, env, slot))
-
-
-def _break(vectors: Vectors) -> None:
-    for values in vectors.params.values():
+def break_params(fleet: SeedTrainingFleet, env: int, slot: int = HOST) -> None:
+    """Set the parameters of one host, seed or column to NaN."""
+    for values in (host(fleet, env) if slot == HOST else seed(fleet, env, slot)).params.values():
         values[...] = np.nan

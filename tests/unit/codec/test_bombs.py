@@ -43,7 +43,6 @@ except InvalidEpisode:
 RUNS = wire.Episode.DESCRIPTOR.fields_by_name["policy_version"].number
 BOMBS: dict[str, Callable[[], bytes]] = {
     "runs": lambda: bytes([RUNS << 3 | 2, 0]) * 2**22,
-    "telemetry": lambda: b"".join(wire.Episode(telemetry={str(i): 0.0}).SerializeToString() for i in range(2**19)),
     "shape": lambda: wire.Episode(obs=wire.Array(shape=range(2**21))).SerializeToString(),
     "unknown": lambda: bytes([0xF8, 0x7F, 0]) * 2**21,
 }

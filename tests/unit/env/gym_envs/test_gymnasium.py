@@ -24,7 +24,7 @@ from actors.env.vector_env import SeedTrainingVectorEnv
 from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from actors.types.episode import SEED_TRAINING
-from tests.support.env.fleets import break_host
+from tests.support.env.fleets import break_params
 from tests.support.env.walks import act
 
 ROOT = Path(__file__).parents[4]
@@ -145,7 +145,7 @@ def test_after_a_panic_only_that_environment_is_reset() -> None:
     env.reset(seed=0)
     waits = np.zeros((3, 6), dtype=np.int64)
     env.step(waits)
-    break_host(env.fleet, 1)
+    break_params(env.fleet, 1)
     seen, rewards, terminated, _, info = env.step(waits)
     assert terminated.tolist() == [False, True, False]
     assert rewards[1] <= -5.0

@@ -78,8 +78,7 @@ def test_an_instant_prune_takes_effect_immediately(stage: Stage) -> None:
     assert machine.slots[0] == Slot(stage=Stage.PRUNED)  # everything measured is cleared
 
 
-@pytest.mark.parametrize("target", range(3))
-@pytest.mark.parametrize("speed", range(4))
+@pytest.mark.parametrize(("target", "speed"), [(0, 0), (1, 1), (2, 2), (2, 3)])
 def test_alpha_rises_linearly_and_then_holds(target: int, speed: int) -> None:
     machine = at(Stage.TRAINING, alpha_target=ALPHA_TARGETS[target], alpha_speed_epochs=ALPHA_SPEEDS_EPOCHS[speed])
     machine.apply(SeedAction(Op.ADVANCE))
