@@ -60,10 +60,6 @@ class Native(SyncVectorEnv):
         return given | ({"final_info": {"action_mask": final["action_mask"]}} if final else {})
 
 
-class ListOfMasks(Native):
-    form = staticmethod(list)
-
-
 class OwnMethod(SyncVectorEnv):
     """Has `action_masks()` for all environments at once."""
 
@@ -72,7 +68,7 @@ class OwnMethod(SyncVectorEnv):
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize("env_class", [Native, ListOfMasks, OwnMethod])
+@pytest.mark.parametrize("env_class", [Native, OwnMethod])
 def test_masks_of_native_vector_environments_are_in_force(env_class: type[SyncVectorEnv], mode: AutoresetMode) -> None:
     fleet = scripted(env_class, mode, sizes=(4,), masks="method" if env_class is OwnMethod else "info")
     assert walk(fleet) > 60
@@ -199,7 +195,6 @@ def in_observations(make: Callable[[], Any]) -> GymFleet:
 @pytest.mark.parametrize(
     ("make", "size"),
     [
-        (MaskInObservation, 4),
         (lambda: MaskInObservation("obs"), 4),
         (lambda: MaskInObservation(mask=spaces.MultiBinary(4), speed=spaces.Box(0, 1, (2,))), 6),
     ],
