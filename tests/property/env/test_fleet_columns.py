@@ -121,9 +121,9 @@ def test_the_smallest_networks_equal_the_reference(backend: Backend) -> None:
     rounding grows by a factor of 1e5 or more, and AdamW moves as far for a small gradient as for a large one.
     """
     config = replace(CONFIG, host_width=(2, 4))
-    reference, fleet = started_pair(replace(config, backend=backend), range(4))
+    reference, fleet = started_pair(replace(config, backend=backend), range(5))
     assert {episode.host.width for episode in fleet.episodes} >= {2, 3}
-    for actions in script(4):
+    for actions in script(5):
         reference.step(actions)
         fleet.step(actions)
         assert_same_params(fleet, reference, rtol=1e-6, atol=1e-6)

@@ -72,8 +72,12 @@ def test_other_environments_change_no_bit_of_convolutional_hosts(name: str, kern
 
     This holds by default with AVX-512; with AVX2, another row may change the last bit unless it is set.
     """
-    check = f"check_neighbors({name!r}, {kernels})"
-    program = f"from tests.property.env.test_fleet_isolation import *; cnn.register(); {check}"
+    program = f"""
+from tests.property.env.test_fleet_isolation import check_neighbors
+from tests.support.env import cnn
+cnn.register()
+check_neighbors({name!r}, {kernels})
+"""
     env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
