@@ -32,7 +32,7 @@ def kind_of(episode: HostEpisode) -> HostKind:
     return host_kind(episode.host, episode.task.shape)
 
 
-@pytest.mark.parametrize("most", [2, 16], ids=["blocks of two", "large blocks"])
+@pytest.mark.parametrize("most", [2, pytest.param(16, marks=pytest.mark.long)], ids=["blocks of two", "large blocks"])
 def test_partial_resets_of_mixed_hosts_equal_the_reference(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random actions, and resets of what has ended and of some others, beside single environments."""
     monkeypatch.setattr(mixed_networks, "MAX_BLOCK_ENVS", most)

@@ -15,11 +15,11 @@ from actors.config import PolicyConfig
 from actors.kernels.policy.compile import PRECISION
 from actors.kernels.policy.run import step as step_kernel
 from actors.policy.acting.policy import ActingPolicy
-from actors.policy.network import ActOutput, EmptyMask, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.publish import to_weights
 from actors.policy.state import PolicyState
 from actors.slots.spaces import seed_spaces
-from actors.types.actions import ActionMasks, ActionSpec, Head, independent_spec
+from actors.types.actions import ActionMasks, ActionSpec, independent_spec
 from actors.types.spaces import Spaces
 from tests.support.learning.toy import SPACES, random_masks
 
@@ -182,11 +182,6 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
         assert between <= 3e-6
 
 
-def test_continuous_actions_have_no_kernels() -> None:
-    continuous = Spaces.flat(independent_spec((), [Head("u", ("u",), (-1.0, 1.0))]), 3)
-    assert ActingPolicy(network(continuous, {}, seed=0)).form == "eager"
-
-
 def test_a_row_has_the_same_bits_alone_and_among_others_also_in_another_thread() -> None:
     made, rng = trained_like(3, 1), np.random.default_rng(2)
     program, count = ActingPolicy(made), 53
@@ -262,17 +257,6 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_is_read_beyond_an_ar
     ):
         with pytest.raises(ValueError, match="do not fit the network"):
             acting.act(*wrong[:3], state, wrong.noise)
-
-
-@pytest.mark.parametrize("floor", [0.0, 0.002])
-def test_a_head_without_a_legal_choice_is_an_error(floor: float) -> None:
-    acting = ActingPolicy(network(SPACES, {"probability_floor": floor}, seed=0))
-    rng = np.random.default_rng(0)
-    masks = masks_of(SPACES.action, rng, 3)
-    masks.op[1] = False
-    obs, noise = np.zeros((3, SPACES.obs_size), np.float32), rng.random((3, 4))
-    with pytest.raises(EmptyMask):
-        acting.act(obs, np.zeros((3, 2), np.int64), masks, acting.initial_state(3), noise)
 
 
 def check_default_policy() -> None:

@@ -76,9 +76,11 @@ def play(env_id: str, squash: bool, options: dict[str, Any]) -> tuple[FactoredRe
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))
     network = from_weights(to_weights(network, 1, 0, 1))
-    stream, episodes = EpisodeStream(fleet, ActingPolicy(network), 0, 64), list[Episode]()
+    acting = ActingPolicy(network)
+    assert acting.form == "eager"  # kernels have no continuous actions
+    stream, episodes = EpisodeStream(fleet, acting, 0, 64), list[Episode]()
     while len(episodes) < 5:
-        episodes += stream.advance(ActingPolicy(network), Provenance(1, 0, 1, 0))
+        episodes += stream.advance(acting, Provenance(1, 0, 1, 0))
     return network, [decode_episode(encode_episode(e)) for e in episodes]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from actors.policy import distribution
 from actors.policy import network as network_module
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.distribution import masked_log_probs
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, forced_steps
@@ -147,8 +148,9 @@ def test_a_relevant_head_without_a_legal_choice_raises(empty: str) -> None:
     obs, blueprints, noise = np.zeros((1, 10), np.float32), np.zeros((1, 2), np.int64), np.full((1, 4), 0.5)
     full["op"][:] = [[False, True, False]]  # PLANT: every head is relevant
     full[empty][:] = False
-    with pytest.raises(EmptyMask):
-        network.act(obs, blueprints, ActionMasks(**full), state, noise)
+    for acting in (network, ActingPolicy(network)):
+        with pytest.raises(EmptyMask):
+            acting.act(obs, blueprints, ActionMasks(**full), state, noise)
     if empty != "op":
         full["op"][:] = [[True, False, False]]  # WAIT: no other head is relevant
         decision, _ = network.act(obs, blueprints, ActionMasks(**full), state, noise)
