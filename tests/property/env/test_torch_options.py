@@ -21,7 +21,6 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked import cuda_graph
 from actors.env.stacked.cuda_graph import CapturedStep, Step, StepResult
 from actors.env.stacked.epoch import StackedEpoch
-from actors.env.stacked.networks import TorchNetworks
 
 ENVS = len(MLP_BLUEPRINTS) - 1
 # (op, slot): germinate, train, blend, in two slots of the stream and a column slot
@@ -40,7 +39,6 @@ def _play(config: EnvConfig, use_graph: bool = False) -> tuple[NDArray[Any], NDA
     """Return observations and parameters after every epoch of a script, with another blueprint in each environment."""
     fleet = SeedTrainingFleet(config, ENVS, 0)
     fleet.reset(range(ENVS))
-    assert isinstance(fleet.networks, TorchNetworks)
     if use_graph:
         fleet.networks.settings = replace(fleet.networks.settings, cuda_graph=True)
     seen, params = [], []
@@ -135,7 +133,7 @@ class Taped(CapturedStep):
         with Tape() as tape:
             self.out = step(self.x, self.y, True)
         tape.undo()
-        self.graph = tape  # type: ignore[assignment]
+        self.graph = tape
 
 
 @pytest.mark.parametrize("task", ["spirals", "signals", pytest.param("gratings", marks=pytest.mark.long)])
@@ -175,7 +173,7 @@ def test_nothing_is_collected_while_a_graph_is_captured(collects: bool, monkeypa
         CapturedStep(step, x, x)
         assert gc.isenabled() == collects
         with pytest.raises(ZeroDivisionError):
-            CapturedStep(lambda *_: 1 / 0, x, x)  # type: ignore[arg-type, return-value]
+            CapturedStep(lambda *_: 1 / 0, x, x)
         assert gc.isenabled() == collects
     finally:
         gc.enable()

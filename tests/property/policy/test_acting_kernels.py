@@ -59,7 +59,6 @@ def network(spaces: Spaces, options: dict[str, Any], seed: int) -> FactoredRecur
 def masks_of(spec: ActionSpec, rng: np.random.Generator, count: int) -> ActionMasks:
     if spec.conditioned:
         rows = [random_masks(rng, spec) for _ in range(count)]
-        assert all(r.slot is not None for r in rows)
         return ActionMasks(*(np.stack([getattr(r, name) for r in rows]) for name in ("op", "slot", "rest")))
     flat = rng.random((count, spec.flat_size)) < 0.5
     flat[:, [o + n - 1 for o, n in zip(spec.offsets, spec.sizes, strict=True)]] = True

@@ -57,11 +57,11 @@ def test_entropy_is_that_of_torch_distributions_also_when_squashed() -> None:
     assert torch.allclose(plain.double(), normal.entropy(), atol=1e-5)
     squashed = torch.distributions.TransformedDistribution(
         normal,
-        [torch.distributions.TanhTransform(cache_size=1)],  # type: ignore[no-untyped-call]
+        [torch.distributions.TanhTransform(cache_size=1)],
     )
     torch.manual_seed(0)
     draws = squashed.sample((40_000,))
-    estimate = -squashed.log_prob(draws).nan_to_num(0.0, 0.0, 0.0).mean(0)  # type: ignore[no-untyped-call]
+    estimate = -squashed.log_prob(draws).nan_to_num(0.0, 0.0, 0.0).mean(0)
     ours = gaussian_entropy(mean, log_std, torch.ones(3, dtype=torch.bool), torch.from_numpy(QUADRATURE)).double()
     moderate = (mean.abs() < 2) & (log_std < 0)  # tanh does not round to 1 there
     assert moderate.sum() > 20

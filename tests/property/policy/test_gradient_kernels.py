@@ -50,7 +50,7 @@ def gradients(made: FactoredRecurrentActorCritic, steps: Steps, seed: int) -> tu
     out = made.evaluate_steps(steps)
     generator = torch.Generator().manual_seed(seed)
     parts = [t * torch.randn(t.shape, generator=generator) for t in (out.log_probs, out.entropies, out.values)]
-    torch.stack([p.sum() for p in parts]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack([p.sum() for p in parts]).sum().backward()
     return out, {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
 
 

@@ -34,7 +34,6 @@ def canonical(action: NDArray[np.int64]) -> bool:
 def legal_choices(masks: ActionMasks, action: NDArray[np.int64]) -> list[list[int]]:
     """Return per head the indices of legal choices given the earlier ones, from the definition."""
     op, slot = int(action[0]), int(action[1])
-    assert masks.slot is not None
     choices = [[o for o in range(SPEC.num_ops) if masks.op[o]]]
     choices.append([s for s in range(SPEC.num_slots) if masks.slot[op, s]] if SPEC.relevance[op][1] else [0])
     start = 0
@@ -55,7 +54,7 @@ def evaluated(network: FactoredRecurrentActorCritic, masks: ActionMasks, seed: i
     rng = np.random.default_rng(seed)
     obs = torch.from_numpy(np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (count, 1, 1)))
     blueprints = torch.from_numpy(np.tile(rng.integers(-1, 4, SPACES.slots), (count, 1, 1)))
-    many = ActionMasks(*(np.broadcast_to(m, (count, *m.shape)) for m in masks))  # type: ignore[union-attr]
+    many = ActionMasks(*(np.broadcast_to(m, (count, *m.shape)) for m in masks))
     in_force = torch.from_numpy(many.in_force(SPEC, JOINT))[:, None]
     sequence = SequenceBatch(
         obs,

@@ -18,7 +18,6 @@ from actors.env.compiled.networks import NumbaNetworks
 from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.networks import TorchNetworks
 from actors.env.stacked.param_bank import ParamBank
 from actors.policy.baselines import RandomPolicy
@@ -76,7 +75,6 @@ def stack(fleet: SeedTrainingFleet, env: int) -> tuple[NumbaNetworks | TorchNetw
     if isinstance(networks, MixedNetworks):
         block, env = networks._position[env]
         networks = block.networks
-    assert isinstance(networks, NumbaNetworks | TorchNetworks)
     return networks, env
 
 
@@ -109,7 +107,6 @@ def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
 def banks(fleet: SeedTrainingFleet, env: int, slot: int) -> Iterator[tuple[ParamBank, dict[str, Param], int]]:
     """Yield (bank of the torch backend, shapes without padding, row) of a host, or of a seed and its gate."""
     networks, row = stack(fleet, env)
-    assert isinstance(networks, TorchNetworks)
     if slot == HOST:
         yield networks.hosts, fleet.episodes[env].host.shapes(), row
     else:
@@ -159,12 +156,10 @@ def running_statistics(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> I
     """Yield those of the BatchNorms of a host and its columns, in the fleet and in the reference."""
     networks, row = stack(fleet, e)
     for name, moments in env.network.running.items():
-        assert isinstance(networks, TorchNetworks)
         statistics, own = networks.running, row
         if name.startswith("column"):
             place, name = name.removeprefix("column").split(".")
             (bank,) = networks._banks_of(row, int(place))
-            assert isinstance(bank, ColumnBank)
             statistics, own = bank.running, networks.row(row, int(place))
         for mine, theirs in zip(statistics[name], moments, strict=True):
             yield mine[own, : len(theirs)], theirs

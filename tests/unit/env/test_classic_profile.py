@@ -38,7 +38,7 @@ def test_heads_ops_and_relevance() -> None:
 @pytest.mark.parametrize("gates", ["permissive", "strict"])
 def test_automatic_advance_equals_advance_as_soon_as_it_is_legal(gates: str) -> None:
     """Bit for bit, compared with the full profile, where ADVANCE is an action."""
-    config = replace(CLASSIC, gates=gates, tasks=("spirals",), horizon_epochs=16)  # type: ignore[arg-type]
+    config = replace(CLASSIC, gates=gates, tasks=("spirals",), horizon_epochs=16)
     own, full = SeedTrainingEnv(config), SeedTrainingEnv(replace(config, profile="tamiyo"))
     own.reset(seed=2)
     full.reset(seed=2)
@@ -68,7 +68,6 @@ def test_prune_is_immediate_and_masks_follow_stages() -> None:
         env.step(classic(0))
     assert env.episode.lifecycle.slots[2].stage is Stage.BLENDING
     masks = env.masks()
-    assert masks.slot is not None
     assert masks.slot.tolist() == [
         [False] * 5,
         [True, True, False, True, True],

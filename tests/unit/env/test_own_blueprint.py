@@ -43,8 +43,8 @@ def test_a_registered_blueprint_grows_in_its_family_only() -> None:
     assert IMAGE.blueprints[number] is NOOP
     assert blueprint_choices()[number] == "sine"
     settings = {"horizon_epochs": 5, "inner_steps": 2, "budget_ratio": 20.0}
-    mlp = ReferenceEnv(EnvConfig(tasks=("spirals",), **settings))  # type: ignore[arg-type]
-    image = ReferenceEnv(EnvConfig(tasks=("digits_image",), **settings))  # type: ignore[arg-type]
+    mlp = ReferenceEnv(EnvConfig(tasks=("spirals",), **settings))
+    image = ReferenceEnv(EnvConfig(tasks=("digits_image",), **settings))
     assert mlp.spaces == image.spaces
     for env, legal in ((mlp, True), (image, False)):
         env.reset(seed=0)

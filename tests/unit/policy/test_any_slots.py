@@ -26,7 +26,7 @@ def inputs(slots: int, count: int = 5) -> tuple[NDArray[np.float32], NDArray[np.
     masks = ActionMasks(
         np.ones((count, 3), np.bool_), np.ones((count, 3, slots), np.bool_), np.ones((count, 3, slots, 5), np.bool_)
     )
-    masks.slot[:, 2, 0] = slots == 1  # type: ignore[index]
+    masks.slot[:, 2, 0] = slots == 1
     obs = rng.standard_normal((count, spaces.obs_size)).astype(np.float32)
     return obs, rng.integers(-1, 4, (count, slots)), masks
 
@@ -62,7 +62,6 @@ def test_permuting_slots_permutes_only_the_choice_of_slot(slots: int, heads: str
     masks.op[:, 0] = False  # leaves only ops that act on a slot
     base, per_slot = obs[:, :4], obs[:, 4:].reshape(5, slots, 3)
     shuffled = np.concatenate([base, moved(per_slot, order, 1).reshape(5, -1)], 1)
-    assert masks.slot is not None
     their_masks = ActionMasks(masks.op, moved(masks.slot, order, 2), moved(masks.rest, order, 2))
     noise = np.full((5, 4), 0.5)
     ours, state = policy.act(obs, blueprints, masks, policy.initial_state(5), noise, deterministic=True)
@@ -84,7 +83,7 @@ def test_the_architecture_hash_depends_on_everything_that_weights_depend_on() ->
     assert len({architecture_hash(SPACES.with_slots(s), flat) for s in range(1, 9)}) == 8
     assert architecture_hash(SPACES, PolicyConfig(initial_log_std=-1.0)) in same
     for changes in ({"hidden_size": 64}, {"critic": "q_op"}, {"probability_floor": 0.0}):
-        assert architecture_hash(SPACES, PolicyConfig(**changes)) not in same  # type: ignore[arg-type]
+        assert architecture_hash(SPACES, PolicyConfig(**changes)) not in same
     assert architecture_hash(dataclasses.replace(SPACES, base_size=9), config) not in same
 
 
@@ -103,7 +102,7 @@ def test_slots_are_chosen_given_the_op_where_heads_are_conditioned(heads: str) -
     network, likeliest = toy_network(heads=heads), []
     obs, blueprints, masks = inputs(2)
     for op in (1, 2):
-        masks.op[:], masks.slot[:] = np.eye(3, dtype=np.bool_)[op], True  # type: ignore[index]
+        masks.op[:], masks.slot[:] = np.eye(3, dtype=np.bool_)[op], True
         given = (obs, blueprints, masks, network.initial_state(5), np.full((5, 4), 0.5))
         likeliest.append(network.act(*given, deterministic=True)[0].log_probs[:, 1])
     assert np.allclose(*likeliest) == (heads == "independent")

@@ -19,7 +19,7 @@ def state_of_the_world(seed: int) -> tuple[np.ndarray, np.ndarray, ActionMasks]:
     rng = np.random.default_rng(seed)
     obs = np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (COUNT, 1))
     one = random_masks(rng)
-    masks = ActionMasks(*(np.broadcast_to(m, (COUNT, *m.shape)).copy() for m in one))  # type: ignore[union-attr]
+    masks = ActionMasks(*(np.broadcast_to(m, (COUNT, *m.shape)).copy() for m in one))
     return obs, np.tile(rng.integers(-1, 4, SPACES.slots), (COUNT, 1)), masks
 
 

@@ -26,7 +26,7 @@ def gym_spaces(choices: int) -> Spaces:
 
 def decided(spaces: Spaces, **changes: float) -> FactoredRecurrentActorCritic:
     """Return an almost deterministic policy, whose logits strongly favor the first choice of every head."""
-    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(**(SMALL | changes)))  # type: ignore[arg-type]
+    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(**(SMALL | changes)))
     with torch.no_grad():
         for head in (network.heads.op, *network.heads.rest.values()):
             head[2].bias[0] = 1000.0

@@ -72,7 +72,6 @@ def test_a_truncated_end_keeps_its_potential() -> None:
     config = replace(TINY, reward="contribution", shaping_gamma=0.9, time_limit="truncated", observe_time=False)
     shaped = play(config, lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
     plain = play(replace(config, reward="objective"), lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
-    assert shaped.last is not None
     assert shaped.last.truncated
     assert not shaped.last.terminated
     assert shaped.discounted(0.9) - plain.discounted(0.9) == pytest.approx(0.9**8 * 12.0)
@@ -93,7 +92,7 @@ def test_a_truncated_end_keeps_its_potential() -> None:
 )
 def test_invalid_settings_are_rejected_with_the_reason(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        EnvConfig(**settings)  # type: ignore[arg-type]
+        EnvConfig(**settings)
 
 
 def test_the_whole_configuration_is_checked_against_the_learner() -> None:
@@ -180,8 +179,8 @@ def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
     played: list[int] = []
 
     def playing(seeds: object) -> list[tuple[float, ...]]:
-        played.extend(seeds)  # type: ignore[call-overload]
-        return [(float(s),) for s in seeds]  # type: ignore[attr-defined]
+        played.extend(seeds)
+        return [(float(s),) for s in seeds]
 
     twins = TwinCache(playing)
     assert twins.trajectories([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]

@@ -71,7 +71,7 @@ def played(monkeypatch: pytest.MonkeyPatch, changed: str, backend: Backend, scri
     honest = HostEpisode.__init__
 
     def init(self: HostEpisode, *args: object) -> None:
-        honest(self, *args)  # type: ignore[arg-type]
+        honest(self, *args)
         if changed:
             split = getattr(self, changed)
             setattr(self, changed, Split(split.x, (split.y + 1) % self.task.num_classes))

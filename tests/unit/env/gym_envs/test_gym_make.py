@@ -285,7 +285,7 @@ def test_the_default_dtype_of_an_environment_is_its_own() -> None:
 
 @pytest.mark.parametrize("vectorization", ["async", "own"])
 def test_other_vectorization_modes_run(vectorization: str) -> None:
-    config = GymConfig(id="CartPole-v1", vectorization=vectorization)  # type: ignore[arg-type]
+    config = GymConfig(id="CartPole-v1", vectorization=vectorization)
     fleet = GymFleet("CartPole-v1", make_vector_env(config, 2), lambda row: row)
     shown = fleet.start()
     ends = 0

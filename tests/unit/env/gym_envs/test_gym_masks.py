@@ -54,7 +54,7 @@ class Native(SyncVectorEnv):
         return *shown, self._native(infos)
 
     def _native(self, infos: dict[str, Any]) -> dict[str, Any]:
-        masks = np.stack([env.unwrapped._mask() for env in self.envs])  # type: ignore[attr-defined]
+        masks = np.stack([env.unwrapped._mask() for env in self.envs])
         given = {"action_mask": self.form(masks)} | ({"final_obs": infos["final_obs"]} if "final_obs" in infos else {})
         final = infos.get("final_info", {})
         return given | ({"final_info": {"action_mask": final["action_mask"]}} if final else {})
@@ -64,7 +64,7 @@ class OwnMethod(SyncVectorEnv):
     """Has `action_masks()` for all environments at once."""
 
     def action_masks(self) -> Any:
-        return np.stack([env.unwrapped._mask() for env in self.envs])  # type: ignore[attr-defined]
+        return np.stack([env.unwrapped._mask() for env in self.envs])
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -53,7 +53,6 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
 def legal_costs(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[float]:
     """Return the feature `costs` from seeds that are made and counted here, with the dearest blend."""
     masks, host, x = env.masks(), env.episode.host, env.train_x[:1]
-    assert masks.slot is not None
     legal = np.flatnonzero(masks.rest[Op.GERMINATE, slot, : len(host.family.blueprints)]).tolist()
     found = []
     for blueprint in legal if masks.slot[Op.GERMINATE, slot] else []:

@@ -37,7 +37,7 @@ def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifec
     machine = Lifecycle([ANY_BLEND], gates, embargo_epochs=2)
     fields: dict[str, object] = {"stage": stage, "epochs_in_stage": 9, "trained_epochs": 9, "gradient_health": 1.0}
     fields |= {"contribution": 5.0, "alpha_target": 0.5, "ramp": Ramp(0.0, 0.5, 3, 3) if blended else None}
-    machine.slots = [Slot(**(fields | changes))]  # type: ignore[arg-type]
+    machine.slots = [Slot(**(fields | changes))]
     return machine
 
 
@@ -56,7 +56,6 @@ def tick(machine: Lifecycle, epochs: int = 1) -> list[float]:
 def test_every_op_in_every_stage(op: Op, stage: Stage) -> None:
     machine = at(stage)
     masks = machine.masks(EVERYTHING)
-    assert masks.slot is not None
     effect = EFFECT.get((op, stage.name))
     assert masks.op[Op.WAIT]
     assert masks.op[op] == masks.slot[op, 0] == (effect is not None)

@@ -155,7 +155,7 @@ def test_an_invalid_range_is_rejected(settings: dict[str, Any], words: str) -> N
 
 def test_held_out_families_differ_in_kind() -> None:
     """No held-out family comes from a function that also makes training families."""
-    makers = {split: {_maker(f) for f in families(split)} for split in ("train", "heldout")}  # type: ignore[arg-type]
+    makers = {split: {_maker(f) for f in families(split)} for split in ("train", "heldout")}
     assert not makers["train"] & makers["heldout"]
 
 
@@ -269,4 +269,4 @@ def rows(n: int = 4, shape: tuple[int, ...] = (3,)) -> Split:
 )
 def test_an_invalid_task_is_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        dataclasses.replace(Task("t", 2, rows(), rows(), rows()), **changes)  # type: ignore[arg-type]
+        dataclasses.replace(Task("t", 2, rows(), rows(), rows()), **changes)

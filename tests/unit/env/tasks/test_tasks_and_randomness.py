@@ -55,7 +55,7 @@ def test_minibatches_cover_the_training_rows_and_wrap() -> None:
     rows = len(env.episode.task.train)
     drawn: list[int] = []
     honest = env.episode._minibatches
-    env.episode._minibatches = lambda epoch: drawn.extend(honest(epoch).ravel()) or honest(epoch)  # type: ignore[method-assign, func-returns-value]
+    env.episode._minibatches = lambda epoch: drawn.extend(honest(epoch).ravel()) or honest(epoch)
     for _ in range(10):
         env.step(act(Op.WAIT))
     assert len(drawn) == 10 * 96
