@@ -222,9 +222,11 @@ def _grower() -> Any:
 @cache
 def _grown() -> bytes:
     """Return a growth controller's state as JSON; users save it in a format of their choice."""
-    return json.dumps(
-        {k: v.decode() if isinstance(v, bytes) else v for k, v in _grower().state_dict().items()}
-    ).encode()
+    return _as_json(_grower().state_dict())
+
+
+def _as_json(state: dict[str, Any]) -> bytes:
+    return json.dumps({k: v.decode() if isinstance(v, bytes) else v for k, v in state.items()}).encode()
 
 
 def _growth(data: bytes) -> None:
@@ -235,16 +237,11 @@ def _growth(data: bytes) -> None:
         return
     if isinstance(state, dict) and isinstance(state.get("session"), str):
         state["session"] = state["session"].encode(errors="replace")
-    before = repr(_grower().state_dict())
+    good = json.loads(_grown())
+    good["session"] = good["session"].encode()
     try:
         _grower().load_state_dict(state)
     except UserError:
-        assert repr(_grower().state_dict()) == before
+        assert _as_json(_grower().state_dict()) == _grown()
         raise
-    _grower().load_state_dict(_good_growth())
-
-
-@cache
-def _good_growth() -> dict[str, Any]:
-    state: dict[str, Any] = json.loads(_grown())
-    return state | {"session": state["session"].encode()}
+    _grower().load_state_dict(good)

@@ -5,7 +5,7 @@ Widths, horizons and minibatches per epoch are drawn, and columns grow beside ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,18 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.config import EnvConfig
-from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rollout.wave import PolicyNoise
-from tests.support.env import cnn
 from tests.support.env.fleets import (
     BACKENDS,
     assert_same_params,
     assert_same_step,
     host,
     random_actions,
+    started_pair,
     synchronize,
 )
-from tests.support.env.reference_env import ReferenceFleet
 from tests.support.env.reference_network import ReferenceColumn
 
 torch.set_num_threads(1)
@@ -42,14 +40,8 @@ CONFIGS = {name: replace(VECTORS, backend=name) for name in BACKENDS} | {
     "sequences": stacked("sequences", "wide_sequences"),
     "images": stacked("images", "wide_images"),
     "mixed": stacked("sequences", "images", "spirals"),
+    "classic": replace(VECTORS, profile="classic"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _known_tasks() -> Iterator[None]:
-    cnn.register()
-    yield
-    cnn.forget()
 
 
 def left_to_long(*values: object) -> list[object]:
@@ -57,15 +49,11 @@ def left_to_long(*values: object) -> list[object]:
     return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=pytest.mark.long) for v in values]
 
 
-def pair(config: EnvConfig, seeds: Sequence[int], dtype: torch.dtype) -> tuple[ReferenceFleet, SeedTrainingFleet]:
-    return ReferenceFleet(config, len(seeds), 0, dtype), SeedTrainingFleet(config, len(seeds), 0, dtype)
-
-
 def check_episodes(config: EnvConfig, seeds: Sequence[int]) -> int:
     """Parameters agree to 1e-9, and so do observations, rewards and masks, without synchronizing. Return the number of
     columns that were compared."""
-    reference, fleet = pair(config, seeds, torch.float64)
-    noise, columns = PolicyNoise(1, seeds, 6), 0
+    reference, fleet = started_pair(config, seeds)
+    noise, columns = PolicyNoise(1, seeds, len(fleet.spaces.action.heads)), 0
     a, b = reference.reset(seeds), fleet.reset(seeds)
     for _ in range(config.max_horizon_epochs):
         assert_same_step(a, b, rtol=1e-6, atol=1e-7)  # observations are fp32
@@ -76,11 +64,11 @@ def check_episodes(config: EnvConfig, seeds: Sequence[int]) -> int:
     return columns
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [*BACKENDS, "classic"])
 @settings(max_examples=2, deadline=None)
 @given(first_seed=st.integers(0, 2**20))
-def test_whole_episodes_equal_the_reference_in_double_precision(backend: str, first_seed: int) -> None:
-    check_episodes(CONFIGS[backend], range(first_seed, first_seed + 5))
+def test_whole_episodes_equal_the_reference_in_double_precision(name: str, first_seed: int) -> None:
+    check_episodes(CONFIGS[name], range(first_seed, first_seed + 5))
 
 
 @pytest.mark.parametrize("name", ["mixed", *left_to_long("sequences", "images")])
@@ -90,10 +78,7 @@ def test_whole_episodes_of_convolutional_hosts_equal_the_reference(name: str) ->
 
 def follow(config: EnvConfig, script: Sequence[Sequence[tuple[int, ...]]]) -> None:
     """Play a script of legal actions, of all environments in each step, in both fleets, and compare them."""
-    seeds = range(len(script[0]))
-    reference, fleet = pair(config, seeds, torch.float64)
-    reference.reset(seeds)
-    fleet.reset(seeds)
+    reference, fleet = started_pair(config, range(len(script[0])))
     for actions in script:
         a, b = reference.step(np.array(actions)), fleet.step(np.array(actions))
         assert not fleet.illegal
@@ -139,9 +124,8 @@ def test_each_epoch_equals_the_reference_in_single_precision(name: str) -> None:
     alone, so that these parameters agree in bulk only.
     """
     config = replace(CONFIGS[name], host_width=(12, 32)) if name in BACKENDS else CONFIGS[name]
-    reference, fleet = pair(config, range(6), torch.float32)
-    noise, seen = PolicyNoise(3, range(6), 6), reference.reset(range(6))
-    fleet.reset(range(6))
+    reference, fleet = started_pair(config, range(4), torch.float32)
+    noise, seen = PolicyNoise(3, range(4), 6), fleet.reset(range(4))
     for _ in range(config.max_horizon_epochs):
         actions = random_actions(fleet, seen, noise.step())
         seen = reference.step(actions)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.slots.lifecycle import GATES, Lifecycle, SeedAction
 from actors.slots.stage import Slot, Stage
-from actors.types.actions import ActionMasks, Op
 from tests.support.env.walks import legal_actions
 from tests.support.examples import examples
 
@@ -108,28 +105,3 @@ def test_legal_walks_follow_the_stage_graph(seed: int, gates: str, embargo: int)
 def test_walks_reach_every_stage() -> None:
     seen = {stage for seed in range(20) for lane in walk(seed, "permissive", 2) for stage, _ in lane}
     assert seen == set(NEXT)
-
-
-def test_a_lifecycle_that_skips_the_embargo_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    straight = Lifecycle.automatic_transitions
-
-    def hasty(self: Lifecycle) -> None:
-        self.embargo_epochs = 1
-        straight(self)
-
-    monkeypatch.setattr(Lifecycle, "automatic_transitions", hasty)
-    assert any(complaints(lane, 3) for seed in range(5) for lane in walk(seed, "permissive", 3))
-
-
-def test_a_lifecycle_that_ignores_the_gates_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    masks = Lifecycle.masks
-
-    def open_gates(self: Lifecycle, affordable: Sequence[tuple[bool, ...]]) -> object:
-        legal = ActionMasks(*(mask.copy() for mask in masks(self, affordable) if mask is not None))
-        assert legal.slot is not None
-        legal.op[Op.FOSSILIZE] = legal.slot[Op.FOSSILIZE, 0] = True
-        return legal
-
-    monkeypatch.setattr(Lifecycle, "masks", open_gates)
-    with pytest.raises(RuntimeError, match="is not possible in stage"):
-        walk(0, "permissive", 2)

@@ -16,15 +16,53 @@ from actors.kernels.policy.compile import PRECISION
 from actors.kernels.policy.run import step as step_kernel
 from actors.policy.acting.policy import ActingPolicy
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.publish import to_weights
 from actors.policy.state import PolicyState
 from actors.slots.spaces import seed_spaces
-from actors.types.actions import ActionMasks, Head, independent_spec
+from actors.types.actions import ActionMasks, ActionSpec, independent_spec
 from actors.types.spaces import Spaces
-from tests.property.policy.test_acting_policy import masks_of, network
-from tests.support.learning.toy import SPACES
+from tests.support.learning.toy import SPACES, random_masks
 
-SLOTS = [1, 2, 5, 8]
-STEPS = 8
+FLAT = Spaces(independent_spec((4, 2, 5)), base_size=6, slot_size=0, slots=0, num_blueprints=0)
+ONE = Spaces(independent_spec((3,)), base_size=6, slot_size=0, slots=0, num_blueprints=0)
+KINDS: list[tuple[Spaces, dict[str, Any]]] = [
+    (SPACES, {}),
+    (SPACES, {"core": "feedforward", "num_layers": 2, "probability_floor": 0.0}),
+    (SPACES, {"core": "lstm+memory", "num_layers": 2}),
+    (SPACES, {"critic": "q_op", "bootstrap": "sampled", "popart": False}),
+    (SPACES, {"heads": "independent", "probability_floor": 0.05}),
+    (SPACES, {"encoder": "flat", "critic": "q_op"}),
+    (SPACES, {"causal_masks": False}),
+    (SPACES, {"blind": True}),
+    (FLAT, {"encoder": "flat"}),
+    (ONE, {"encoder": "flat", "core": "lstm+memory", "probability_floor": 0.0}),
+]
+SIZES = ("encoder_size", "hidden_size", "head_size", "blueprint_embedding")
+WIDTHS = [dict(zip(SIZES, sizes, strict=True)) for sizes in ((61, 29, 13, 3), (5, 64, 1, 7), (127, 33, 50, 16))]
+"""They fill the last panel of a product in part, or none of it, on processors with any width of vectors."""
+
+
+def network(spaces: Spaces, options: dict[str, Any], seed: int) -> FactoredRecurrentActorCritic:
+    """Build a network in which all weights and statistics differ from their initial values."""
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 16, "encoder_size": 12, "head_size": 8, "memory_cells": 4, "memory_size": 6}
+    made = FactoredRecurrentActorCritic(spaces, PolicyConfig(**(sizes | options))).eval()
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(0.5 * torch.randn_like(p))
+        for name, b in made.named_buffers():
+            if name.endswith(("mean", "variance", "std")) and not name.startswith("value_normalizer.mean"):
+                b.copy_(b + torch.rand_like(b))
+    return made
+
+
+def masks_of(spec: ActionSpec, rng: np.random.Generator, count: int) -> ActionMasks:
+    if spec.conditioned:
+        rows = [random_masks(rng, spec) for _ in range(count)]
+        return ActionMasks(*(np.stack([getattr(r, name) for r in rows]) for name in ("op", "slot", "rest")))
+    flat = rng.random((count, spec.flat_size)) < 0.5
+    flat[:, [o + n - 1 for o, n in zip(spec.offsets, spec.sizes, strict=True)]] = True
+    return ActionMasks.of_flat(spec, flat)
 
 
 def trained_like(slots: int, seed: int, **options: Any) -> FactoredRecurrentActorCritic:
@@ -77,7 +115,37 @@ def greatest_error(ours: Any, expected: Any) -> float:
     return float(error.max(initial=0.0))
 
 
-@pytest.mark.parametrize(("slots", "floor"), [*((slots, 0.002) for slots in SLOTS), (5, 0.05)])
+def check_alike(made: FactoredRecurrentActorCritic, acting: ActingPolicy, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for count in (1, 7):
+        ours = theirs = made.initial_state(count)
+        for step in range(6):
+            given = random_inputs(made.spaces, rng, count)
+            decided, ours = acting.act(*given[:3], ours, given.noise, step % 3 == 0)
+            expected, theirs = made.act(*given[:3], theirs, given.noise, step % 3 == 0)
+            for mine, other in zip(decided, expected, strict=True):
+                assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
+                np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+            for mine, other in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("spaces", "options"), [*KINDS, *((SPACES, {"num_layers": 2, **sizes}) for sizes in WIDTHS)])
+def test_decisions_and_states_equal_those_of_the_network_also_with_new_weights(
+    spaces: Spaces, options: dict[str, Any]
+) -> None:
+    made = network(spaces, options, seed=0)
+    acting = ActingPolicy(made)
+    assert acting.form == ("eager" if made.config.core == "lstm+memory" else "kernel")
+    check_alike(made, acting, seed=1)
+    made.load_state_dict(network(spaces, options, seed=2).state_dict())
+    with pytest.raises(AssertionError):
+        check_alike(made, acting, seed=3)
+    acting.load(to_weights(made, 1, 0, 1))
+    check_alike(made, acting, seed=4)
+
+
+@pytest.mark.parametrize(("slots", "floor"), [(1, 0.002), (8, 0.002), (5, 0.05)])
 def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(slots: int, floor: float) -> None:
     """Actions and masks are the same; numbers are as close to those of the network in float64 as the network's own."""
     made, rng = trained_like(slots, slots, probability_floor=floor), np.random.default_rng(slots)
@@ -90,7 +158,7 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
             made.initial_state(count),
             PolicyState(*(t.double() for t in made.initial_state(count))),
         )
-        for _ in range(STEPS):
+        for _ in range(8):
             given = random_inputs(made.spaces, rng, count)
             expected, theirs = reference(made, given, theirs)
             truth, true = reference(exact, given, true)
@@ -111,27 +179,6 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
     for networks_own, of_kernels, between in errors.values():
         assert of_kernels <= 2.0 * networks_own
         assert between <= 3e-6
-
-
-@pytest.mark.parametrize("sizes", [(61, 29, 13, 3), (5, 64, 1, 7), (127, 33, 50, 16), (16, 49, 63, 1)])
-def test_layers_of_any_width_are_multiplied(sizes: tuple[int, int, int, int]) -> None:
-    """Widths that fill the last panel of a product in part, or none of it, on processors with any width of vectors."""
-    names = ("encoder_size", "hidden_size", "head_size", "blueprint_embedding")
-    options: dict[str, Any] = {"num_layers": 2, **dict(zip(names, sizes, strict=True))}
-    made, rng = trained_like(3, 0, **options), np.random.default_rng(0)
-    program, states = ActingPolicy(made), made.initial_state(11)
-    theirs = PolicyState(*(t.clone() for t in states))
-    for _ in range(3):
-        given = random_inputs(made.spaces, rng, 11)
-        expected, theirs = reference(made, given, theirs)
-        decision = program.run(*given[:3], states, np.arange(11), *given[3:])
-        for mine, other in zip((*decision, *states), (*expected, *theirs), strict=True):
-            assert greatest_error(mine, other) <= 1e-5
-
-
-def test_continuous_actions_have_no_kernels() -> None:
-    continuous = Spaces.flat(independent_spec((), [Head("u", ("u",), (-1.0, 1.0))]), 3)
-    assert ActingPolicy(network(continuous, {}, seed=0)).form == "eager"
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others_also_in_another_thread() -> None:

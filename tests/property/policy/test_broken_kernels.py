@@ -17,41 +17,14 @@ ACTING = "from tests.property.policy.test_acting_kernels import check_default_po
 GRADIENT = "from tests.property.policy.test_gradient_kernels import check_all_kinds as check"
 KERNELS = "actors/kernels/policy"
 MISTAKES = {
-    "the forget gate is the input gate": (ACTING, f"{KERNELS}/core.py", "= f[j] * c[j]", "= i[j] * c[j]"),
     "the masks of another op are in force": (ACTING, f"{KERNELS}/choice.py", "first += (op * z", "first += (0 * z"),
-    "an LSTM has one bias": (GRADIENT, f"{KERNELS}/sizes.py", "bias[j] += more[j]", "bias[j] += 0 * more[j]"),
-    "floors are added twice": (
-        ACTING,
-        f"{KERNELS}/scores.py",
-        "floored[j] = kept * x[j] + share",
-        "floored[j] = kept * x[j] + share + share",
-    ),
     "a row of a tile is another one": (
         ACTING,
         "actors/kernels/matmul.py",
         "inputs = [at(x, x0, xr, r)",
         "inputs = [at(x, x0, xr, r % 5)",
     ),
-    "the first slot is the largest": (ACTING, f"{KERNELS}/encoder.py", "most if most > own else own", "most"),
     "the cell forgets no gradient": (GRADIENT, f"{KERNELS}/core.py", "dc[j] = own * f[j]", "dc[j] = own"),
-    "a longer row is continued by its neighbour": (
-        GRADIENT,
-        f"{KERNELS}/core.py",
-        "before = a.out + (times[t - 1] + i) * hidden",
-        "before = a.out + (times[t - 1] + count - 1 - i) * hidden",
-    ),
-    "LayerNorm's gradient keeps its mean": (
-        GRADIENT,
-        f"{KERNELS}/layers.py",
-        "inverse * (dy[j] - mean - hat[j] * along)",
-        "inverse * (dy[j] - hat[j] * along)",
-    ),
-    "every tie of the maximum takes all": (
-        GRADIENT,
-        f"{KERNELS}/encoder.py",
-        "drow[at + width + j] / np.float32(ties)",
-        "drow[at + width + j]",
-    ),
     "floors do not weaken the gradient": (GRADIENT, f"{KERNELS}/scores.py", "pull *= kept * probs", "pull *= probs"),
 }
 CHECK = """

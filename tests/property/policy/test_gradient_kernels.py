@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from actors.policy import kernels
-from actors.policy.cores.sequences import SequenceLayout, Steps, TimeOrder
+from actors.policy.cores.sequences import SequenceLayout, Steps
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.types.spaces import Spaces
-from tests.property.policy.test_acting_policy import KINDS, network
+from tests.property.policy.test_acting_kernels import KINDS, network
 from tests.support.learning.toy import SPACES
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -50,7 +50,7 @@ def gradients(made: FactoredRecurrentActorCritic, steps: Steps, seed: int) -> tu
     out = made.evaluate_steps(steps)
     generator = torch.Generator().manual_seed(seed)
     parts = [t * torch.randn(t.shape, generator=generator) for t in (out.log_probs, out.entropies, out.values)]
-    torch.stack([p.sum() for p in parts]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack([p.sum() for p in parts]).sum().backward()
     return out, {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
 
 
@@ -74,19 +74,6 @@ def test_results_and_gradients_equal_those_of_the_network_in_float64(spaces: Spa
         other = reference.get(name, torch.zeros_like(grad))  # of an unused parameter, autograd has none
         scale = float(other.abs().max()) + 0.1  # some are exactly 0, such as those of a bias that moves all logits
         torch.testing.assert_close(grad.double() / scale, other.double() / scale, rtol=1e-3, atol=1e-4, msg=name)
-
-
-def test_time_order() -> None:
-    """Against a loop over times and rows."""
-    for lengths in (LENGTHS, [4], [0, 0], [], [1, 2, 3]):
-        start = np.cumsum([0, *lengths])
-        rows = sorted((r for r, n in enumerate(lengths) if n), key=lambda r: -lengths[r])
-        order, times = [], [0]
-        for t in range(max(lengths, default=0)):
-            order += [start[r] + t for r in rows if lengths[r] > t]
-            times.append(len(order))
-        found = TimeOrder.from_lengths(np.array(lengths, dtype=np.int64))
-        assert [list(part) for part in found] == [order, times, rows]
 
 
 def test_parts_without_gradient_are_evaluated_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,18 +100,6 @@ def test_inputs_of_other_shapes_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="2 rows"):
             made.evaluate_steps(wrong)
-
-
-def test_a_second_backward_pass_gives_the_same_gradients() -> None:
-    made = network(SPACES, {}, seed=0)
-    total = made.evaluate_steps(random_steps(SPACES, made, 1, [2, 3])).values.sum()
-    found = []
-    for keep in (True, False):
-        made.zero_grad(set_to_none=True)
-        total.backward(retain_graph=keep)
-        found.append({name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None})
-    assert found[0]
-    torch.testing.assert_close(found[0], found[1], rtol=0.0, atol=0.0)
 
 
 def check_all_kinds() -> None:

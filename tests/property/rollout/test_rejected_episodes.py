@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actors.config import GymConfig
@@ -21,30 +22,38 @@ from tests.property.rollout.test_gym_stream import network
 from tests.support.env.gym_envs import Scripted
 
 SOURCE = Provenance(3, 1, 4, 0)
+NAN = float("nan")
 
 
 class Spoilt(Scripted):
-    """Gives a reward that is NaN in the last step of the episodes of every `every`th seed."""
+    """Adds `reward` and `value` to the last reward and observation of the episodes of every `every`th seed, or `value`
+    to their first observation."""
 
-    def __init__(self, every: int = 3) -> None:
+    def __init__(self, every: int = 3, reward: float = NAN, value: float = 0.0, first: bool = False) -> None:
         super().__init__(longest=9)
-        self.every = every
+        self.observation_space = Box(-np.inf, np.inf, (4,), np.float64)
+        self.every, self.reward, self.value, self.first = every, reward, value, first
 
     def reset(self, **kwargs: Any) -> Any:
-        shown = super().reset(**kwargs)
+        obs, info = super().reset(**kwargs)
         self.truncates = True
-        return shown
+        return obs + (self.value if self.first and self.seed % self.every == 0 else 0.0), info
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = super().step(action)
-        return obs, float("nan") if self.count == self.length and self.seed % self.every == 0 else reward, *rest
+        if self.first or self.count < self.length or self.seed % self.every:
+            return obs, reward, *rest
+        return obs + self.value, reward + self.reward, *rest
+
+    def _look(self) -> Any:
+        return super()._look().astype(np.float64)
 
 
 gymnasium.register("tests/Spoilt-v0", entry_point=Spoilt)
 
 
-def stream(every: int, mode: AutoresetMode, segment: int = 100) -> EpisodeStream:
-    envs = [lambda: UnifiedEnv(Spoilt(every), "spoilt")] * 4
+def stream(every: int, mode: AutoresetMode, segment: int = 100, **kwargs: Any) -> EpisodeStream:
+    envs = [lambda: UnifiedEnv(Spoilt(every, **kwargs), "spoilt")] * 4
     seeds = itertools.count(1)
     fleet = GymFleet("spoilt", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: next(seeds))
     return EpisodeStream(fleet, network(fleet.spaces), 0, segment)
@@ -66,10 +75,19 @@ def test_only_episodes_with_such_a_number_are_dropped() -> None:
         assert np.array_equal(episode.actions, by_seed[episode.seed].actions)
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_nothing_that_is_shipped_holds_such_a_number(mode: AutoresetMode) -> None:
-    """The seeds of later episodes are drawn by the environment, where it resets by itself."""
-    made = stream(2, mode, segment=3)
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [
+        *((mode, given) for mode in AutoresetMode for given in ({}, {"value": NAN, "reward": 0.0})),
+        *((mode, {"value": NAN, "first": True}) for mode in AutoresetMode),
+        *((AutoresetMode.DISABLED, {"reward": reward}) for reward in (float("-inf"), 1e39)),
+        (AutoresetMode.SAME_STEP, {"value": 1e300, "reward": 0.0}),
+    ],
+)
+def test_nothing_that_is_shipped_holds_such_a_number(mode: AutoresetMode, given: dict[str, Any]) -> None:
+    """1e39 is finite in float64, and not in the float32 that it is shipped as. The seeds of later episodes are drawn by
+    the environment, where it resets by itself."""
+    made = stream(2, mode, segment=3, **given)
     kept = [e for _ in range(60) for e in made.advance(network(made.fleet.spaces), SOURCE)]
     assert made.rejected >= 10
     assert len(kept) >= 10

@@ -3,20 +3,21 @@ by name and without padding, for every backend and kind of host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
 from actors.blueprints.blueprint import Param
+from actors.config import EnvConfig
 from actors.env.compiled.networks import NumbaNetworks
 from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.networks import TorchNetworks
 from actors.env.stacked.param_bank import ParamBank
 from actors.policy.baselines import RandomPolicy
@@ -39,6 +40,16 @@ class Vectors(NamedTuple):
     first: Arrays
     second: Arrays
     steps: list[NDArray[Any]]  # one counter for each bank that holds the parameters
+
+
+def started_pair(
+    config: EnvConfig, seeds: Sequence[int], dtype: torch.dtype = torch.float64
+) -> tuple[ReferenceFleet, SeedTrainingFleet]:
+    """Make a fleet and its reference, and begin these episodes in both."""
+    made = ReferenceFleet(config, len(seeds), 0, dtype), SeedTrainingFleet(config, len(seeds), 0, dtype)
+    for fleet in made:
+        fleet.reset(seeds)
+    return made
 
 
 def random_actions(fleet: SeedTrainingFleet, seen: FleetStep, noise: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -64,7 +75,6 @@ def stack(fleet: SeedTrainingFleet, env: int) -> tuple[NumbaNetworks | TorchNetw
     if isinstance(networks, MixedNetworks):
         block, env = networks._position[env]
         networks = block.networks
-    assert isinstance(networks, NumbaNetworks | TorchNetworks)
     return networks, env
 
 
@@ -97,7 +107,6 @@ def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
 def banks(fleet: SeedTrainingFleet, env: int, slot: int) -> Iterator[tuple[ParamBank, dict[str, Param], int]]:
     """Yield (bank of the torch backend, shapes without padding, row) of a host, or of a seed and its gate."""
     networks, row = stack(fleet, env)
-    assert isinstance(networks, TorchNetworks)
     if slot == HOST:
         yield networks.hosts, fleet.episodes[env].host.shapes(), row
     else:
@@ -147,12 +156,10 @@ def running_statistics(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> I
     """Yield those of the BatchNorms of a host and its columns, in the fleet and in the reference."""
     networks, row = stack(fleet, e)
     for name, moments in env.network.running.items():
-        assert isinstance(networks, TorchNetworks)
         statistics, own = networks.running, row
         if name.startswith("column"):
             place, name = name.removeprefix("column").split(".")
             (bank,) = networks._banks_of(row, int(place))
-            assert isinstance(bank, ColumnBank)
             statistics, own = bank.running, networks.row(row, int(place))
         for mine, theirs in zip(statistics[name], moments, strict=True):
             yield mine[own, : len(theirs)], theirs
@@ -184,16 +191,7 @@ def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
             own[:] = other
 
 
-def break_host(fleet: SeedTrainingFleet, env: int) -> None:
-    """Set the parameters of one host to NaN."""
-    _break(host(fleet, env))
-
-
-def break_seed(fleet: SeedTrainingFleet, env: int, slot: int) -> None:
-    """Set the parameters of one seed or column to NaN."""
-    _break(seed(fleet, env, slot))
-
-
-def _break(vectors: Vectors) -> None:
-    for values in vectors.params.values():
+def break_params(fleet: SeedTrainingFleet, env: int, slot: int = HOST) -> None:
+    """Set the parameters of one host, seed or column to NaN."""
+    for values in (host(fleet, env) if slot == HOST else seed(fleet, env, slot)).params.values():
         values[...] = np.nan

@@ -47,7 +47,7 @@ class ModelCounter:
             self._passes.clear()
             return statistics
 
-        self.network.logits, self.network.train_epoch = logits, train_epoch  # type: ignore[method-assign, assignment]
+        self.network.logits, self.network.train_epoch = logits, train_epoch
         self.bare = 3.0 * env.episode.settings.inner_steps * env.config.batch_size * self.forward({})
 
     def end_epoch(self) -> None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.env.fleet_networks import OptimizerSettings
 from actors.layers.batch_norm import CALIBRATION_ROWS
@@ -136,9 +135,7 @@ class ReferenceEnv:
 
 
 class ReferenceFleet:
-    """A `Fleet` that steps one `ReferenceEnv` after the other."""
-
-    env_id = "tamiyo/SeedTraining-v0"
+    """Steps one `ReferenceEnv` after the other, as a fleet steps all at once."""
 
     def __init__(
         self,
@@ -168,12 +165,6 @@ class ReferenceFleet:
             self._last[e] = (obs, info)
             self.running[e] = not (terminated[e] or truncated[e])
         return self._gather(rewards, terminated, truncated)
-
-    def task_ids(self) -> tuple[str, ...]:
-        return tuple(env.episode.task.task_id for env in self.envs)
-
-    def timelines(self) -> tuple[Timeline, ...]:
-        return tuple(env.episode.timeline for env in self.envs)
 
     def _gather(self, rewards: list[float], terminated: list[bool], truncated: list[bool]) -> FleetStep:
         ended = [a or b for a, b in zip(terminated, truncated, strict=True)]

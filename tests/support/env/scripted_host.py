@@ -26,7 +26,6 @@ class Scripted:
 
     @property
     def objective(self) -> float:
-        assert self.last is not None
         return self.last.telemetry["objective"]
 
     def discounted(self, gamma: float) -> float:
@@ -68,7 +67,7 @@ def play(
         run.last = run.episode.complete_epoch(
             plan,
             result,
-            lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended())),  # type: ignore[misc]
+            lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended())),
         )
         run.rewards.append(run.last.reward)
     return run

@@ -48,7 +48,6 @@ def act(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int =
 
 def legal_actions(masks: ActionMasks, sizes: tuple[int, ...]) -> list[Action]:
     """Return every joint action that the masks allow, with irrelevant heads at 0."""
-    assert masks.slot is not None
     ends = np.cumsum(sizes[2:])
     found = [WAIT]
     for op, slot in product(range(1, sizes[0]), range(sizes[1])):

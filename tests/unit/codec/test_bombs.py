@@ -19,7 +19,6 @@ from actors.codec import (
     decode_episode,
     decode_weights,
     encode_episode,
-    has_more_fields,
 )
 from actors.errors import UserError
 from actors.policy.publish import from_weights, to_weights
@@ -44,7 +43,6 @@ except InvalidEpisode:
 RUNS = wire.Episode.DESCRIPTOR.fields_by_name["policy_version"].number
 BOMBS: dict[str, Callable[[], bytes]] = {
     "runs": lambda: bytes([RUNS << 3 | 2, 0]) * 2**22,
-    "telemetry": lambda: b"".join(wire.Episode(telemetry={str(i): 0.0}).SerializeToString() for i in range(2**19)),
     "shape": lambda: wire.Episode(obs=wire.Array(shape=range(2**21))).SerializeToString(),
     "unknown": lambda: bytes([0xF8, 0x7F, 0]) * 2**21,
 }
@@ -69,14 +67,6 @@ def test_an_episode_with_a_different_version_at_each_step_is_accepted() -> None:
         steps=3000, features=1, slots=0, head_sizes=(2,), hidden=1, state_stride=3000, policy_version=versions
     )
     assert (decode_episode(encode_episode(episode)).policy_version == versions).all()
-
-
-def test_has_more_fields_counts_top_level_fields() -> None:
-    data = b"\x08\x01" + b"\x12\x03abc" + b"\x1d0000" + b"\x2101234567"
-    assert [has_more_fields(data, n) for n in (2, 3, 4)] == [True, True, False]
-    for cut in range(len(data)):
-        assert not has_more_fields(data[:cut], 4)
-    assert not has_more_fields(b"\xff" * 100, 10)
 
 
 def test_a_manifest_above_the_size_limit_is_refused() -> None:

@@ -28,8 +28,6 @@ def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
     for _ in range(5):
         h = 2 + 3 * torch.randn(16, 6, *space)
         torch.testing.assert_close(train("n", h, gain, bias), module(h))
-    assert module.running_mean is not None
-    assert module.running_var is not None
     torch.testing.assert_close(running["n"].mean, module.running_mean)
     torch.testing.assert_close(running["n"].var, module.running_var)
     module.eval()

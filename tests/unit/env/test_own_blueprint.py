@@ -15,19 +15,11 @@ from actors.config import ConfigError, EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from examples import own_blueprint
-from tests.support.env import cnn
 from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn
 from tests.support.env.walks import act
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def _known_tasks() -> Iterator[None]:
-    cnn.register()
-    yield
-    cnn.forget()
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +43,8 @@ def test_a_registered_blueprint_grows_in_its_family_only() -> None:
     assert IMAGE.blueprints[number] is NOOP
     assert blueprint_choices()[number] == "sine"
     settings = {"horizon_epochs": 5, "inner_steps": 2, "budget_ratio": 20.0}
-    mlp = ReferenceEnv(EnvConfig(tasks=("spirals",), **settings))  # type: ignore[arg-type]
-    image = ReferenceEnv(EnvConfig(tasks=("images",), **settings))  # type: ignore[arg-type]
+    mlp = ReferenceEnv(EnvConfig(tasks=("spirals",), **settings))
+    image = ReferenceEnv(EnvConfig(tasks=("digits_image",), **settings))
     assert mlp.spaces == image.spaces
     for env, legal in ((mlp, True), (image, False)):
         env.reset(seed=0)
@@ -97,7 +89,7 @@ def test_a_registered_column_grows_in_column_slots_of_its_families() -> None:
     column = ColumnBlueprint("column_triple", 3.0)
     number = register_blueprint(vector=column, image=column)
     assert blueprint_choices()[number] == "column_triple"
-    for task, legal in (("spirals", True), ("sequences", False), ("images", True)):
+    for task, legal in (("spirals", True), ("signals", False), ("digits_image", True)):
         env = ReferenceEnv(EnvConfig(tasks=(task,), horizon_epochs=5, inner_steps=2, budget_ratio=30.0))
         env.reset(seed=0)
         rest = env.masks().rest[Op.GERMINATE, :, number]
@@ -110,7 +102,7 @@ def test_a_registered_column_grows_in_column_slots_of_its_families() -> None:
 
 
 def test_the_cost_of_a_blueprint_depends_on_its_slot() -> None:
-    env = ReferenceEnv(EnvConfig(tasks=("images",), horizon_epochs=6, inner_steps=3, batch_size=16, budget_ratio=40.0))
+    env = ReferenceEnv(EnvConfig(tasks=("digits_image",), host_width=6, inner_steps=3, budget_ratio=40.0))
     env.reset(seed=1)
     assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
     heavy = IMAGE.blueprints[6]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from actors.config import PolicyConfig
 from actors.policy.network import FactoredRecurrentActorCritic, MaskTensors
-from actors.policy.publish import architecture_hash, config_of, from_weights, to_weights
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.spaces import Spaces
 from learner.ppo.batch import make_batch
@@ -47,15 +44,9 @@ def test_a_step_needs_only_an_observation(make: type) -> None:
     assert torch.equal(step.log_probs, expected_step.log_probs)
 
 
-def test_the_heads_are_half_as_wide_as_the_core() -> None:
-    config = replace(PolicyConfig(), hidden_size=32)
-    assert (PolicyConfig().head_width, config.head_width, PolicyConfig(hidden_size=1).head_width) == (64, 16, 1)
-    network = FactoredRecurrentActorCritic(SPACES, config)
-    assert network.critic[0].out_features == 16
-    assert architecture_hash(SPACES, config) == architecture_hash(SPACES, replace(config, head_size=16))
-    weights = to_weights(network, 0, 0, 1)
-    assert config_of(weights).head_size == 16  # readers of an older version know no default
-    from_weights(weights, config=config)
+def test_a_flat_mask_of_conditioned_heads_is_refused() -> None:
+    with pytest.raises(ValueError, match="which slots are legal"):
+        ActionMasks.of_flat(SPACES.action, np.ones((1, 10), dtype=np.bool_))
 
 
 def test_a_batch_without_episodes_is_refused() -> None:

@@ -36,7 +36,7 @@ def test_initial_weights(core: str) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": HIDDEN, "encoder_size": 10, "memory_cells": 4, "memory_size": 5}
     layers = 1 if core == "feedforward" else 2
-    network = FactoredRecurrentActorCritic(SPACES, PolicyConfig(core=core, num_layers=layers, **sizes))  # type: ignore[arg-type]
+    network = FactoredRecurrentActorCritic(SPACES, PolicyConfig(core=core, num_layers=layers, **sizes))
     for name, p in network.named_parameters():
         if "lstm.weight" in name:
             for gate in p.chunk(4):

@@ -53,14 +53,6 @@ def test_an_episode_acts_where_its_most_likely_ops_never_would() -> None:
     assert (greedy.actions[:, 0] == Op.WAIT).all()
 
 
-def test_after_an_act_the_time_to_the_next_starts_anew() -> None:
-    hazard = next_hazard(
-        np.array([0.6, 0.6]), np.array([[Op.GERMINATE], [Op.WAIT]]), np.log(np.array([[0.1], [0.9]], np.float32))
-    )
-    np.testing.assert_allclose(hazard, [0.0, 0.6 - np.log(0.9)])
-    np.testing.assert_allclose(median_noise(np.zeros(1), 3), [[0.5, 0.5, 0.5]])
-
-
 def test_the_noise_stays_below_one() -> None:
     """A policy that has waited for very long, which was very unlikely, acts; it never runs out of choices."""
     assert median_noise(np.array([0.7, 50.0]), 1).max() < 1.0
@@ -73,6 +65,9 @@ def test_an_exported_session_continues_with_its_hazard() -> None:
             assert first.step(*given).action[0] == Op.WAIT
         moved = policy.open(SPACES, state=first.exported)
         assert [int(moved.step(*given).action[0]) for _ in range(3)] == [Op.WAIT, Op.WAIT, Op.GERMINATE]
+        # After an act, the time to the next starts again.
+        assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
+        assert moved.step(*given).action[0] == Op.WAIT
         moved.reset()
         assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
 

@@ -72,7 +72,7 @@ def test_expected_doublings_are_those_that_columns_pay() -> None:
     expected: dict[int, np.ndarray] = {}
 
     class Asked(ChooserRule):
-        def _best(self, model):  # type: ignore[no-untyped-def]
+        def _best(self, model):
             expected[model.row] = self.doublings(model)
             return -1
 

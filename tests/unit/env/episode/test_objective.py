@@ -13,11 +13,7 @@ import pytest
 import torch
 
 from actors.blueprints.family import blueprint_index
-from actors.env.episode import host_episode
 from actors.env.episode.governor import Governor
-from actors.slots.contributions import Validation
-from actors.slots.growth_state import GrowthState, SeedParams
-from actors.slots.objective import Prices, Standing
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.episode import EndReason
@@ -77,8 +73,6 @@ class Played:
     final: float = 0.0
     rewards: list[float] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
-    terminated: bool = False
-    truncated: bool = False
 
     @property
     def return_(self) -> float:
@@ -97,7 +91,6 @@ def play(
     seed: int,
     poison: int = -1,
     how: str = "nan",
-    grow: bool = True,
     script: Sequence[Action] = (),
 ) -> Played:
     """Play a legal episode, random after the script; set the host's parameters to NaN before epoch `poison`, or the
@@ -105,15 +98,17 @@ def play(
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     played = Played(env, ModelCounter(env), accuracy(env, host_copy(env)))
-    while not played.terminated:
+    ended = False
+    while not ended:
         epoch, good = len(played.rewards), host_copy(env)
         if epoch == min(poison, env.episode.horizon_epochs - 1):
             if how == "nan":
                 env.network.group.params["0.w"].data[0, 0] = float("nan")
             else:
                 env.network.group.optimizer.param_groups[0]["lr"] = 1e4
-        action = script[epoch] if epoch < len(script) else random_legal(rng, env) if grow else WAIT
-        _, reward, played.terminated, played.truncated, played.info = env.step(action)
+        action = script[epoch] if epoch < len(script) else random_legal(rng, env)
+        _, reward, ended, truncated, played.info = env.step(action)
+        assert not truncated
         assert "illegal_action" not in played.info
         played.counter.end_epoch()
         played.rewards.append(float(reward))
@@ -125,7 +120,7 @@ def play(
 PRICES = {"points_per_doubling": 7.0, "points_per_compute_doubling": 3.0}
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.long) for s in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in (1, 2))])
 @pytest.mark.parametrize("poison", [-1, 3, 99])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_undiscounted_return_is_j(seed: int, poison: int, script: str) -> None:
@@ -134,7 +129,6 @@ def test_the_undiscounted_return_is_j(seed: int, poison: int, script: str) -> No
     played = play(tiny_reference(tasks=("spirals", "wine"), **ranges), seed, poison, script=SCRIPTS[script])
     horizon = played.env.episode.horizon_epochs
     assert played.return_ == pytest.approx(played.objective(), abs=1e-6)
-    assert (played.terminated, played.truncated) == (True, False)
     panic = played.info["end_reason"] is EndReason.GOVERNOR
     assert panic or poison < 0  # a column that replaces its host too early may also cause one
     assert len(played.rewards) <= min(poison + 1, horizon) if poison >= 0 else panic or len(played.rewards) == horizon
@@ -152,67 +146,7 @@ def test_the_flops_of_convolutions_count_as_pytorch_counts_them(task: str) -> No
     assert played.info["telemetry"]["compute_doublings"] == pytest.approx(played.counter.compute_doublings())
 
 
-def break_j(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Compute J wrongly."""
-    honest, cost, validate = host_episode.objective_reward, GrowthState.epoch_cost, ReferenceEnv._validate
-    match how:
-        case "size charged twice" | "compute refunded" | "no fine":
-
-            def term(before: Standing, after: Standing, prices: Prices, penalty: float) -> float:
-                if how == "no fine":
-                    return honest(before, after, prices, 0.0)
-                size, compute = (2.0, 1.0) if how == "size charged twice" else (1.0, 0.0)
-                wrong = Prices(size * prices.doubling, compute * prices.compute_doubling)
-                return honest(before, after, wrong, penalty)
-
-            monkeypatch.setattr(host_episode, "objective_reward", term)
-        case "shadow passes are free" | "measuring is free":
-
-            def epoch_cost(self: GrowthState, on: Any, off: Any = (), sets: Any = (), each: float = 0.0) -> float:
-                measuring = cost(self, on, off, sets, each) - cost(self, on, off)
-                return cost(self, on) + measuring if how == "shadow passes are free" else cost(self, on, off)
-
-            monkeypatch.setattr(GrowthState, "epoch_cost", epoch_cost)
-        case "an early end saves compute":
-            monkeypatch.setattr(host_episode.HostEpisode, "_epoch_of_the_model", lambda self: 1.0)
-        case "a replaced host is kept":
-            params = GrowthState.params
-
-            def kept(self: GrowthState) -> SeedParams:
-                found = params(self)
-                return found._replace(joined=found.joined + self.host_params * self.lifecycle.replaced)
-
-            monkeypatch.setattr(GrowthState, "params", kept)
-        case "the rows that the policy sees":
-
-            def validated(self: ReferenceEnv, alphas: Any) -> Validation:
-                observed, _ = validate(self, alphas)
-                return Validation(observed, observed.accuracy)
-
-            monkeypatch.setattr(ReferenceEnv, "_validate", validated)
-
-
-@pytest.mark.parametrize(
-    ("how", "script", "poison"),
-    [
-        ("size charged twice", "replaced", -1),
-        ("compute refunded", "pruned", -1),
-        ("no fine", "random", 6),
-        ("shadow passes are free", "pruned", -1),
-        ("measuring is free", "replaced", -1),
-        ("an early end saves compute", "replaced", 9),
-        ("a replaced host is kept", "replaced", -1),
-        ("the rows that the policy sees", "random", -1),
-    ],
-)
-def test_a_wrong_j_is_detected(monkeypatch: pytest.MonkeyPatch, how: str, script: str, poison: int) -> None:
-    break_j(monkeypatch, how)
-    played = play(tiny_reference(**PRICES), 1, poison, script=SCRIPTS[script])
-    assert abs(played.return_ - played.objective()) > 0.05
-
-
-@pytest.mark.parametrize("how", ["nan", "lr"])
-@pytest.mark.parametrize("epoch", [0, 7, 11])
+@pytest.mark.parametrize(("how", "epoch"), [("nan", 0), ("lr", 7), ("nan", 11)])
 def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     env = tiny_reference()
     played = play(env, 4, epoch, how)
@@ -228,25 +162,11 @@ def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     }
 
 
-def test_a_fossilized_seed_survives_a_panic() -> None:
-    env = tiny_reference(horizon_epochs=25)
-    env.reset(seed=1)
-    for action in (act(Op.GERMINATE, 2, 3), act(Op.ADVANCE, 2), act(Op.ADVANCE, 2), act(Op.FOSSILIZE, 2), WAIT):
-        env.step(action)
-    kept = [t.detach().clone() for t in env.network.seeds[2].group.tensors]
-    env.network.group.params["in.w"].data.fill_(float("nan"))
-    *_, terminated, _, info = env.step(WAIT)
-    assert terminated
-    assert env.episode.lifecycle.slots[2].stage is Stage.FOSSILIZED
-    assert all(torch.equal(a, b) for a, b in zip(kept, env.network.seeds[2].group.tensors, strict=True))
-    assert info["telemetry"]["final_accuracy"] == env.episode.timeline.accuracy[-2]
-
-
 def test_what_makes_the_governor_panic() -> None:
-    def first_panic(epochs: list[tuple[float, float]]) -> int:
+    def first_panic(epochs: list[tuple[float, float]], untrained_loss: float = 2.4) -> int:
         """Return the epoch, of (validation loss, accuracy) each, at which a governor for ten classes panics, or -1."""
         watch = Governor(10, float(np.log(10)))
-        watch.begin(2.4)
+        watch.begin(untrained_loss)
         for i, (loss, points) in enumerate(epochs):
             if watch.check(loss, loss, points):
                 return i
@@ -260,15 +180,6 @@ def test_what_makes_the_governor_panic() -> None:
     assert first_panic([*healthy[:4], (3.0, 40.0)]) == -1
     assert first_panic([(2.3, 26.0), (2.0, 11.0)]) == 1  # 16 points above chance, then chance
     assert first_panic([(2.3, 24.0), (2.0, 11.0)]) == -1  # it was never 15 points above chance
-
-
-def test_the_first_epoch_is_compared_with_the_untrained_host() -> None:
-    def panics(untrained_loss: float, loss: float) -> bool:
-        watch = Governor(10, float(np.log(10)))
-        watch.begin(untrained_loss)
-        return watch.check(loss, loss, 10.0) is not None
-
-    assert panics(2.4, 30.0)
-    assert not panics(2.4, 10.0)
-    assert not panics(30.0, 30.0)  # a host that starts badly may stay bad
-    assert not panics(float("nan"), 30.0)  # nothing to compare with
+    assert (first_panic([(30.0, 10.0)]), first_panic([(10.0, 10.0)])) == (0, -1)
+    assert first_panic([(30.0, 10.0)], untrained_loss=30.0) == -1  # a host that starts badly may stay bad
+    assert first_panic([(30.0, 10.0)], untrained_loss=float("nan")) == -1  # nothing to compare with

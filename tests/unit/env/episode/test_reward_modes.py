@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 from dataclasses import replace
 
@@ -16,27 +14,20 @@ from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode.twin import (
     CAPACITY,
-    COEFFICIENTS,
     TwinCache,
     fit_coefficient,
     fitted_coefficients,
     twin_coefficient,
     twin_config,
 )
-from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.env.tasks import families, make_task
-from actors.policy.baselines import NeverGrow, RandomPolicy
-from actors.rollout.wave import Provenance, run_wave
+from actors.env.tasks import families
 from actors.slots.contributions import EvalResult, Validation
-from actors.slots.stage import Stage
 from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
-from actors.types.episode import Episode
 from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
 from tests.support.env import walks
-from tests.support.env.reference_env import ReferenceFleet
 from tests.support.env.scripted_host import play
 from tests.support.env.walks import WAIT, act, random_legal, tiny_env
 
@@ -45,18 +36,13 @@ TINY = EnvConfig(**walks.TINY | {"horizon_epochs": 8})
 GROW = [act(Op.GERMINATE, 0, 3, target=2), act(Op.ADVANCE), act(Op.ADVANCE), WAIT, act(Op.FOSSILIZE)]
 
 
-def wave(fleet: Fleet, policy: type[RandomPolicy] | type[NeverGrow], seeds: range) -> list[Episode]:
-    return run_wave(fleet, policy(fleet.spaces), seeds, Provenance(0, 0, 8, 0))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_every_reward_mode_sums_to_j(seed: int) -> None:
+def test_every_reward_mode_sums_to_j() -> None:
     """Undiscounted, over a random episode; `test_objective.py` computes J of mode `objective` by hand."""
     paid: dict[str, list[float]] = {}
     said = {}
     for mode in ("objective", "sparse", "contribution"):
-        env, rng = tiny_env(reward=mode), np.random.default_rng(seed)
-        env.reset(seed=seed)
+        env, rng = tiny_env(reward=mode), np.random.default_rng(0)
+        env.reset(seed=0)
         paid[mode], ended = [], False
         while not ended:
             _, reward, ended, _, info = env.step(random_legal(rng, env))
@@ -68,8 +54,7 @@ def test_every_reward_mode_sums_to_j(seed: int) -> None:
     assert paid["contribution"] != paid["objective"]
 
 
-@pytest.mark.parametrize("gamma", [0.9, 1.0])
-@pytest.mark.parametrize("panic_at", [-1, 5, 7])
+@pytest.mark.parametrize(("gamma", "panic_at"), [(0.9, -1), (1.0, 5), (0.9, 7)])
 def test_shaping_sums_to_zero_over_a_terminated_episode(gamma: float, panic_at: int) -> None:
     def accuracy(epoch: int, on: frozenset[int]) -> float:
         return 40.0 + epoch + 12.0 * len(on)
@@ -87,7 +72,6 @@ def test_a_truncated_end_keeps_its_potential() -> None:
     config = replace(TINY, reward="contribution", shaping_gamma=0.9, time_limit="truncated", observe_time=False)
     shaped = play(config, lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
     plain = play(replace(config, reward="objective"), lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
-    assert shaped.last is not None
     assert shaped.last.truncated
     assert not shaped.last.terminated
     assert shaped.discounted(0.9) - plain.discounted(0.9) == pytest.approx(0.9**8 * 12.0)
@@ -108,7 +92,7 @@ def test_a_truncated_end_keeps_its_potential() -> None:
 )
 def test_invalid_settings_are_rejected_with_the_reason(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        EnvConfig(**settings)  # type: ignore[arg-type]
+        EnvConfig(**settings)
 
 
 def test_the_whole_configuration_is_checked_against_the_learner() -> None:
@@ -122,15 +106,6 @@ def test_the_whole_configuration_is_checked_against_the_learner() -> None:
     Config(env=hidden, learner=LearnerConfig(gamma=0.99))
     with pytest.raises(ConfigError, match=r"imitation\.episodes is 32 with env\.time_limit truncated"):
         Config(env=hidden, learner=LearnerConfig(gamma=0.99), imitation=ImitationConfig(episodes=32))
-
-
-def test_a_policy_that_always_waits_equals_its_twin() -> None:
-    """Bit for bit, in fleet and reference: the host's own progress is not rewarded."""
-    config = replace(TINY, reference="twin", twin_coef=1.0)
-    for fleet in (SeedTrainingFleet(config, 5, 0), ReferenceFleet(config, 2, 0)):
-        for episode in wave(fleet, NeverGrow, range(fleet.num_envs)):
-            assert not episode.rewards.any()
-            assert episode.telemetry["objective"] != 0.0
 
 
 def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone() -> None:
@@ -204,8 +179,8 @@ def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
     played: list[int] = []
 
     def playing(seeds: object) -> list[tuple[float, ...]]:
-        played.extend(seeds)  # type: ignore[call-overload]
-        return [(float(s),) for s in seeds]  # type: ignore[attr-defined]
+        played.extend(seeds)
+        return [(float(s),) for s in seeds]
 
     twins = TwinCache(playing)
     assert twins.trajectories([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
@@ -213,8 +188,8 @@ def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
     assert played == [3, 1, 2]
     for start in range(10, 10 + 2 * CAPACITY, 1024):
         twins.trajectories(range(start, start + 1024))
-    assert len(twins._known) == CAPACITY
     assert twins.trajectories([3]) == [(3.0,)]
+    assert played.count(3) == 2  # the cache is bounded
 
 
 def test_the_fitted_coefficient_minimizes_the_variance() -> None:
@@ -231,23 +206,6 @@ def test_every_training_family_has_a_fitted_coefficient_and_others_use_one() -> 
     known = [family.name for family in families("train") if family.factory is not None]
     assert set(fitted_coefficients()) == set(known)
     for name in known:
-        assert (
-            make_task(name, np.random.default_rng(0)).task_id == name
-        )  # the name under which the coefficient is stored
         assert 0.0 <= twin_coefficient(config, name) == fitted_coefficients()[name] < 1.5
     assert twin_coefficient(config, "parity") == 1.0
     assert twin_coefficient(replace(config, twin_coef=0.3), "digits") == 0.3
-    settings = json.loads(COEFFICIENTS.read_text())["settings"]
-    assert settings["horizon_epochs"] == EnvConfig().horizon_epochs
-    assert settings["seeds"] >= 32
-
-
-def test_the_potential_is_the_sum_of_contributions() -> None:
-    """Phi follows the leave-one-out contributions from the epoch in which they are measured."""
-    config = replace(TINY, reward="contribution")
-    run = play(config, lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
-    plain = play(replace(config, reward="objective"), lambda epoch, on: 40.0 + 12.0 * len(on), GROW)
-    extra = [a - b for a, b in zip(run.rewards, plain.rewards, strict=True)]
-    assert run.episode.lifecycle.slots[0].stage is Stage.FOSSILIZED
-    assert extra == pytest.approx([0.0, 12.0, *[0.0] * 5, -12.0])
-    assert list(itertools.accumulate(extra))[-1] == pytest.approx(0.0)

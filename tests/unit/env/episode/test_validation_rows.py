@@ -17,15 +17,14 @@ from actors.env.tasks import Split, families
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from actors.types.fleet_step import FleetStep
-from tests.support.env.reference_env import ReferenceFleet
+from tests.support.env.fleets import BACKENDS, Backend
 from tests.support.env.scripted_host import play
-from tests.support.env.walks import TINY, WAIT, act
+from tests.support.env.walks import TINY, WAIT, Action, act
 
 CONFIG = EnvConfig(**TINY | {"horizon_epochs": 8})
-SEEDS = range(3)
 GROW = [act(Op.GERMINATE, 1, 3, target=2), *[act(Op.ADVANCE, 1)] * 2, act(Op.FOSSILIZE, 1)]
 GROW += [act(Op.GERMINATE, 4, blueprint_index("column_double")), *[act(Op.ADVANCE, 4)] * 2]
-STREAM_ONLY = GROW[:4]  # what a column learns depends on the loss that is observed, as it must
+STREAM_ONLY = [*GROW[:4], WAIT, WAIT]  # what a column learns depends on the loss that is observed, as it must
 
 
 def episode(config: EnvConfig, seed: int) -> HostEpisode:
@@ -36,7 +35,7 @@ def rows(split: Split) -> Counter[tuple[bytes, int]]:
     return Counter(zip((x.tobytes() for x in split.x), split.y.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("task", ["spirals", "wine", "digits", "gratings", "parity"])
+@pytest.mark.parametrize("task", ["spirals", "wine", "digits"])
 def test_observed_and_scored_rows_are_the_validation_rows(task: str) -> None:
     config, sizes = replace(CONFIG, tasks=(task,)), []
     for seed in range(8):
@@ -46,9 +45,8 @@ def test_observed_and_scored_rows_are_the_validation_rows(task: str) -> None:
         half = len(drawn.task.val) // 2
         assert min(64, half) <= len(drawn.observed) <= half <= len(drawn.scored)
         sizes.append(len(drawn.observed))
-    other = episode(config, 9)
-    if other.task.val is drawn.task.val or rows(other.task.val) == rows(drawn.task.val):
-        assert rows(other.observed) != rows(drawn.observed)  # another choice of the same rows
+    if task != "spirals":  # another choice of the same rows
+        assert rows(episode(config, 9).observed) != rows(drawn.observed)
     assert len(set(sizes)) > 4 or task == "wine"  # wine has 44 rows, of which 22 are observed
 
 
@@ -68,31 +66,26 @@ def test_the_number_of_observed_rows_is_log_uniform(have: int, low: int, high: i
         assert np.histogram(drawn, edges)[0] / 2000 == pytest.approx([0.25] * 4, abs=0.04)
 
 
-def played(monkeypatch: pytest.MonkeyPatch, changed: str, backend: str, script: list[np.ndarray]) -> list[FleetStep]:
+def played(monkeypatch: pytest.MonkeyPatch, changed: str, backend: Backend, script: list[Action]) -> list[FleetStep]:
     """Play a fleet; the labels of the rows `changed`, "observed" or "scored", are others."""
     honest = HostEpisode.__init__
 
     def init(self: HostEpisode, *args: object) -> None:
-        honest(self, *args)  # type: ignore[arg-type]
+        honest(self, *args)
         if changed:
             split = getattr(self, changed)
             setattr(self, changed, Split(split.x, (split.y + 1) % self.task.num_classes))
 
     with monkeypatch.context() as patch:
         patch.setattr(HostEpisode, "__init__", init)
-        fleet: SeedTrainingFleet | ReferenceFleet
-        if backend == "reference":
-            fleet = ReferenceFleet(CONFIG, len(SEEDS))
-        else:
-            fleet = SeedTrainingFleet(replace(CONFIG, backend=backend), len(SEEDS), 0)
-        start = fleet.reset(SEEDS)
-        actions = [*script, *[WAIT] * (8 - len(script))]
-        return [start, *(fleet.step(np.stack([action] * len(SEEDS))) for action in actions)]
+        fleet = SeedTrainingFleet(replace(CONFIG, backend=backend), 2, 0)
+        start = fleet.reset(range(2))
+        return [start, *(fleet.step(np.stack([action] * 2)) for action in script)]
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch", "reference"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_rewards_depend_on_scored_rows_and_all_else_on_observed_ones(
-    monkeypatch: pytest.MonkeyPatch, backend: str
+    monkeypatch: pytest.MonkeyPatch, backend: Backend
 ) -> None:
     plain, scored = (played(monkeypatch, changed, backend, GROW) for changed in ("", "scored"))
     for a, b in zip(plain, scored, strict=True):

@@ -48,7 +48,7 @@ def test_errors_are_one_line_that_says_what_to_do(config: dict[str, Any], words:
 @pytest.mark.parametrize(
     "config",
     [
-        *({"id": "x", "kwargs": (pair,)} for pair in ("a", "=1", "a b=1")),
+        *({"id": "x", "kwargs": (pair,)} for pair in ("a", "=1")),
         {"id": "x", "wrappers": ("NoModule",)},
         {"id": "x", "wrappers": ("a:B",), "vectorization": "own"},
         {"id": "x", "max_segment_steps": 0},
@@ -75,9 +75,7 @@ def test_arguments_are_what_they_look_like_in_python_and_json(text: str, value: 
     assert type(parsed) is type(value)
 
 
-@pytest.mark.parametrize(
-    "text", ["FALSE", "none", "no", "Off", "1,5", "007", "1e", "[1, 2", "{a: 1}", "'a", "np.inf", "Box(0, 1)", "1,"]
-)
+@pytest.mark.parametrize("text", ["FALSE", "none", "Off", "1,5", "007", "[1, 2", "{a: 1}", "'a", "np.inf", "Box(0, 1)"])
 def test_an_argument_that_only_looks_like_a_literal_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"write it as in Python or JSON, such as name=False"):
         GymConfig(id="x", kwargs=(f"name={text}",))
@@ -86,14 +84,10 @@ def test_an_argument_that_only_looks_like_a_literal_is_refused(text: str) -> Non
 @pytest.mark.parametrize(
     ("raised", "words"),
     [
-        (ConnectionRefusedError(111, "Connection refused"), "ConnectionRefusedError: [Errno 111] Connection refused"),
-        (BrokenPipeError(32, "Broken pipe"), "BrokenPipeError: [Errno 32] Broken pipe"),
         (FileNotFoundError(2, "No such file", "level.json"), "FileNotFoundError: [Errno 2] No such file: 'level.json'"),
         (KeyError("TOKEN"), "KeyError: 'TOKEN'"),
-        (AssertionError(), "AssertionError"),
         (ValueError("size\nis 8"), "ValueError: size is 8"),
         (SystemExit("no license"), "it called sys.exit('no license')"),
-        (SystemExit(0), "it called sys.exit(0)"),
     ],
 )
 def test_an_error_of_a_constructor_is_named_with_its_place(
@@ -117,17 +111,13 @@ def test_arguments_and_wrappers_reach_each_environment() -> None:
     assert spec.action == independent_spec([2])
 
 
-def mixed_space() -> spaces.Dict:
-    return spaces.Dict(
+def test_nested_observations_are_flattened_as_by_gymnasium() -> None:
+    space = spaces.Dict(
         picture=spaces.Box(0, 255, (2, 2), np.uint8),
         kind=spaces.Discrete(3, start=5),
         flags=spaces.MultiBinary(2),
         pair=spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (1,), np.float64))),
     )
-
-
-def test_nested_observations_are_flattened_as_by_gymnasium() -> None:
-    space = mixed_space()
     space.seed(3)
     own = GymSpaces("mixed", space, spaces.Discrete(2))
     rows = [space.sample() for _ in range(4)]
@@ -141,8 +131,6 @@ def test_nested_observations_are_flattened_as_by_gymnasium() -> None:
 def test_spaces_without_a_fixed_size_are_rejected() -> None:
     with pytest.raises(UserError, match="is Sequence, which has no fixed size"):
         GymSpaces("odd", spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
-    with pytest.raises(UserError, match="takes Box actions of whole numbers"):
-        GymSpaces("odd", spaces.Discrete(2), spaces.Dict(a=spaces.Box(0, 5, (2,), np.int64)))
 
 
 @pytest.mark.parametrize(
@@ -189,79 +177,22 @@ def test_an_invalid_mask_raises(mask: np.ndarray, words: str) -> None:
     assert words in str(refusal.value)
 
 
-class Broken(gym_envs.Scripted):
-    """Gives a number that cannot be trained on in its second step, in its reward or in its observation."""
-
-    def __init__(self, reward: float = 1.0, value: float = 0.0, length: int = 4) -> None:
+class Paying(gym_envs.Scripted):
+    def __init__(self, reward: Any) -> None:
         super().__init__()
-        self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
-        self.given, self.value, self.limit = reward, value, length
-
-    def reset(self, **kwargs: Any) -> Any:
-        return np.zeros(4), super().reset(**kwargs)[1]
+        self.reward = reward
 
     def step(self, action: Any) -> Any:
-        self.count += 1
-        bad = self.count == 2
-        return np.full(4, self.value if bad else 0.0), self.given if bad else 1.0, self.count == self.limit, False, {}
-
-
-def broken(mode: AutoresetMode, **kwargs: Any) -> GymFleet:
-    envs = [lambda: UnifiedEnv(Broken(**kwargs), "Broken"), lambda: UnifiedEnv(Broken(), "Broken")]
-    return GymFleet("Broken", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: row)
-
-
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("mode", "given", "length"),
-    [
-        *((mode, {"value": NAN}, length) for mode in AutoresetMode for length in (2, 4)),
-        *((AutoresetMode.DISABLED, {"reward": reward}, 4) for reward in (NAN, float("-inf"), 1e39)),
-        (AutoresetMode.SAME_STEP, {"value": 1e300}, 2),
-    ],
-)
-def test_a_number_that_cannot_be_trained_on_makes_its_episode_invalid(
-    mode: AutoresetMode, given: dict[str, float], length: int
-) -> None:
-    """1e39 is finite in float64, and not in the float32 that it is shipped as. An episode of length 2 ends with it,
-    where SAME_STEP hides the observation in the infos."""
-    fleet = broken(mode, **given, length=length)
-    fleet.start()
-    steps = [fleet.step(np.zeros((2, 1), dtype=np.int64)) for _ in range(3)]
-    assert not steps[0].invalid.any()
-    assert steps[1].invalid.tolist() == [True, False]
-    ends = length == 2 or mode is AutoresetMode.DISABLED
-    assert (steps[1].outcome.terminated | steps[1].outcome.truncated).tolist() == [ends, False]
-    if ends and mode is not AutoresetMode.NEXT_STEP:
-        assert steps[2].invalid.tolist() == [False, False]
-    for step in steps:
-        assert np.isfinite(step.outcome.rewards).all()
-        assert np.isfinite(step.outcome.obs).all()
-        assert np.isfinite(step.current.obs).all()
-    assert "that is NaN, infinite or too large for float32" in fleet.fault
-
-
-def test_a_first_observation_that_cannot_be_trained_on_makes_its_episode_invalid() -> None:
-    class FromTheStart(Broken):
-        def reset(self, **kwargs: Any) -> Any:
-            return super().reset(**kwargs)[0] + self.value, {}
-
-    env = SyncVectorEnv([lambda: FromTheStart(value=NAN)], autoreset_mode=AutoresetMode.DISABLED)
-    fleet = GymFleet("Broken", env, lambda row: row)
-    assert np.isfinite(fleet.start().current.obs).all()
-    for _ in range(2):
-        assert fleet.step(np.zeros((1, 1), dtype=np.int64)).invalid.all()
+        obs, _, *rest = super().step(action)
+        return obs, self.reward, *rest
 
 
 @pytest.mark.parametrize(
     ("reward", "value"), [(np.array([1.5]), 1.5), (np.array(1.5), 1.5), (torch.tensor([1.5]), 1.5), (True, 1), (2, 2)]
 )
 def test_a_reward_is_one_number_in_any_form(reward: Any, value: float) -> None:
-    env = UnifiedEnv(Broken(reward), "Broken")
+    env = UnifiedEnv(Paying(reward), "Paying")
     env.reset(seed=0)
-    env.step(0)
     given = env.step(0)[1]
     assert type(given) is float
     assert given == value
@@ -269,10 +200,9 @@ def test_a_reward_is_one_number_in_any_form(reward: Any, value: float) -> None:
 
 @pytest.mark.parametrize("reward", [None, np.ones(2), torch.ones(3), [1.0]])
 def test_a_reward_that_is_not_one_number_is_refused(reward: Any) -> None:
-    env = UnifiedEnv(Broken(reward), "Broken")
+    env = UnifiedEnv(Paying(reward), "Paying")
     env.reset(seed=0)
-    env.step(0)
-    with pytest.raises(UserError, match=r"Broken gave the reward .*: give one number"):
+    with pytest.raises(UserError, match=r"Paying gave the reward .*: give one number"):
         env.step(0)
 
 
@@ -334,16 +264,6 @@ def test_all_environments_are_closed_if_closing_one_fails(capsys: pytest.Capture
     assert "OSError: the simulator is gone" in capsys.readouterr().err
 
 
-def test_each_constructor_reset_and_step_is_a_heartbeat() -> None:
-    beats: list[int] = []
-    fleet = GymFleet("s", make_vector_env(GymConfig(id="tests/Scripted-v0"), 3, lambda: beats.append(1)), lambda row: 7)
-    assert len(beats) == 3
-    fleet.start()
-    assert len(beats) == 6
-    fleet.step(np.zeros((3, 1), dtype=np.int64))
-    assert len(beats) >= 9
-
-
 def test_the_default_dtype_of_an_environment_is_its_own() -> None:
     class Double(gym_envs.Scripted):
         def __init__(self) -> None:
@@ -365,7 +285,7 @@ def test_the_default_dtype_of_an_environment_is_its_own() -> None:
 
 @pytest.mark.parametrize("vectorization", ["async", "own"])
 def test_other_vectorization_modes_run(vectorization: str) -> None:
-    config = GymConfig(id="CartPole-v1", vectorization=vectorization)  # type: ignore[arg-type]
+    config = GymConfig(id="CartPole-v1", vectorization=vectorization)
     fleet = GymFleet("CartPole-v1", make_vector_env(config, 2), lambda row: row)
     shown = fleet.start()
     ends = 0

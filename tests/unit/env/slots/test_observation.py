@@ -53,7 +53,6 @@ def out_of_range(obs: NDArray[np.float32], slots: int) -> list[str]:
 def legal_costs(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[float]:
     """Return the feature `costs` from seeds that are made and counted here, with the dearest blend."""
     masks, host, x = env.masks(), env.episode.host, env.train_x[:1]
-    assert masks.slot is not None
     legal = np.flatnonzero(masks.rest[Op.GERMINATE, slot, : len(host.family.blueprints)]).tolist()
     found = []
     for blueprint in legal if masks.slot[Op.GERMINATE, slot] else []:
@@ -88,16 +87,16 @@ REPLACED = [act(Op.GERMINATE, 1, 3, 2, 2), *[act(Op.ADVANCE, 1)] * 2]
 REPLACED += [act(Op.GERMINATE, 3, HALF, target=2), *[act(Op.ADVANCE, 3)] * 2, act(Op.FOSSILIZE, 3)]
 
 
-@pytest.mark.parametrize(("slots", "task"), [(1, "spirals"), (5, "wine"), (8, "spirals")])
-def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) -> None:
+@pytest.mark.parametrize(("slots", "task", "seeds"), [(1, "spirals", 2), (5, "wine", 3), (8, "spirals", 1)])
+def test_observations_of_random_episodes_fit_the_table(slots: int, task: str, seeds: int) -> None:
     columns = min(2, slots - 1)
     settings = {"points_per_doubling": (0.25, 8.0), "points_per_compute_doubling": (1 / 32, 1.0)}
     env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1, **settings)
     where = places(slots)
     rng = np.random.default_rng(slots)
     assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.spaces.obs_size
-    for seed in range(3):
-        script = REPLACED if seed == 2 and slots == 5 else []
+    for seed in range(seeds):
+        script = REPLACED if seed == 2 else []
         seen, _ = env.reset(seed=seed)
         counter, terminated, epoch = ModelCounter(env), False, 0
         while True:
@@ -141,13 +140,6 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) ->
             epoch += 1
         if script:
             assert counter.replaced()
-
-
-def test_a_value_out_of_range_is_detected() -> None:
-    obs = np.zeros(obs_spec(2).size, dtype=np.float32)
-    assert out_of_range(obs, 2) == []
-    obs[places(2)["1/alpha"]] = 1.2
-    assert len(out_of_range(obs, 2)) == 1
 
 
 def view(slot: Slot) -> ModelView:

@@ -15,11 +15,11 @@ import torch
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
-from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
+from actors.env.tasks import Split, Task, TaskFamily, families, find_family, make_task, register, registry
 from actors.env.tasks.families.bundled import BUNDLES
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
-from actors.env.tasks.task import DIMENSIONS, TaskKind
+from actors.env.tasks.task import DIMENSIONS
 from actors.rng import Purpose, stream
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
@@ -32,17 +32,11 @@ def task(name: str, seed: int = 0) -> Task:
     return make_task(name, stream(0, seed, Purpose.TASK_DATA))
 
 
-def shared_rows(made: Task) -> int:
-    """Return the number of rows that two splits share, compared by their bytes."""
-    rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val, made.test)]
-    return sum(len(a & b) for a, b in combinations(rows, 2))
-
-
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_splits_are_disjoint_and_complete(name: str, seed: int) -> None:
-    family, made = find_family(name), task(name, seed)
-    assert shared_rows(made) == 0
+def test_splits_are_disjoint_and_complete(name: str) -> None:
+    family, made = find_family(name), task(name)
+    rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val, made.test)]
+    assert not any(a & b for a, b in combinations(rows, 2))
     assert (made.task_id, made.kind, made.sizes) == (name, family.kind, family.sizes)
     assert made.train.x.ndim == DIMENSIONS[family.kind]
     for split in (made.train, made.val, made.test):
@@ -50,18 +44,8 @@ def test_splits_are_disjoint_and_complete(name: str, seed: int) -> None:
         assert np.isfinite(split.x).all()
         assert set(np.unique(split.y)) == set(range(made.num_classes))
     assert len(made.val) >= (200 if name in FIXED - {"wine"} else 44 if name == "wine" else 500)
-
-
-@pytest.mark.parametrize("name", sorted(BUNDLES))
-def test_bundled_data_sets_are_used_completely(name: str) -> None:
-    rows = {"digits": 1797, "wine": 178, "breast_cancer": 569, "diabetes": 442}
-    assert sum(task(name).sizes) == rows[name]
-
-
-def test_a_leak_between_splits_is_detected() -> None:
-    made = task("wine")
-    leaked = Split(np.concatenate([made.val.x, made.train.x[:1]]), np.concatenate([made.val.y, made.train.y[:1]]))
-    assert shared_rows(dataclasses.replace(made, val=leaked)) == 1
+    if name in BUNDLES:  # all rows are used
+        assert sum(made.sizes) == {"digits": 1797, "wine": 178, "breast_cancer": 569, "diabetes": 442}[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,10 +91,7 @@ def test_draws_of_the_default_tasks_are_unchanged(name: str, digest: str) -> Non
 
 def test_enough_families_and_no_name_in_both_splits() -> None:
     train, heldout = families("train"), families("heldout")
-    assert not {f.name for f in train} & {f.name for f in heldout}
-    assert len({f.name for f in (*train, *heldout)}) == len(families())
-    assert len(families("train", "vector")) >= 12
-    assert len(families("heldout", "vector")) >= 6
+    assert len({f.name for f in (*train, *heldout)}) == len(train) + len(heldout) == len(families())
     for kind in DIMENSIONS:
         assert families("train", kind)
         assert families("heldout", kind)
@@ -162,8 +143,6 @@ def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
         ({"inner_steps": (0, 8)}, "at least one minibatch"),
         ({"points_per_doubling": (0.0, 2.0)}, "nor a range start at 0"),
         ({"points_per_doubling": -1.0}, "cannot be negative"),
-        ({"points_per_compute_doubling": (0.0, 1.0)}, "nor a range start at 0"),
-        ({"points_per_compute_doubling": -1.0}, "cannot be negative"),
         ({"host_width": 0}, "at least one unit"),
         ({"slots": 7}, "at most 8 slots of both kinds"),
         ({"column_slots": -1}, "cannot be negative"),
@@ -176,7 +155,7 @@ def test_an_invalid_range_is_rejected(settings: dict[str, Any], words: str) -> N
 
 def test_held_out_families_differ_in_kind() -> None:
     """No held-out family comes from a function that also makes training families."""
-    makers = {split: {_maker(f) for f in families(split)} for split in ("train", "heldout")}  # type: ignore[arg-type]
+    makers = {split: {_maker(f) for f in families(split)} for split in ("train", "heldout")}
     assert not makers["train"] & makers["heldout"]
 
 
@@ -253,10 +232,9 @@ def test_a_tree_learns_decision_tree_and_quartiles_are_balanced() -> None:
 
 
 def test_a_misspelled_name_gets_a_suggestion_and_the_list() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'spiral', which is not a task; did you mean 'spirals'\? choose from breast_"
-    ):
-        task("spiral")
+    words = r"'spiral', which is not a task; did you mean 'spirals'\? choose from breast_"
+    with pytest.raises(ConfigError, match=words):
+        SeedTrainingEnv(EnvConfig(tasks=("moons", "spiral")))
 
 
 def test_a_family_can_be_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,22 +261,12 @@ def rows(n: int = 4, shape: tuple[int, ...] = (3,)) -> Split:
         ({"kind": "graph"}, "kind 'graph': use one of vector, sequence, image"),
         ({"num_classes": 1}, "has 1 classes: it needs at least 2"),
         ({"host_width": 0}, "host_width 0"),
-        ({"kind": "image"}, "2 dimensions, but image tasks have 4"),
         ({"val": rows(shape=(2,))}, r"val has rows of shape \(2,\), but train has \(3,\)"),
         ({"test": rows(0)}, "test is empty"),
         ({"train": Split(np.zeros((4, 3)), np.zeros(4, dtype=np.int64))}, "train.x is float64: make it float32"),
-        ({"train": Split(rows().x, np.zeros(4, dtype=np.int32))}, "train.y is int32: make it int64"),
         ({"train": Split(rows().x, rows(3).y)}, "4 rows of x, but labels of shape"),
     ],
 )
 def test_an_invalid_task_is_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        dataclasses.replace(Task("t", 2, rows(), rows(), rows()), **changes)  # type: ignore[arg-type]
-
-
-def test_shapes_and_chance() -> None:
-    kinds: list[tuple[TaskKind, tuple[int, ...]]] = [("vector", (6,)), ("sequence", (2, 3)), ("image", (1, 2, 3))]
-    for kind, shape in kinds:
-        made = Task("t", 4, *(rows(n, shape) for n in (5, 4, 3)), kind=kind)
-        assert (made.shape, made.num_features, made.sizes) == (shape, 6, Sizes(5, 4, 3))
-        assert (made.chance_accuracy, made.chance_loss) == (25.0, pytest.approx(np.log(4)))
+        dataclasses.replace(Task("t", 2, rows(), rows(), rows()), **changes)

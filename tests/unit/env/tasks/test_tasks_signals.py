@@ -19,14 +19,6 @@ def drawn(
     return signals.signals_of(y, np.random.default_rng(seed))
 
 
-def test_there_are_ten_distinct_templates_of_twelve_points() -> None:
-    templates = signals.centered_templates()
-    assert templates.shape == (10, 12)
-    np.testing.assert_allclose(templates.mean(1), 0, atol=1e-12)
-    np.testing.assert_allclose(np.abs(templates).max(1), 1)
-    assert np.corrcoef(templates)[~np.eye(10, dtype=bool)].max() < 0.95
-
-
 def test_padding_stretching_and_sampling_equal_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise, shift, scale and shear a signal is its padded template, stretched and sampled."""
     y = np.arange(10).repeat(5)
