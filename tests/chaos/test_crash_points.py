@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch.utils.tensorboard  # noqa: F401 (imported once, before the forks)
@@ -14,9 +13,8 @@ from actors.transport.ledger import Ledger
 from actors.workers.outbox import Outbox
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.builders import make_episode
-from tests.support.chaos.forked_learner import Fault
+from tests.support.chaos.forked_learner import Fault, after, before
 from tests.support.chaos.histories import history
-from tests.support.chaos.interruption import after, before
 from tests.support.stores import Store
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
@@ -32,26 +30,19 @@ POINTS = {  # the first checkpoint and the first publication are those of the ne
 """Names of `forked_learner.POINTS`, and at which call a learner kills itself there."""
 
 
-@pytest.mark.parametrize("ack", ["after_checkpoint", pytest.param("after_step", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", POINTS)
 def test_each_episode_is_trained_on_once_when_a_learner_is_killed(
-    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path, point: str, ack: str
+    embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path, point: str
 ) -> None:
-    changes: dict[str, Any] = {"ack": ack, "checkpoint_every": 2} if ack == "after_step" else {}
-    if point in ("before the link", "after the link") and changes:
-        changes["checkpoint_every"] = 1  # a third checkpoint is needed
-    with history(embedded_redis, namespace, tmp_path, 0, changes) as run:
+    with history(embedded_redis, namespace, tmp_path, 0, {}) as run:
         first = run.begin(Fault(point, POINTS[point], signal.SIGKILL))
         while first in run.living:
             run.act()
         assert first.was_killed
         run.rest()
         ledger, lineage = run.check(), run.lineage()
-        lost = [i for row in run.applied for i in row["ids"] if i not in lineage]
     assert len(lineage) == len(set(lineage)) == ledger.trained
-    acknowledged = changes and point != "updated"
-    assert ledger.trained_then_lost == (len(lost) if acknowledged else 0)
-    assert ledger.dead_lettered == ledger.lost_with_store == 0
+    assert ledger.trained_then_lost == ledger.dead_lettered == ledger.lost_with_store == 0
 
 
 def ledger_of(store: Store) -> Ledger:

@@ -119,10 +119,7 @@ def gradient(network: FactoredRecurrentActorCritic, loss: Tensor) -> list[Tensor
     return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
 
 
-Estimator = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
-
-
-def check_estimator(estimator: Estimator, baseline: float = 0.0, core: str = "lstm") -> None:
+def check_estimator(estimator: Callable[..., Tensor], baseline: float = 0.0, core: str = "lstm") -> None:
     """Ratio 1, no normalization, no entropy: the mean over all joint actions, weighted by their probability.
 
     The surrogate is linear in the advantage, so weights may stand in it.
@@ -155,21 +152,9 @@ def mean_over_each_head(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, 
     return -(terms.sum(0) * (len(a) / counted.sum(0))).sum() / denominator
 
 
-BIASED: dict[str, Estimator] = {
-    "mean over each head": mean_over_each_head,
-    "the first head only": lambda r, a, counted, *rest: policy_loss(r[:, :1], a, counted[:, :1], *rest),
-    "without one head": lambda r, a, counted, *rest: policy_loss(
-        r, a, counted & torch.tensor([True, True, False, True]), *rest
-    ),
-    "absolute advantages": lambda r, a, *rest: policy_loss(r, a.abs(), *rest),
-    "the wrong sign": lambda *arguments: -policy_loss(*arguments),
-}
-
-
-@pytest.mark.parametrize("wrong", BIASED)
-def test_a_biased_estimator_is_caught(wrong: str) -> None:
+def test_a_biased_estimator_is_caught() -> None:
     with pytest.raises(AssertionError):
-        check_estimator(BIASED[wrong])
+        check_estimator(mean_over_each_head)
 
 
 def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
@@ -182,10 +167,8 @@ def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tenso
     return own.flatten(), (probability * own).sum(1, keepdim=True).expand_as(own).flatten()
 
 
-HeadAdvantages = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-
-
-def check_q_op(advantages: HeadAdvantages, behaviour_seed: int | None = None) -> None:
+@pytest.mark.parametrize("behaviour_seed", [None, 1])
+def test_with_q_op_the_estimator_averages_to_the_exact_policy_gradient(behaviour_seed: int | None) -> None:
     """The op head's advantage is G - V, the others' G - Q(op): together the exact gradient. With `behaviour_seed`
     another policy acted, and the decoupled weight brings its actions back to the present one's."""
     states = 4
@@ -193,7 +176,7 @@ def check_q_op(advantages: HeadAdvantages, behaviour_seed: int | None = None) ->
     out = evaluate(network, one_step(JOINT, states))
     counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
     q, v = op_values(states, network)
-    head = advantages(rewards(states).flatten() - q, q, v, len(SPEC.heads))
+    head = head_advantages(rewards(states).flatten() - q, q, v, len(SPEC.heads))
     acted = out.log_probs.detach()
     if behaviour_seed is not None:
         with torch.no_grad():
@@ -206,21 +189,3 @@ def check_q_op(advantages: HeadAdvantages, behaviour_seed: int | None = None) ->
     scale = max(float(g.abs().max()) for g in exact)
     for a, b in zip(estimate, exact, strict=True):
         assert torch.allclose(a, b, atol=5e-5 * scale)
-
-
-@pytest.mark.parametrize("behaviour_seed", [None, 1])
-def test_with_q_op_the_estimator_averages_to_the_exact_policy_gradient(behaviour_seed: int | None) -> None:
-    check_q_op(head_advantages, behaviour_seed)
-
-
-WRONG_BASELINES: dict[str, HeadAdvantages] = {
-    "G - Q(op) for the op head too": lambda a, q, v, heads: a[:, None].expand(-1, heads),  # its own gradient is erased
-    "added twice": lambda a, q, v, heads: head_advantages(a, 2 * q, v, heads),
-    "the wrong way round": lambda a, q, v, heads: head_advantages(a, v, q, heads),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_BASELINES)
-def test_a_wrong_baseline_of_the_op_head_is_caught(wrong: str) -> None:
-    with pytest.raises(AssertionError):
-        check_q_op(WRONG_BASELINES[wrong])

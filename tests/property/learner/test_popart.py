@@ -23,7 +23,9 @@ def returns(mean: float, deviation: float) -> Tensor:
     return mean + deviation * torch.randn(64, dtype=torch.float64)
 
 
-def check_outputs_stay(move: Move, critic: str = "v") -> None:
+@pytest.mark.parametrize("critic", CRITICS)
+def test_denormalized_outputs_survive_a_statistics_update(critic: str) -> None:
+    """Of every row of the output layer: V's one, or those of Q(s, op)."""
     torch.manual_seed(0)
     network = toy_network(critic=critic).double()
     scale, output = network.value_normalizer, network.value_output
@@ -31,49 +33,12 @@ def check_outputs_stay(move: Move, critic: str = "v") -> None:
     for mean, deviation in BATCHES:
         with torch.no_grad():
             before, old = scale.denormalize(network.critic(core)), float(scale.std)
-            move(scale, returns(mean, deviation), output)
+            kept = output.weight.clone()
+            scale.update(returns(mean, deviation), output)
             after = scale.denormalize(network.critic(core))
         assert abs(float(scale.std) / old - 1.0) > 1e-3  # the scale did move
         assert torch.allclose(before, after, rtol=1e-12, atol=1e-12 * float(scale.std + scale.mean.abs()))
-
-
-@pytest.mark.parametrize("critic", CRITICS)
-def test_denormalized_outputs_survive_a_statistics_update(critic: str) -> None:
-    """Of every row of the output layer: V's one, or those of Q(s, op)."""
-    check_outputs_stay(ValueNormalizer.update, critic)
-
-
-def keeping(part: Callable[[ValueNormalizer, nn.Linear], Tensor]) -> Move:
-    """An update that leaves this tensor as it was."""
-
-    def move(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
-        before = part(scale, output).clone()
-        scale.update(batch, output)
-        part(scale, output).copy_(before)
-
-    return move
-
-
-def twice(scale: ValueNormalizer, batch: Tensor, output: nn.Linear) -> None:
-    """The layer is rescaled once more than the statistics moved."""
-    std = scale.std.clone()
-    scale.update(batch, output)
-    output.weight.mul_(std / scale.std)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "critic"),
-    [
-        pytest.param(keeping(lambda scale, output: output.weight), "v", id="weights forgotten"),
-        pytest.param(keeping(lambda scale, output: output.bias), "v", id="bias forgotten"),
-        pytest.param(keeping(lambda scale, output: scale.mean), "v", id="mean forgotten"),
-        pytest.param(keeping(lambda scale, output: output.weight[1:]), "q_op", id="only the first row"),
-        pytest.param(twice, "v", id="twice"),
-    ],
-)
-def test_half_an_update_is_caught(wrong: Move, critic: str) -> None:
-    with pytest.raises(AssertionError):
-        check_outputs_stay(wrong, critic)
+        assert not torch.allclose(output.weight, kept)  # left as it was, it would give other values
 
 
 def parameters_in_optimizer(move: Move) -> bool:

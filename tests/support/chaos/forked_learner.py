@@ -23,11 +23,11 @@ from actors.transport.retry import Retry
 from learner.run import checkpoint as checkpoint_module
 from learner.run.checkpoint import list_checkpoints
 from learner.train import Learner
-from tests.support.chaos.interruption import after, before
 from tests.support.learning.toy_learner import make_learner
 
 BATCH = 4
 FENCED, BROKEN = 3, 4  # exit statuses
+Call = Callable[..., Any]
 
 
 def hash_of(tensors: Mapping[str, NDArray[Any]]) -> str:
@@ -39,6 +39,38 @@ def hash_of(tensors: Mapping[str, NDArray[Any]]) -> str:
 
 def weights_hash(learner: Learner) -> str:
     return hash_of({name: tensor.numpy() for name, tensor in learner.network.state_dict().items()})
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
+    """Wrap a function so that `action` runs before its nth call."""
+    left = [nth]
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            action()
+        return original(*args, **options)
+
+    return wrapped
+
+
+def after(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
+    """Wrap a function so that `action` runs after its nth call that returned anything but an empty list."""
+    left = [nth]
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        counts = result != []
+        left[0] -= counts
+        if counts and left[0] == 0:
+            action()
+        return result
+
+    return wrapped
 
 
 POINTS: dict[str, Callable[[Learner], tuple[Any, str, bool]]] = {

@@ -57,10 +57,8 @@ def with_bootstrap(batch: Batch, value: float) -> Batch:
 @pytest.mark.parametrize(
     ("clipped", "number", "before"),
     [
-        ("clipped_rewards", 1e6, 0),
         ("clipped_rewards", 3e38, 5),
         ("clipped_values", -1e20, 0),
-        ("clipped_values", 1e6, 5),
     ],
 )
 def test_one_absurd_number_leaves_the_critic_its_scale(clipped: str, number: float, before: int) -> None:
@@ -155,7 +153,6 @@ def test_absurd_log_probs_neither_break_a_step_nor_enter_a_target(log_prob: floa
     "changes",
     [
         {"log_probs": np.float32(-101.0)},
-        {"log_probs": np.float32(-3e38)},
         {"states": np.float32(3e38)},
         {"initial_state": np.float32(-2e6)},
     ],

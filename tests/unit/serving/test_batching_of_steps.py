@@ -135,18 +135,6 @@ async def test_a_loaded_loop_collects_steps_although_no_session_is_expected(busy
 
 
 @in_loop
-async def test_a_busy_loop_extends_the_wait_so_that_a_late_step_shares_the_pass(busy_thread: None) -> None:
-    harness = BatcherHarness()
-    await harness.answered(0, 1)
-    harness.step(0)
-    await work(3 * WAIT_S)
-    assert not harness.passes
-    harness.step(1)
-    await asyncio.sleep(BUSY_WAITS * WAIT_S)
-    assert [steps for _, steps in harness.passes] == [2]
-
-
-@in_loop
 async def test_the_extended_wait_is_bounded(busy_thread: None) -> None:
     harness = BatcherHarness()
     await harness.answered(0, 1)

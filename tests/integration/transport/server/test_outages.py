@@ -238,9 +238,7 @@ LIMIT = 2**30
     ("policy", "limit", "refused", "warned"),
     [
         ("noeviction", LIMIT, False, False),
-        ("noeviction", 0, False, False),
         ("allkeys-lru", LIMIT, True, False),
-        ("allkeys-random", LIMIT, True, False),
         ("allkeys-lfu", 0, False, True),  # nothing is evicted without a limit; with one it would be
         ("volatile-lru", LIMIT, False, True),  # evicts only payloads that are put again
     ],
