@@ -30,7 +30,9 @@ POINTS = {  # the first checkpoint and the first publication are those of the ne
 """Names of `forked_learner.POINTS`, and at which call a learner kills itself there."""
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(p, marks=() if p in ("taken", "after the link") else pytest.mark.long) for p in POINTS]
+)
 def test_each_episode_is_trained_on_once_when_a_learner_is_killed(
     embedded_redis: EmbeddedRedis, namespace: str, tmp_path: Path, point: str
 ) -> None:

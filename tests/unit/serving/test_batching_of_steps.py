@@ -14,7 +14,7 @@ import torch
 
 from actors.serving.messages import MessageLayout, parse_step, step_request
 from actors.serving.server import batcher
-from actors.serving.server.batcher import BUSY_WAITS, LOAD_S, RECENT_S, Batcher, BatchResult
+from actors.serving.server.batcher import BUSY_WAITS, RECENT_S, Batcher, BatchResult
 from actors.serving.server.models import ModelVersions
 from actors.serving.server.sessions import PendingStep, Session, StateTable
 from tests.support.learning.toy import SPACES
@@ -119,19 +119,6 @@ async def test_sessions_that_step_rarely_are_not_waited_for() -> None:
         harness.passes.clear()
         assert steps == 1
         assert taken_s - sent_s < WAIT_S / 2
-
-
-@in_loop
-async def test_a_loaded_loop_collects_steps_although_no_session_is_expected(busy_thread: None) -> None:
-    harness = BatcherHarness()
-    harness.sessions[0].next_index = harness.sessions[1].next_index = 1  # of long ago
-    await work(2 * LOAD_S)
-    harness.step(0)
-    await work(WAIT_S / 2)
-    assert not harness.passes
-    harness.step(1)
-    await asyncio.sleep((BUSY_WAITS + 1) * WAIT_S)
-    assert [steps for _, steps in harness.passes] == [2]
 
 
 @in_loop
