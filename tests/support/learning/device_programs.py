@@ -23,6 +23,7 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.acting.policy import ActingPolicy
 from actors.policy.cores import core as core_module
 from actors.policy.network import MaskTensors
+from actors.precision import matmul_allows_tf32, tf32
 from actors.types.episode import Episode
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
@@ -100,9 +101,31 @@ def masks_left_behind(device: torch.device) -> None:
         act(device)
 
 
+def precision_settings(device: torch.device) -> None:
+    """Needs no device, but a process of its own: what one of PyTorch's settings does to the other cannot be undone."""
+    backends = torch.backends
+    matmul, conv, rnn = own = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+
+    def check() -> None:
+        before = [switch.fp32_precision for switch in own]
+        for allowed in (False, True):
+            with tf32(allowed):
+                assert [switch.fp32_precision for switch in own] == ["tf32" if allowed else "ieee"] * 3
+                assert matmul_allows_tf32() == matmul.allow_tf32 == backends.cudnn.allow_tf32 == allowed
+            assert [switch.fp32_precision for switch in own] == before, (before, allowed)
+
+    check()
+    assert (backends.cudnn.allow_tf32, matmul.allow_tf32) == (True, False)
+    matmul.fp32_precision, conv.fp32_precision = "tf32", "ieee"  # now `allow_tf32` cannot be read
+    check()
+    matmul.fp32_precision = conv.fp32_precision = rnn.fp32_precision = "none"
+    backends.fp32_precision = "tf32"  # which the three inherit
+    check()
+
+
 QUICK = (act, imitation, fleet, *LEARNING, *SERVING)
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
-    own.__name__: own for own in (*QUICK, *LONG_HOSTS, masks_left_behind)
+    own.__name__: own for own in (*QUICK, *LONG_HOSTS, masks_left_behind, precision_settings)
 }
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,40 +72,6 @@ def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypat
     ppo.forward(toy_batch(LENGTHS))
     assert seen == {(tf32, tf32)}
     assert (cudnn.allow_tf32, matmul.allow_tf32) == (not tf32, not tf32)
-
-
-PRECISIONS = """
-import torch
-from actors.precision import matmul_allows_tf32, tf32
-
-backends = torch.backends
-matmul, conv, rnn = own = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
-
-
-def check():
-    before = [switch.fp32_precision for switch in own]
-    for allowed in (False, True):
-        with tf32(allowed):
-            assert [switch.fp32_precision for switch in own] == ["tf32" if allowed else "ieee"] * 3
-            assert matmul_allows_tf32() == matmul.allow_tf32 == backends.cudnn.allow_tf32 == allowed
-        assert [switch.fp32_precision for switch in own] == before, (before, allowed)
-
-
-check()
-assert (backends.cudnn.allow_tf32, matmul.allow_tf32) == (True, False)
-matmul.fp32_precision, conv.fp32_precision = "tf32", "ieee"  # now `allow_tf32` cannot be read
-check()
-matmul.fp32_precision = conv.fp32_precision = rnn.fp32_precision = "none"
-backends.fp32_precision = "tf32"  # which the three inherit
-check()
-"""
-
-
-def test_both_of_pytorchs_settings_are_set_and_restored() -> None:
-    """In a process of its own: what one setting does to the other cannot be undone."""
-    program = [sys.executable, "-W", "ignore", "-c", PRECISIONS]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.cuda
