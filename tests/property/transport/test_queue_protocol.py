@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -234,26 +233,14 @@ def summed(ledger: Ledger, actor: str) -> ActorLedger:
     return total
 
 
-def run_histories(url: str, scripts: bool, examples: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
-    machine = type("Machine", (QueueMachine,), {"url": url, "scripts": scripts})
-    chosen = settings(
-        max_examples=examples,
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=phases,
-    )
-    run_state_machine_as_test(machine, settings=chosen)
-
-
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("more", [1, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("server", SERVERS)
 def test_servers_agree_with_the_model(server_urls: dict[str, str], server: str, more: int) -> None:
-    run_histories(server_urls[server], server.endswith("scripts"), more * (30 if server == "valkey" else 10))
-
-
-def test_histories_tell_a_wrong_queue(server_urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModelStore, "is_fenced", lambda store, header: False)
-    with pytest.raises(AssertionError):
-        run_histories(server_urls["valkey"], False, 100, [Phase.generate])
+    scripts = server.endswith("scripts")
+    machine = type("Machine", (QueueMachine,), {"url": server_urls[server], "scripts": scripts})
+    examples = more * (30 if server == "valkey" else 10)
+    chosen = settings(
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(machine, settings=chosen)
