@@ -90,13 +90,6 @@ def test_a_folder_that_others_can_enter_is_not_used(folder: Path, tmp_path: Path
     assert len(list(folder.iterdir())) == 1
 
 
-def test_without_room_the_payload_is_used_but_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_cache, "MAX_SHARE", 0.0)
-    store, shared = CountingStore(), cache(folder)
-    assert [shared.payload(HASH, store.read) for _ in range(2)] == [(PAYLOAD, True)] * 2
-    assert store.reads == 2
-
-
 def test_only_the_newest_files_of_a_namespace_are_kept_and_clearing_removes_only_those(folder: Path) -> None:
     def names() -> list[str]:
         return sorted(path.name for path in folder.iterdir() if "~" in path.name)
