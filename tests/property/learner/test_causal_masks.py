@@ -119,73 +119,75 @@ def gradient(network: FactoredRecurrentActorCritic, loss: Tensor) -> list[Tensor
     return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
 
 
-def check_estimator(estimator: Callable[..., Tensor], baseline: float = 0.0, core: str = "lstm") -> None:
-    """Ratio 1, no normalization, no entropy: the mean over all joint actions, weighted by their probability.
-
-    The surrogate is linear in the advantage, so weights may stand in it.
-    """
-    states = 4
-    network = toy_network(probability_floor=0.0, core=core)
-    out = evaluate(network, one_step(JOINT, states, network))
-    counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
-    probability = out.log_probs.sum(-1).exp().detach()
-    ratio = (out.log_probs - out.log_probs.detach()).exp()
-    weighted = (rewards(states).flatten() - baseline) * probability
-    estimate = gradient(network, -estimator(ratio, weighted, counted, 0.2, 1.0))
-    exact = exact_gradient(network, states)
-    scale = max(float(g.abs().max()) for g in exact)
-    assert scale > 1e-2
-    for a, b in zip(estimate, exact, strict=True):
-        assert torch.allclose(a, b, atol=2e-5 * scale)
+def no_baseline(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
+    return torch.zeros(states * len(JOINT)), torch.zeros(states * len(JOINT))
 
 
-@pytest.mark.parametrize("baseline", [0.0, 3.0])
-@pytest.mark.parametrize("core", CORES)
-def test_the_estimator_averages_to_the_exact_policy_gradient(baseline: float, core: str) -> None:
-    """With any baseline that does not depend on the action."""
-    check_estimator(policy_loss, baseline, core)
-
-
-def mean_over_each_head(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
-    """Each head divided by its own active steps: re-weights the heads in the shared trunk."""
-    terms = (ratio * a[:, None]).masked_fill(~counted, 0.0)
-    return -(terms.sum(0) * (len(a) / counted.sum(0))).sum() / denominator
-
-
-def test_a_biased_estimator_is_caught() -> None:
-    with pytest.raises(AssertionError):
-        check_estimator(mean_over_each_head)
+def same_for_all_actions(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
+    return torch.full((states * len(JOINT),), 3.0), torch.full((states * len(JOINT),), 3.0)
 
 
 def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
     """Of every joint action in every state: Q of its op, and V, the expectation of Q over ops; any numbers would do."""
     q = torch.from_numpy(np.random.default_rng(8).normal(0.0, 3.0, (states, SPEC.num_ops))).float()
     with torch.no_grad():
-        probability = evaluate(network, one_step(JOINT, states)).log_probs.sum(-1).exp().view(states, -1)
-    ops = torch.tensor([a[0] for a in JOINT])
-    own = q[:, ops]
+        probability = evaluate(network, one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
+    own = q[:, torch.tensor([a[0] for a in JOINT])]
     return own.flatten(), (probability * own).sum(1, keepdim=True).expand_as(own).flatten()
 
 
-@pytest.mark.parametrize("behaviour_seed", [None, 1])
-def test_with_q_op_the_estimator_averages_to_the_exact_policy_gradient(behaviour_seed: int | None) -> None:
-    """The op head's advantage is G - V, the others' G - Q(op): together the exact gradient. With `behaviour_seed`
-    another policy acted, and the decoupled weight brings its actions back to the present one's."""
+def check_estimator(
+    estimator: Callable[..., Tensor],
+    baseline: Callable[..., tuple[Tensor, Tensor]] = no_baseline,
+    core: str = "lstm",
+    behaviour_seed: int | None = None,
+) -> None:
+    """Ratio 1, no normalization, no entropy: the mean over all joint actions, weighted by their probability.
+
+    The op head's advantage is G - V, the others' G - Q(op): together the exact gradient. With `behaviour_seed` another
+    policy acted, and the decoupled weight brings its actions back to the present one's. The surrogate is linear in the
+    advantage, so weights may stand in it.
+    """
     states = 4
-    network = toy_network(probability_floor=0.0)
-    out = evaluate(network, one_step(JOINT, states))
-    counted = network.relevance[one_step(JOINT, states).actions[:, 0, 0]]
-    q, v = op_values(states, network)
+    network = toy_network(probability_floor=0.0, core=core)
+    sequence = one_step(JOINT, states, network)
+    out = evaluate(network, sequence)
+    counted = network.relevance[sequence.actions[:, 0, 0]]
+    q, v = baseline(states, network)
     head = head_advantages(rewards(states).flatten() - q, q, v, len(SPEC.heads))
     acted = out.log_probs.detach()
     if behaviour_seed is not None:
         with torch.no_grad():
-            acted = evaluate(toy_network(behaviour_seed, probability_floor=0.0), one_step(JOINT, states)).log_probs
+            acted = evaluate(toy_network(behaviour_seed, probability_floor=0.0, core=core), sequence).log_probs
     weight = (out.log_probs.detach() - acted).sum(-1).exp()
     ratio = (out.log_probs - out.log_probs.detach()).exp()
     weighted = head * (weight * acted.sum(-1).exp())[:, None]
-    estimate = gradient(network, -policy_loss(ratio, weighted, counted, 0.2, 1.0))
+    estimate = gradient(network, -estimator(ratio, weighted, counted, 0.2, 1.0))
     exact = exact_gradient(network, states)
     scale = max(float(g.abs().max()) for g in exact)
+    assert scale > 1e-2
     for a, b in zip(estimate, exact, strict=True):
         assert torch.allclose(a, b, atol=5e-5 * scale)
+
+
+@pytest.mark.parametrize("baseline", [no_baseline, same_for_all_actions, op_values])
+@pytest.mark.parametrize("core", CORES)
+def test_the_estimator_averages_to_the_exact_policy_gradient(
+    baseline: Callable[..., tuple[Tensor, Tensor]], core: str
+) -> None:
+    check_estimator(policy_loss, baseline, core)
+
+
+def test_the_decoupled_weight_corrects_for_the_policy_that_acted() -> None:
+    check_estimator(policy_loss, op_values, behaviour_seed=1)
+
+
+def mean_over_each_head(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
+    """Each head divided by its own active steps: re-weights the heads in the shared trunk."""
+    terms = (ratio * a).masked_fill(~counted, 0.0)
+    return -(terms.sum(0) * (len(a) / counted.sum(0))).sum() / denominator
+
+
+def test_a_biased_estimator_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        check_estimator(mean_over_each_head)
