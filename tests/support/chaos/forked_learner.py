@@ -27,7 +27,6 @@ from tests.support.learning.toy_learner import make_learner
 
 BATCH = 4
 FENCED, BROKEN = 3, 4  # exit statuses
-Call = Callable[..., Any]
 
 
 def hash_of(tensors: Mapping[str, NDArray[Any]]) -> str:
@@ -39,38 +38,6 @@ def hash_of(tensors: Mapping[str, NDArray[Any]]) -> str:
 
 def weights_hash(learner: Learner) -> str:
     return hash_of({name: tensor.numpy() for name, tensor in learner.network.state_dict().items()})
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def before(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
-    """Wrap a function so that `action` runs before its nth call."""
-    left = [nth]
-
-    def wrapped(*args: Any, **options: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            action()
-        return original(*args, **options)
-
-    return wrapped
-
-
-def after(original: Call, nth: int, action: Callable[[], None] = die) -> Call:
-    """Wrap a function so that `action` runs after its nth call that returned anything but an empty list."""
-    left = [nth]
-
-    def wrapped(*args: Any, **options: Any) -> Any:
-        result = original(*args, **options)
-        counts = result != []
-        left[0] -= counts
-        if counts and left[0] == 0:
-            action()
-        return result
-
-    return wrapped
 
 
 POINTS: dict[str, Callable[[Learner], tuple[Any, str, bool]]] = {
@@ -103,10 +70,24 @@ class Fault:
 
 
 def prepare(learner: Learner, fault: Fault, action: Callable[[], None]) -> None:
-    """Run `action` at the nth call of the fault's point."""
+    """Run `action` at the nth call of the fault's point. After a call, only one that returned anything counts."""
     subject, name, late = POINTS[fault.point](learner)
-    original = getattr(subject, name)
-    setattr(subject, name, (after if late else before)(original, fault.nth, action))
+    original, left = getattr(subject, name), [fault.nth]
+
+    def count() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            action()
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if not late:
+            count()
+        result = original(*args, **options)
+        if late and result != []:
+            count()
+        return result
+
+    setattr(subject, name, wrapped)
 
 
 @dataclass
