@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normalizer import ValueNormalizer
+from learner.network import first_network
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
-from tests.support.learning.batches import evaluate_batch, targets_of, toy_ppo
+from tests.support.learning.batches import LENGTHS, evaluate_batch, targets_of, toy_ppo
 from tests.support.learning.toy import CRITICS, SPACES, toy_network, toy_seed, toy_wave
 
 Move = Callable[[ValueNormalizer, Tensor, nn.Linear], None]
@@ -150,3 +151,22 @@ def test_old_values_are_those_that_the_network_gives_after_the_scale_has_moved(p
         targets = targets_of(network, batch, ppo.config)
         with torch.no_grad():
             assert torch.allclose(evaluate_batch(network, batch).values, targets.proximal_values, atol=1e-5)
+
+
+def after_updates(scale: float, updates: int) -> dict[str, Tensor]:
+    """The weights of a new run after some updates on episodes whose rewards are multiplied by `scale`."""
+    network = first_network(toy_network().config, SPACES, 0, None, None)
+    learn = toy_ppo(network=network, gamma=0.95)
+    for update in range(updates):
+        seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
+        batch = make_batch(toy_wave(network, seeds), SPACES)
+        learn(batch._replace(rewards=batch.rewards * scale), update, update)
+    return {name: p.detach().clone() for name, p in network.named_parameters()}
+
+
+def test_learning_does_not_depend_on_the_scale_of_rewards() -> None:
+    """Multiplied by a power of two, so that only the additions of constants could change a bit."""
+    usual, tiny, first = after_updates(1.0, 3), after_updates(2.0**-12, 3), after_updates(1.0, 0)
+    assert not all(torch.equal(usual[name], first[name]) for name in first)
+    for name in usual:
+        torch.testing.assert_close(tiny[name], usual[name], rtol=1e-3, atol=1e-4, msg=name)
