@@ -1,4 +1,4 @@
-"""Compare the policy server with an echo server: throughput, latency, batch size and memory.
+"""Compare the policy server with an echo server: throughput, latency and memory.
 
 Both run in their own processes and are loaded alternately, so that other load of the machine affects both. Ratios are
 medians over rounds.
@@ -7,8 +7,6 @@ medians over rounds.
 from __future__ import annotations
 
 import asyncio
-import socket
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ import psutil
 from actors.serving.methods import make_stub
 from actors.wire import policy_pb2
 from benchmarks.form import Target, parser, publish
-from benchmarks.serving.load import LoadResult, closed_loop, open_loop
+from benchmarks.serving.load import LoadResult, SteppingSession, closed_loop, open_loop
 from benchmarks.serving.process import SPACES, ServerProcess, running_server
 
 MIN_THROUGHPUT = {"unary": 0.5, "stream": 0.4}  # as a fraction of the echo server's
@@ -39,12 +37,10 @@ def main() -> None:
     rounds, seconds, open_s = (1, 0.5, 1.0) if quick else (1, 1.0, 3.0) if brief else (3, 3.0, 10.0)
     rows: list[dict[str, Any]] = []
     targets: list[Target] = []
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    with running_server("policy", port, device=options.device) as policy, running_server("echo") as echo:
+    with running_server("policy", options.device) as policy, running_server("echo") as echo:
         for kind in ("unary", "stream"):
             for sessions in sizes:
-                row = measure(kind, sessions, policy, echo, port, rounds, seconds)
+                row = measure(kind, sessions, policy, echo, rounds, seconds)
                 rows.append(row)
                 name = f"{kind}, {sessions} sessions"
                 targets.append(
@@ -53,35 +49,26 @@ def main() -> None:
                 targets.append(
                     Target(f"{name}: p99, {MAX_P99} x echo / policy", row["p99, echo / policy"] * MAX_P99, 1.0)
                 )
-        rows.append(measure("unary", 16, policy, echo, port, rounds, seconds, export=True) | {"kind": "unary, state"})
         for kind, allowed_ms in MAX_PACED_P99_MS.items():
-            for server, process in (("policy", policy), ("echo", echo)):
-                load = asyncio.run(open_loop(process.address, PACED_SESSIONS, PACE_HZ, kind == "stream", open_s))
-                rows.append(
-                    {"open loop": kind, "server": server, "steps/s": load.steps_per_s, "p50 ms": load.p50_ms,
-                     "p99 ms": load.p99_ms}
-                )  # fmt: skip
-                if server == "policy":
-                    name = f"open loop, {PACED_SESSIONS} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms / p99"
-                    targets.append(Target(name, allowed_ms / load.p99_ms, 1.0))
+            load = asyncio.run(open_loop(policy.address, PACED_SESSIONS, PACE_HZ, kind == "stream", open_s))
+            rows.append({"open loop": kind, "steps/s": load.steps_per_s, "p50 ms": load.p50_ms, "p99 ms": load.p99_ms})
+            name = f"open loop, {PACED_SESSIONS} sessions at {PACE_HZ:g}/s, {kind}: {allowed_ms:g} ms / p99"
+            targets.append(Target(name, allowed_ms / load.p99_ms, 1.0))
     if not brief:
-        with running_server("policy", device=options.device) as fresh:
+        with running_server("policy", options.device) as fresh:
             rows.append(asyncio.run(memory(fresh, MEMORY_SESSIONS)))
     publish(rows, targets, options.json)
 
 
 def measure(
-    kind: str, sessions: int, policy: ServerProcess, echo: ServerProcess, port: int, rounds: int, seconds: float,
-    export: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    kind: str, sessions: int, policy: ServerProcess, echo: ServerProcess, rounds: int, seconds: float
+) -> dict[str, Any]:
     """Load both servers alternately with closed loops. Returns a row of the table."""
     policy_loads: list[LoadResult] = []
     echo_loads: list[LoadResult] = []
-    before = batches(port)
     for _ in range(rounds):
-        echo_loads.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds, export)))
-        policy_loads.append(asyncio.run(closed_loop(policy.address, sessions, kind == "stream", seconds, export)))
-    after = batches(port)
+        echo_loads.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds)))
+        policy_loads.append(asyncio.run(closed_loop(policy.address, sessions, kind == "stream", seconds)))
     return {
         "kind": kind,
         "sessions": sessions,
@@ -94,15 +81,7 @@ def measure(
         "p99 ms": _median([x.p99_ms for x in policy_loads]),
         "echo p99 ms": _median([x.p99_ms for x in echo_loads]),
         "p99, echo / policy": _median([b.p99_ms / a.p99_ms for a, b in zip(policy_loads, echo_loads, strict=True)]),
-        "steps/batch": (after[0] - before[0]) / max(1.0, after[1] - before[1]),
     }
-
-
-def batches(port: int) -> tuple[float, float]:
-    """Return the total numbers of steps and of batches, from the server's metrics."""
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    found = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("tamiyo_serve_batch_steps_"))
-    return float(found["tamiyo_serve_batch_steps_sum"]), float(found["tamiyo_serve_batch_steps_count"])
 
 
 async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
@@ -110,13 +89,11 @@ async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
     process = psutil.Process(policy.pid)
     before = process.memory_info().rss
     async with grpc.aio.insecure_channel(policy.address) as channel:
-        from benchmarks.serving.load import SteppingSession
-
         opening: Any = make_stub(channel).OpenSession
         for start in range(0, count, 100):
             request = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
             opened = await asyncio.gather(*(opening(request) for _ in range(start, start + 100)))
-            await asyncio.gather(*(SteppingSession(channel, o.session_id, False, False).step() for o in opened))
+            await asyncio.gather(*(SteppingSession(channel, o.session_id, False).step() for o in opened))
     return {"sessions opened": count, "KiB per session": (process.memory_info().rss - before) / count / 1024}
 
 

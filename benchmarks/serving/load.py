@@ -32,7 +32,7 @@ class LoadResult(NamedTuple):
 class SteppingSession:
     """A session that repeats steps with the same observation."""
 
-    def __init__(self, channel: grpc.aio.Channel, session: str, stream: bool, export: bool) -> None:
+    def __init__(self, channel: grpc.aio.Channel, session: str, stream: bool) -> None:
         rng = np.random.default_rng(0)
         spec = SPACES.action
         masks = ActionMasks(
@@ -42,7 +42,7 @@ class SteppingSession:
         )
         obs = rng.standard_normal(SPACES.obs_size).astype(np.float32)
         empty = np.full(SPACES.slots, -1)
-        self._request = step_request(session, 0, obs, empty, masks, True, export)
+        self._request = step_request(session, 0, obs, empty, masks, True, False)
         self._unary: Any = make_stub(channel).Step
         self._stream: Any = make_stub(channel).StepStream() if stream else None  # type: ignore[call-arg]
 
@@ -61,9 +61,7 @@ class SteppingSession:
             self._stream.cancel()
 
 
-async def open_sessions(
-    address: str, count: int, stream: bool, export: bool
-) -> tuple[list[grpc.aio.Channel], list[SteppingSession]]:
+async def open_sessions(address: str, count: int, stream: bool) -> tuple[list[grpc.aio.Channel], list[SteppingSession]]:
     """Open `count` sessions, spread over `CHANNELS` connections."""
     gc.freeze()  # so that pauses of the client do not count as latency of the server
     channels = [
@@ -75,13 +73,13 @@ async def open_sessions(
     for i in range(count):
         channel: Any = channels[i % len(channels)]
         opened = await make_stub(channel).OpenSession(opening)
-        sessions.append(SteppingSession(channel, opened.session_id, stream, export))
+        sessions.append(SteppingSession(channel, opened.session_id, stream))
     return channels, sessions
 
 
-async def closed_loop(address: str, count: int, stream: bool, seconds: float, export: bool = False) -> LoadResult:
+async def closed_loop(address: str, count: int, stream: bool, seconds: float) -> LoadResult:
     """Step every session again as soon as it is answered. A warm-up of `0.2 * seconds` is not measured."""
-    channels, sessions = await open_sessions(address, count, stream, export)
+    channels, sessions = await open_sessions(address, count, stream)
     begin = time.perf_counter()
     start, end = begin + 0.2 * seconds, begin + 1.2 * seconds
     latencies_s: list[float] = []
@@ -101,7 +99,7 @@ async def closed_loop(address: str, count: int, stream: bool, seconds: float, ex
 async def open_loop(address: str, count: int, pace_hz: float, stream: bool, seconds: float) -> LoadResult:
     """Step every session `pace_hz` times per second, from random start times. The latency of a step counts from the
     time at which it was due. The first tenth is not measured."""
-    channels, sessions = await open_sessions(address, count, stream, export=False)
+    channels, sessions = await open_sessions(address, count, stream)
     rng = np.random.default_rng(1)
     begin = time.perf_counter() + 0.2
     latencies_s: list[float] = []

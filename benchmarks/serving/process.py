@@ -34,12 +34,12 @@ class ServerProcess(NamedTuple):
 
 
 @contextmanager
-def running_server(kind: str, metrics_port: int = 0, device: str = "cpu") -> Iterator[ServerProcess]:
+def running_server(kind: str, device: str = "cpu") -> Iterator[ServerProcess]:
     """Run a server of this kind, `policy` or `echo`, during a `with` block.
 
     Raises `RuntimeError` if it ends.
     """
-    command = [sys.executable, "-m", "benchmarks.serving.process", kind, str(metrics_port), device]
+    command = [sys.executable, "-m", "benchmarks.serving.process", kind, device]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
@@ -54,11 +54,11 @@ def running_server(kind: str, metrics_port: int = 0, device: str = "cpu") -> Ite
             process.wait()
 
 
-async def run_policy(metrics_port: int, device: str) -> None:
+async def run_policy(device: str) -> None:
     """Serve a policy with random weights, and print the address once they are loaded."""
     torch.manual_seed(0)
     network = FactoredRecurrentActorCritic(SPACES, PolicyConfig()).eval()
-    options = ServeOptions(listen="127.0.0.1:0", device=device, metrics_port=metrics_port or None)
+    options = ServeOptions(listen="127.0.0.1:0", device=device)
 
     async def started(server: PolicyServer) -> None:
         async def print_address() -> None:
@@ -105,5 +105,5 @@ async def run_echo() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
-    kind, metrics_port, device = sys.argv[1:]
-    asyncio.run(run_echo() if kind == "echo" else run_policy(int(metrics_port), device))
+    kind, device = sys.argv[1:]
+    asyncio.run(run_echo() if kind == "echo" else run_policy(device))

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from learner.run.checkpoint import load_checkpoint
-from tests.support.chaos.clusters import Nodes, flags, three_nodes
 from tests.support.chaos.harness import SLACK, TARGETS_S
+from tests.support.chaos.nodes import ANSWER
 from tests.support.launching import rows, small, tamiyo
+from tests.support.ports import free_port
 from tests.support.stores import PASSWORD, server_with_password
 from tests.support.waiting import wait_for
 
@@ -25,23 +29,69 @@ TIMEOUT_S = 300.0  # the tests share a busy machine
 SECRET = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
 OWN_TASK = """
 import numpy as np
-from actors.env.tasks.families.planar import {factory}
+from actors.env.tasks.families.planar import spirals
 
 def mine(rng: np.random.Generator):
-    return {factory}(rng)
+    return spirals(rng)
 """
+
+
+class Nodes:
+    """Three nodes in a separate process, as Ray reads its security settings only once: a head node with room for the
+    learner and one actor, and two with room for one actor each. The cluster requires a token, which this process and
+    its children have.
+
+    `address` is for drivers on its machines, `client` for `ray://` clients elsewhere.
+    """
+
+    def __init__(self) -> None:
+        port = free_port()
+        self.client = f"ray://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.chaos.nodes", str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.address = self.read()
+
+    def read(self) -> str:
+        reply = next(line for line in self.process.stdout if line.startswith(ANSWER))
+        return reply.removeprefix(ANSWER).strip()
+
+    def ask(self, command: str) -> str:
+        print(command, file=self.process.stdin, flush=True)
+        return self.read()
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
-    with three_nodes() as nodes:
-        yield nodes
+    security = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "120",  # the tests share a busy machine
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in security.items():
+            patch.setenv(name, value)
+        nodes = Nodes()
+        try:
+            yield nodes
+        finally:
+            nodes.process.communicate("", timeout=30)
 
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with server_with_password(tmp_path_factory.mktemp("server")) as place:
         yield f"redis://{place}/0"
+
+
+def flags(root: Path, name: str, address: str, url: str, **changes: object) -> list[str]:
+    changes = {"learner__updates": 1_000_000} | changes
+    return [*small(root, name, **changes), *("--address", address, "--redis", url)]
 
 
 def stop(folder: Path, cluster: Nodes, address: str) -> None:
@@ -159,7 +209,7 @@ def test_a_run_from_outside_can_ship_its_code(
     """The task is a module of the working directory, which no machine of the cluster has."""
     home = tmp_path / "home"
     home.mkdir()
-    (home / "their_stripes.py").write_text(OWN_TASK.format(factory="spirals"))
+    (home / "their_stripes.py").write_text(OWN_TASK)
     monkeypatch.chdir(home)
     root = tmp_path / "shared"
     # The shipped sources have a new path, so kernels would be compiled again; the tensor program needs none.

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from actors.transport.base import PutStatus
-from actors.transport.ledger import ActorLedger
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from deploy.launch import embedded_redis
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
-from tests.support.queueing import counts, header, put, report
+from tests.support.queueing import counts, header, put
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
@@ -108,33 +107,6 @@ def test_the_last_second_lost_in_a_power_failure_is_counted(tmp_path: Path) -> N
         assert len(ids) == len(set(ids)) == ledger.trained == 20
         assert ledger.trained_then_lost == 0
         assert ledger.lost_with_store > 0
-        assert any("waiting for it" in note for note in learner.notes)
-
-
-def test_a_learner_continues_after_the_loss_of_the_store_and_counts_lost_episodes(tmp_path: Path) -> None:
-    """An actor knows of accepted episodes that the learner's last checkpoint does not."""
-    with KilledServer() as server:
-        producer = ToyProducer(connect(server.url))
-        learner = make_learner(tmp_path, connect(server.url), updates=4)
-        calls = iter(range(10**6))
-
-        def produce_and_kill() -> bool:
-            producer()
-            if next(calls) == 5:
-                put(producer.transport, 0, actor="other")
-                server.revive()
-            return False
-
-        progress = learner.run(produce_and_kill)
-        producer.transport.report("actor0", 0, ActorLedger(producer.put, producer.put), {})
-        report(producer.transport, actor="other", produced=2, accepted=1, unsent=1)  # its next heartbeat
-        ledger = learner.transport.ledger()
-        ledger.check()
-        assert (progress.update, progress.generation) == (4, 2)
-        assert (ledger.trained, ledger.trained_then_lost) == (16, 0)
-        assert ledger.lost_with_store > 0
-        assert ledger.accepted == producer.put + 1
-        assert ledger.actors["other", 0] == ActorLedger(2, 1, unsent=1)
         assert any("waiting for it" in note for note in learner.notes)
 
 

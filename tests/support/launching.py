@@ -128,10 +128,9 @@ def running(folder: Path, words: Sequence[str], environment: Mapping[str, str]) 
 
 
 @contextmanager
-def tamiyo(folder: Path, command: str, *flags: str, within: Sequence[str] = (), **settings: str) -> Iterator[Command]:
-    """Run `tamiyo COMMAND` while the context is open. `within` is a prefix, such as `ip netns exec NAME`;
-    `settings` are environment variables."""
-    with running(folder, [*within, sys.executable, "-m", "deploy.cli", command, *flags], settings) as found:
+def tamiyo(folder: Path, command: str, *flags: str, **settings: str) -> Iterator[Command]:
+    """Run `tamiyo COMMAND` while the context is open; `settings` are environment variables."""
+    with running(folder, [sys.executable, "-m", "deploy.cli", command, *flags], settings) as found:
         yield found
 
 

@@ -66,11 +66,8 @@ class Batcher:
         newest: Callable[[], ServedModel],
         finish: Callable[[PendingStep, BatchResult | Exception, int], None],
         observe: Callable[[int, float], None],
-        max_batch: int = MAX_BATCH,
-        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         self._state_table, self._newest, self._finish, self._observe = state_table, newest, finish, observe
-        self._max_batch, self._max_wait_s = max_batch, max_wait_s
         self._waiting: list[PendingStep] = []
         self._timer: asyncio.Handle | None = None
         self._first_s = self._worked_s = 0.0  # arrival of the first waiting step: wall clock, CPU time of the thread
@@ -91,13 +88,13 @@ class Batcher:
         self._measure_load(now)
         loop, count = asyncio.get_running_loop(), len(self._waiting)
         complete = count >= self._expected if self._expected else not self._loaded
-        if complete or count >= self._max_batch:
+        if complete or count >= MAX_BATCH:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_soon(self.flush)
         elif self._timer is None:
             self._first_s, self._worked_s = now, time.thread_time()
-            self._timer = loop.call_later(self._max_wait_s, self._on_timer)
+            self._timer = loop.call_later(MAX_WAIT_S, self._on_timer)
 
     def _measure_load(self, now: float) -> None:
         began, worked = self._load_from
@@ -107,15 +104,15 @@ class Batcher:
 
     def _on_timer(self) -> None:
         waited_s, worked_s = time.monotonic() - self._first_s, time.thread_time() - self._worked_s
-        if worked_s > BUSY * waited_s and waited_s < BUSY_WAITS * self._max_wait_s:
+        if worked_s > BUSY * waited_s and waited_s < BUSY_WAITS * MAX_WAIT_S:
             self._timer = asyncio.get_running_loop().call_later(RECHECK_S, self._on_timer)
         else:
             self.flush()
 
     def flush(self) -> None:
-        """Run a batch now, of at most `max_batch` steps."""
+        """Run a batch now, of at most `MAX_BATCH` steps."""
         self._timer = None
-        batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
+        batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_soon(self.flush)
         self._run(batch)

@@ -29,20 +29,8 @@ class Forgetful:
         return result
 
 
-def check(folder: Path, transport: Transport, batches: int) -> None:
-    ids = [row["episode_id"] for row in lines(folder / "episodes.jsonl")]
-    ledger = transport.ledger()
-    ledger.check()
-    assert len(ids) == len(set(ids)) == 4 * batches
-    assert ledger.trained == load_checkpoint(folder).progress.episodes_trained == 4 * batches
-
-
 @pytest.mark.parametrize("call", ["take", "ack"])
-@pytest.mark.parametrize(
-    "settings",
-    [{}, pytest.param({"checkpoint_every": 3}, marks=pytest.mark.long), {"checkpoint_every": 2, "ack": "after_step"}],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [{}, {"checkpoint_every": 2, "ack": "after_step"}], ids=str)
 def test_a_forgotten_call_does_not_train_episodes_twice(
     store: Store, tmp_path: Path, call: str, settings: dict[str, Any]
 ) -> None:
@@ -51,32 +39,8 @@ def test_a_forgotten_call_does_not_train_episodes_twice(
     forgetful = Forgetful(store, transport, call, 2)
     learner.run(ToyProducer(store()))
     assert forgetful.left <= 0
-    check(tmp_path, transport, 8)
-
-
-def test_a_restarted_learner_does_not_train_what_its_checkpoint_holds(store: Store, tmp_path: Path) -> None:
-    """The store forgets the take of a batch, does not answer when the ledger is read for its checkpoint, and the
-    learner ends before it acknowledges the batch."""
-    transport, actor = store(), ToyProducer(store())
-    learner = make_learner(tmp_path, transport, updates=5)
-    Forgetful(store, transport, "take", 3)
-
-    class Ended(BaseException):
-        pass
-
-    def end(entry_ids: Any) -> None:
-        if entry_ids:
-            raise Ended
-
-    def produce() -> bool:
-        if learner.progress.update == 2:
-            learner.state.ack_tracker.look = lambda: None  # it does not answer
-            transport.ack = end
-        return actor()
-
-    with pytest.raises(Ended):
-        learner.run(produce)
-    assert load_checkpoint(tmp_path).progress.update == 3
-    successor = store()
-    make_learner(tmp_path, successor, resume=True, updates=5).run(actor)
-    check(tmp_path, successor, 5)
+    ids = [row["episode_id"] for row in lines(tmp_path / "episodes.jsonl")]
+    ledger = transport.ledger()
+    ledger.check()
+    assert len(ids) == len(set(ids)) == 32
+    assert ledger.trained == load_checkpoint(tmp_path).progress.episodes_trained == 32

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.support.learning.device_programs import LONG_HOSTS, PROGRAMS, QUICK, masks_left_behind
+from tests.support.learning.device_programs import (
+    LONG_HOSTS,
+    PROGRAMS,
+    QUICK,
+    masks_left_behind,
+    precision_settings,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 QUICK_NAMES, LONG_NAMES = ([own.__name__ for own in programs] for programs in (QUICK, LONG_HOSTS))
@@ -26,7 +32,7 @@ def run(names: Sequence[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
-    return run([*QUICK_NAMES, masks_left_behind.__name__])
+    return run([*QUICK_NAMES, masks_left_behind.__name__, precision_settings.__name__])
 
 
 @pytest.mark.parametrize("name", QUICK_NAMES)
@@ -36,6 +42,10 @@ def test_a_program_runs_on_the_device_and_computes_what_the_cpu_computes(found: 
 
 def test_a_tensor_that_stays_on_the_cpu_is_caught(found: dict[str, str]) -> None:
     assert "a tensor of the CPU" in found[masks_left_behind.__name__]
+
+
+def test_both_of_pytorchs_settings_of_tf32_are_set_and_restored(found: dict[str, str]) -> None:
+    assert not found[precision_settings.__name__], found[precision_settings.__name__]
 
 
 @pytest.mark.long

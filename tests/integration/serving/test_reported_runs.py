@@ -151,15 +151,12 @@ def test_a_resumed_run_continues_its_session() -> None:
 def test_a_lost_session_ends_the_report(caplog: pytest.LogCaptureFixture) -> None:
     with endpoint(WEIGHTS) as own:
         run = start(own.address).epochs(3)
-        own.running.call(lambda: [own.running.service.sessions.close(s) for s in _sessions(own)])
+        sessions = own.running.service.sessions
+        own.running.call(lambda: [sessions.close(s) for s in list(sessions)])
         run.epochs(HORIZON - 3)
         assert "the server no longer has this episode" in run.grower.log[3].reason
         assert run.grower.log[4].asked
         wait_for(lambda: own.transport.ledger().accepted == 1)
-
-
-def _sessions(own: Any) -> list[Any]:
-    return list(own.running.service.sessions)
 
 
 def test_other_spaces_are_refused_in_one_line() -> None:

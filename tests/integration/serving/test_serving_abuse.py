@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,29 +133,3 @@ def test_an_error_of_the_server_is_sent_without_its_text(server: RunningServer, 
     assert (caught.value.code(), error_info(caught.value).reason) == (grpc.StatusCode.INTERNAL, Reason.INTERNAL)
     assert caught.value.details().startswith("internal error: see request")
     assert stub.Step(good(session), timeout=10).policy_version == 1
-
-
-def test_expired_sessions_leave_no_memory_behind() -> None:
-    with serving(max_sessions=1000) as running:
-        service = running.service
-        layout = service.models.layout(SPACES.hash)
-
-        def open_and_expire() -> None:
-            for _ in range(1000):
-                session = service.sessions.open(layout, 1)
-                session.last_response = b"x" * 60
-                session.last_used_s -= 1e6
-            assert service.expire() == 1000
-
-        def allocated(rounds: int) -> int:
-            for _ in range(rounds):
-                running.call(open_and_expire)
-            return tracemalloc.get_traced_memory()[0]
-
-        tracemalloc.start()
-        try:
-            before = allocated(2)
-            assert allocated(5) - before < 200_000
-        finally:
-            tracemalloc.stop()
-        assert len(service.sessions) == 0

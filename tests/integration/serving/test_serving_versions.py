@@ -20,7 +20,7 @@ from tests.support.stores import Store
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
-SESSIONS, LENGTH = 12, 6
+SESSIONS, LENGTH, LAST = 8, 6, 5
 
 
 async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int, bool, list[Answer]]:
@@ -30,7 +30,7 @@ async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int,
 
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
-    versions = {v: weights(seed=v, version=v) for v in range(1, 9)}
+    versions = {v: weights(seed=v, version=v) for v in range(1, LAST + 1)}
     store = FakeWeightStore(versions[1])
 
     async def main(address: str) -> list[tuple[int, bool, list[Answer]]]:
@@ -39,12 +39,12 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
 
             async def keep_playing(worker: int) -> None:
                 seed = worker
-                while store.newest is not versions[8] or played[-1][2][-1].policy_version != 8:
+                while store.newest is not versions[LAST] or played[-1][2][-1].policy_version != LAST:
                     played.append(await play(client, seed, latest=worker % 3 == 0))
                     seed += SESSIONS
 
             async def publish() -> None:
-                for v in range(2, 9):
+                for v in range(2, LAST + 1):
                     await asyncio.sleep(0.15)
                     store.newest = versions[v]
 

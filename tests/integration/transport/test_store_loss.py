@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.transport.base import DropReason, Generation, Miscounted, StoreReset
+from actors.transport.base import DropReason, Generation, Miscounted
 from actors.transport.ledger import ActorLedger, LedgerMemory
 from actors.transport.redis import Transport
 from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, put, report, take_ids
@@ -76,22 +76,6 @@ def test_a_store_that_lost_only_puts_is_kept(any_store: Store) -> None:
     after.open_generation(0, "learner", None, memory)
     report(after, produced=3, accepted=3)
     assert counts(after, "accepted", "pending", "queued", "lost_with_store") == (3, 1, 1, 1)
-
-
-def test_a_learner_detects_that_the_store_lost_its_last_call(any_store: Store) -> None:
-    learner = any_store()
-    learner.open_generation(-1, "learner")
-    put(learner, 0, 1)
-    thaw = any_store.freeze()
-    ids = take_ids(learner, 1)
-    thaw()
-    put(learner, 2)
-    for verb in (lambda: learner.ack(ids), lambda: learner.take(9, 0), lambda: learner.begin_attempt(ids[0])):
-        with pytest.raises(StoreReset):
-            verb()
-    learner.open_generation(0, "learner")
-    assert len(learner.take(9, 0)) == 3
-    counts(learner)
 
 
 def test_an_episode_accepted_after_the_ledger_was_read_is_known_by_its_id(any_store: Store) -> None:

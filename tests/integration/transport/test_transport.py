@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation
+from actors.transport.ledger import RETIRED, ROWS_KEPT, ActorLedger
 from actors.transport.redis import Transport
 from tests.conftest import FIRST_SERVER
 from tests.support.builders import make_weights
-from tests.support.queueing import BUSY, FENCED, OK, counts, header, put, take_ids
+from tests.support.queueing import BUSY, FENCED, OK, counts, header, put, report, take_ids
 from tests.support.stores import Store
 
 
@@ -190,3 +191,22 @@ def test_incarnation_numbers_are_times_and_unique_under_concurrent_calls(any_sto
     ahead = now + 600_000  # from a machine whose clock is ahead
     assert put(handles[0], 0, incarnation=ahead) == [OK]
     assert handles[0].new_incarnation("a").number == ahead + 1
+
+
+def test_old_incarnations_share_one_row_so_that_the_ledger_does_not_grow(any_store: Store) -> None:
+    """Each produces 6 episodes: 2 accepted, 1 dropped, 1 refused, and 2 unsent when its successor starts."""
+    transport, count, ended = any_store(max_episodes=1000), 12, ActorLedger(6, 2, 1, 1, 0, 2)
+    transport.open_generation(-1, "learner")
+
+    def run_incarnations(first: int, end: int) -> int:
+        for n in range(first, end):
+            put(transport, 0, 1, incarnation=n)
+            report(transport, n, produced=6, accepted=2, dropped_backpressure=1, refused_fenced=1, unsent=2)
+        transport.ledger().check()
+        return int(any_store.client.hlen(any_store.key("ledger")))
+
+    fields = run_incarnations(0, count)
+    kept = {("a", n): ended for n in range(count - ROWS_KEPT, count - 1)}
+    retired, newest = ActorLedger().plus(ended, count - ROWS_KEPT), ActorLedger(6, 2, 1, 1, 2)
+    assert transport.ledger().actors == {("a", RETIRED): retired, **kept, ("a", count - 1): newest}
+    assert run_incarnations(count, 200) == fields

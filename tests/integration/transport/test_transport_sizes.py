@@ -48,8 +48,8 @@ def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store, 
     assert counts(transport, "pending", "dead_lettered") == (1, 0)
 
 
-@pytest.mark.parametrize("reason", ["[/]", "[bold red]not markup[/bold red]", "\x1b[2Jcleared\x07\r\nline"])
-def test_reasons_are_printed_literally(store: Store, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reasons_are_printed_literally(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "[/] [bold red]not markup[/bold red] \x1b[2Jcleared\x07\r\nline"
     transport = store()
     transport.open_generation(-1, "learner")
     put(transport, 0)
@@ -63,7 +63,7 @@ def test_reasons_are_printed_literally(store: Store, reason: str, capsys: pytest
 @pytest.mark.parametrize("core", ["feedforward", "lstm", "lstm+memory"])
 @pytest.mark.parametrize(
     ("steps", "obs_size", "sizes", "stride", "burn_in"),
-    [(1, 1, [2], 1, 0), (700, 3, [5], 8, 64), (333, 40, [129, 3, 40_000], 7, 333), (2000, 2, [2] * 9, 1, 0)],
+    [(1, 1, [2], 1, 0), (333, 40, [129, 3, 40_000], 7, 333), (2000, 2, [2] * 9, 1, 0)],
 )
 def test_largest_episode_bytes_is_a_tight_upper_bound(
     core: str, steps: int, obs_size: int, sizes: list[int], stride: int, burn_in: int

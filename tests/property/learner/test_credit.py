@@ -15,7 +15,6 @@ from tests.support.learning.batches import evaluate_batch, toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 STEPS = 8
-Spoil = Callable[[Batch], Batch]
 
 
 def batch_of(lengths: tuple[int, ...], chunk: int | None = None) -> Batch:
@@ -45,7 +44,7 @@ def test_a_late_reward_trains_the_trunk() -> None:
     assert norms[10.0] > 1e-3
 
 
-def gradient_of_last_loss(chunk: int, spoil: Spoil) -> Tensor:
+def gradient_of_last_loss(chunk: int, spoil: Callable[[Batch], Batch]) -> Tensor:
     """`[STEPS]` size of d loss_T / d obs_t, the loss being that of the last step alone, for chunks of `chunk`."""
     network: FactoredRecurrentActorCritic = toy_network()
     batch = batch_of((STEPS,), chunk)
@@ -56,11 +55,7 @@ def gradient_of_last_loss(chunk: int, spoil: Spoil) -> Tensor:
     return grad.abs().sum(-1)
 
 
-def unchanged(batch: Batch) -> Batch:
-    return batch
-
-
-def check_reach(chunk: int, spoil: Spoil = unchanged) -> None:
+def check_reach(chunk: int, spoil: Callable[[Batch], Batch] = lambda batch: batch) -> None:
     """Everything since the start of the last chunk is felt, and nothing before it."""
     grad = gradient_of_last_loss(chunk, spoil)
     start = (STEPS - 1) // chunk * chunk
@@ -68,14 +63,9 @@ def check_reach(chunk: int, spoil: Spoil = unchanged) -> None:
     assert bool((grad[:start] == 0).all())
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 4, STEPS])
+@pytest.mark.parametrize("chunk", [1, 3, STEPS])
 def test_the_last_loss_reaches_the_start_of_its_chunk_and_stops_there(chunk: int) -> None:
     check_reach(chunk)
-
-
-def cut_inside(batch: Batch) -> Batch:
-    """A chunk that is torn in two: the gradient ends earlier than the chunk."""
-    return batch._replace(obs=torch.cat([batch.obs[:2].detach(), batch.obs[2:]]))
 
 
 def joined_across(batch: Batch) -> Batch:
@@ -84,7 +74,6 @@ def joined_across(batch: Batch) -> Batch:
     return batch._replace(state=PolicyState(*(t + 0.1 * first for t in batch.state)))
 
 
-@pytest.mark.parametrize(("chunk", "wrong"), [(STEPS, cut_inside), (3, joined_across)])
-def test_a_gradient_that_ends_early_or_runs_on_is_caught(chunk: int, wrong: Spoil) -> None:
+def test_a_gradient_that_runs_on_is_caught() -> None:
     with pytest.raises(AssertionError):
-        check_reach(chunk, wrong)
+        check_reach(3, joined_across)

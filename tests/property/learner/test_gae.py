@@ -102,28 +102,9 @@ def one_chain(c: Case) -> Advantages:
     return Advantages(advantages, (advantages + c.values).masked_fill(~c.valid, 0.0))
 
 
-def bootstrap_at_the_padded_end(c: Case) -> Advantages:
-    """The value after the last step put at the end of the row instead of the end of the episode."""
-    rewards, values = (t.masked_fill(~c.valid, 0.0) for t in (c.rewards, c.values))
-    out = gae(*c._replace(rewards=rewards, values=values, valid=torch.ones_like(c.valid)))
-    return Advantages(*(t.masked_fill(~c.valid, 0.0) for t in out))
-
-
-WRONG: dict[str, Callable[[Case], Advantages]] = {
-    "all are terminated": lambda c: gae(*c._replace(terminated=torch.ones_like(c.terminated))),
-    "all are truncated": lambda c: gae(
-        *c._replace(terminated=torch.zeros_like(c.terminated), bootstrap_value=c.bootstrap_value.nan_to_num(1.0))
-    ),
-    "all are one chain": one_chain,
-    "the bootstrap is at the padded end": bootstrap_at_the_padded_end,
-    "lambda discounts without gamma": lambda c: gae(*c._replace(gae_lambda=min(1.0, c.gae_lambda / c.gamma))),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_estimate_is_caught(wrong: str) -> None:
+def test_one_chain_is_caught() -> None:
     with pytest.raises(AssertionError):
-        check(WRONG[wrong], make_case([3, 7, 1, 5], [True, False, False, True], 0.9, 0.8), 1e-9)
+        check(one_chain, make_case([3, 7, 1, 5], [True, False, False, True], 0.9, 0.8), 1e-9)
 
 
 def test_an_exact_critic_has_no_advantage_under_a_constant_reward() -> None:

@@ -68,16 +68,6 @@ def test_the_learner_reproduces_every_step_from_chunks_at_every_offset(options: 
         assert value < 1e-5
 
 
-def without_floor(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    object.__setattr__(network.config, "probability_floor", 0.0)
-    return batch
-
-
-def newer_statistics(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
-    network.encoder.update_normalizer(batch.obs)
-    return batch
-
-
 def post_step_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Batch:
     """The state after each chunk's first step."""
     parts = batch.obs, batch.blueprint_indices
@@ -87,39 +77,18 @@ def post_step_states(network: FactoredRecurrentActorCritic, batch: Batch) -> Bat
         return batch._replace(state=network.core.step(encoded.core_input, batch.state).state)
 
 
-def other_states(change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    return lambda network, batch: batch._replace(state=PolicyState(*map(change, batch.state)))
-
-
 CHANGES: dict[str, Change] = {
     "all is legal": lambda n, b: b._replace(masks=torch.ones_like(b.masks)),
-    "without floor": without_floor,
-    "newer statistics": newer_statistics,
-    "zeroed states": other_states(torch.zeros_like),
-    "the neighbors' states": other_states(lambda t: t.roll(1, 1)),
+    "zeroed states": lambda n, b: b._replace(state=PolicyState(*map(torch.zeros_like, b.state))),
     "states after the step": post_step_states,
     "without memory": lambda n, b: b._replace(state=b.state._replace(cells=torch.zeros_like(b.state.cells))),
-    "shifted blueprints": lambda n, b: b._replace(
-        blueprint_indices=(b.blueprint_indices + 1).clamp(max=SPACES.num_blueprints - 1)
-    ),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("core", ["lstm", "lstm+memory"])
-def test_a_learner_that_sees_something_else_is_caught(change: str, core: str) -> None:
-    network = toy_network(core=core)
-    log_prob, _ = largest_differences(network, shipped(network), 3, CHANGES[change])
-    assert (log_prob > 1e-3) == (core != "lstm" or change != "without memory")
-
-
-def test_one_version_later_the_log_probs_differ() -> None:
-    """The check is not blind to weights: a tiny step of the network shows."""
-    network = toy_network()
-    episodes = shipped(network)
-    with torch.no_grad():
-        network.core.lstm.weight_hh_l0.add_(1e-2)
-    assert largest_differences(network, episodes, 4, None)[0] > 1e-4
+def test_a_learner_that_sees_something_else_is_caught(change: str) -> None:
+    network = toy_network(core="lstm+memory")
+    assert largest_differences(network, shipped(network), 3, CHANGES[change])[0] > 1e-3
 
 
 def test_the_deterministic_policy_takes_the_likeliest_legal_choice_head_by_head() -> None:

@@ -87,24 +87,10 @@ def without_moments(checkpoint: Checkpoint) -> Restored:
     return network, make_optimizer(network, CONFIG.lr), checkpoint.progress.update
 
 
-def without_statistics(checkpoint: Checkpoint) -> Restored:
-    network, optimizer, update = restore(checkpoint)
-    fresh = FactoredRecurrentActorCritic(SPACES, network.config)
-    network.value_normalizer.load_state_dict(fresh.value_normalizer.state_dict())
-    return network, optimizer, update
-
-
 def without_the_counter(checkpoint: Checkpoint) -> Restored:
     """Minibatches and the entropy coefficient would start over."""
     network, optimizer, _ = restore(checkpoint)
     return network, optimizer, 0
-
-
-def step_counters_at_zero(checkpoint: Checkpoint) -> Restored:
-    network, optimizer, update = restore(checkpoint)
-    for state in optimizer.state.values():
-        state["step"].zero_()
-    return network, optimizer, update
 
 
 def test_the_next_update_is_equal_to_the_bit(tmp_path: Path) -> None:
@@ -117,15 +103,13 @@ def test_the_next_update_is_equal_to_the_bit(tmp_path: Path) -> None:
         {"chunk_length": 4, "burn_in": 2},
         {"objective": "decoupled"},
         {"precision": "bf16", "chunk_length": 2, "burn_in": 4},
-        {"ratio": "joint", "value_clip": None},
-        {"policy_denominator": "head_steps"},
     ],
 )
 def test_the_next_update_is_equal_to_the_bit_under_every_option(options: dict[str, Any], tmp_path: Path) -> None:
     check_resume(tmp_path, restore, replace(CONFIG, **options))
 
 
-@pytest.mark.parametrize("wrong", [without_moments, without_statistics, without_the_counter, step_counters_at_zero])
+@pytest.mark.parametrize("wrong", [without_moments, without_the_counter])
 def test_a_resume_that_forgets_something_is_caught(wrong: Callable[[Checkpoint], Restored], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         check_resume(tmp_path, wrong)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -234,45 +233,14 @@ def summed(ledger: Ledger, actor: str) -> ActorLedger:
     return total
 
 
-def run_histories(url: str, scripts: bool, examples: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
-    machine = type("Machine", (QueueMachine,), {"url": url, "scripts": scripts})
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("more", [1, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("server", SERVERS)
+def test_servers_agree_with_the_model(server_urls: dict[str, str], server: str, more: int) -> None:
+    scripts = server.endswith("scripts")
+    machine = type("Machine", (QueueMachine,), {"url": server_urls[server], "scripts": scripts})
+    examples = more * (30 if server == "valkey" else 10)
     chosen = settings(
-        max_examples=examples,
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=phases,
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
     )
     run_state_machine_as_test(machine, settings=chosen)
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_servers_agree_with_the_model(server_urls: dict[str, str], server: str) -> None:
-    run_histories(server_urls[server], server.endswith("scripts"), 30 if server == "valkey" else 10)
-
-
-BROKEN = {
-    "nothing is dropped as fenced": ("drop_fenced", lambda store: None),
-    "an episode is never fenced": ("is_fenced", lambda store, header: False),
-    "the queue has no limit": ("is_full", lambda store, size: False),
-    "unsent episodes are produced twice": (
-        "account",
-        lambda s, k, term: s.actors.update({k: s.actors[k].plus(ActorLedger(1, **{term: 1}))}),
-    ),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_histories_tell_a_wrong_queue(
-    server_urls: dict[str, str], broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ModelStore, *BROKEN[broken])
-    with pytest.raises(AssertionError):
-        run_histories(server_urls["valkey"], False, 100, [Phase.generate])
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("server", SERVERS)
-def test_servers_agree_with_the_model_in_thousands_of_histories(server_urls: dict[str, str], server: str) -> None:
-    run_histories(server_urls[server], server.endswith("scripts"), 2000)

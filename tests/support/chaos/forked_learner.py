@@ -23,7 +23,6 @@ from actors.transport.retry import Retry
 from learner.run import checkpoint as checkpoint_module
 from learner.run.checkpoint import list_checkpoints
 from learner.train import Learner
-from tests.support.chaos.interruption import after, before
 from tests.support.learning.toy_learner import make_learner
 
 BATCH = 4
@@ -71,10 +70,24 @@ class Fault:
 
 
 def prepare(learner: Learner, fault: Fault, action: Callable[[], None]) -> None:
-    """Run `action` at the nth call of the fault's point."""
+    """Run `action` at the nth call of the fault's point. After a call, only one that returned anything counts."""
     subject, name, late = POINTS[fault.point](learner)
-    original = getattr(subject, name)
-    setattr(subject, name, (after if late else before)(original, fault.nth, action))
+    original, left = getattr(subject, name), [fault.nth]
+
+    def count() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            action()
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if not late:
+            count()
+        result = original(*args, **options)
+        if late and result != []:
+            count()
+        return result
+
+    setattr(subject, name, wrapped)
 
 
 @dataclass

@@ -6,10 +6,10 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import redis
@@ -17,6 +17,7 @@ import redis
 from actors.config import QueueConfig
 from actors.transport.ledger import Ledger
 from actors.transport.redis import Transport, connect
+from deploy.launch.embedded_redis import EmbeddedRedis
 from learner.run.checkpoint import Checkpoint, load_checkpoint
 from tests.support.launching import Command, command_line, rows, small, tamiyo
 
@@ -24,17 +25,10 @@ TARGETS_S = {"actor": 5.0, "learner": 15.0, "node": 30.0, "redis": 10.0}
 SLACK = float(os.environ.get("TAMIYO_CHAOS_SLACK", "8"))  # factor on the targets, which are for an idle machine
 
 
-class Served(Protocol):
-    """Any Redis server."""
-
-    @property
-    def url(self) -> str: ...
-
-
 class ChaosRun:
     """A running `tamiyo train` that uses `server`."""
 
-    def __init__(self, command: Command, folder: Path, server: Served) -> None:
+    def __init__(self, command: Command, folder: Path, server: EmbeddedRedis) -> None:
         self.command, self.folder, self.server = command, folder, server
         self.versions: dict[int, bytes] = {}  # version -> manifest of all published weights seen
         self.times_s: dict[str, float] = {}
@@ -170,13 +164,13 @@ class ChaosRun:
 
 @contextmanager
 def chaos_run(
-    logs: Path, name: str, server: Served, root: Path | None = None, within: Sequence[str] = (), **changes: Any
+    logs: Path, name: str, server: EmbeddedRedis, root: Path | None = None, **changes: Any
 ) -> Iterator[ChaosRun]:
     """Start a run without a last update, and wait for its second update. Its folder is in `root`, by default `logs`."""
     root = root or logs
     settings = {"learner__updates": 1_000_000, "run__redis": server.url, "actors__spares": 1} | changes
     flags = small(root, name, **settings)
-    with tamiyo(logs, "train", *flags, within=within) as command:
+    with tamiyo(logs, "train", *flags) as command:
         run = ChaosRun(command, root / name, server)
         run.wait_for(lambda: run.update >= 2, 200.0)
         yield run

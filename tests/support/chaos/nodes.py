@@ -1,7 +1,7 @@
 """A Ray cluster of three nodes in a separate process, controlled by commands on standard input.
 
-    lose [ID]      kill that node, by default the oldest one with a rollout worker
-    join [CPUS]    add a node
+    lose           kill the oldest node with a rollout worker
+    join           add a node
     actors         number of Ray actors alive
     where CLASS    node of the actor of that class: its id, `head`, or an empty line
     process CLASS  process id of that actor
@@ -38,8 +38,8 @@ def places() -> str:
 
 
 def main() -> None:
-    ports = {"ray_client_server_port": int(sys.argv[1])} if len(sys.argv) > 1 else {}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": True} | ports)
+    head = {"num_cpus": 2, "include_dashboard": True, "ray_client_server_port": int(sys.argv[1])}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -47,13 +47,12 @@ def main() -> None:
     answer(cluster.address)
     for line in sys.stdin:
         match line.split():
-            case ["lose", *ids]:
-                workers = {node.node_id: node for node in cluster.worker_nodes}
-                chosen = ids[0] if ids else next(node for node in workers if node in worker_nodes())
-                cluster.remove_node(workers[chosen], allow_graceful=False)
+            case ["lose"]:
+                used = worker_nodes()
+                cluster.remove_node(next(n for n in cluster.worker_nodes if n.node_id in used), allow_graceful=False)
                 answer("done")
-            case ["join", *cpus]:
-                cluster.add_node(num_cpus=int(cpus[0]) if cpus else 1)
+            case ["join"]:
+                cluster.add_node(num_cpus=1)
                 answer("done")
             case ["actors"]:
                 answer(str(len(list_actors(filters=[("state", "=", "ALIVE")]))))

@@ -30,6 +30,13 @@ from tests.support.env.gym_envs import Mixed
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 CPU = torch.device("cpu")
+CASES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"core": "lstm+memory", "critic": "q_op"}, {"chunk_length": 4, "burn_in": 2, "prior_coef": 1.0}),
+    ({"core": "feedforward", "encoder": "flat"}, {"objective": "decoupled", "ratio": "joint", "precision": "tf32"}),
+    ({"heads": "independent", "causal_masks": False}, {"policy_denominator": "head_steps", "chunk_length": 3}),
+    ({}, {"chunk_length": 3, "burn_in": 2, "precision": "bf16"}),
+)
+"""Options of the policy and of the learner."""
 SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 3, 9, 4))]
 
 
@@ -63,27 +70,26 @@ class Crossings(TorchDispatchMode):
         return out
 
 
-def update_options(device: torch.device) -> None:
-    """The other objectives, with TF32 allowed, and bf16, whose rounding differs between devices."""
-    given: list[dict[str, Any]] = [
-        {"objective": "decoupled", "ratio": "joint", "precision": "tf32"},
-        {"policy_denominator": "head_steps", "chunk_length": 3},
-    ]
-    if device.type == "cuda":  # autocast is for real devices alone
-        given.append({"chunk_length": 3, "burn_in": 2, "precision": "bf16"})
-    for options in given:
-        config = LearnerConfig(**({"state_stride": 1, "target_kl": 1e9, "gamma": 0.9, "minibatches": 2} | options))
-        batch = make_batch(toy_wave(toy_network(), SEEDS), SPACES, config.chunk_length, config.burn_in)
-
-        def updated(to: torch.device, config: LearnerConfig = config, batch: Any = batch) -> dict[str, float]:
-            network = toy_network().to(to)
-            return PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)(batch, update=0, version=0)
-
-        ours, theirs = updated(device), updated(CPU)
-        assert ours.keys() == theirs.keys()
+def update(device: torch.device) -> None:
+    """With minibatches, chunks, burn-in and a prior. bf16 needs autocast, which is for real devices alone."""
+    for policy, learner in CASES if device.type == "cuda" else CASES[:-1]:
+        fields: dict[str, Any] = {"state_stride": 1, "update_epochs": 1, "minibatches": 2, "target_kl": 1e9}
+        config = LearnerConfig(**(fields | learner))
+        batch = make_batch(toy_wave(toy_network(**policy), SEEDS), SPACES, config.chunk_length, config.burn_in)
         rounded = device.type == "cuda" and config.precision != "float32"
-        for name in ("loss_policy", "loss_value", "ratio_error") if rounded else comparable(theirs):
-            same(ours[name], theirs[name], 0.05 if rounded else 1e-4)
+
+        def updated(to: torch.device, policy: Any = policy, config: LearnerConfig = config, batch: Any = batch) -> Any:
+            network = toy_network(**policy).to(to)
+            prior = toy_network(5, **policy) if config.prior_coef else None
+            ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config, prior=prior)
+            return ppo(batch, update=0, version=0), network.state_dict()
+
+        (metrics, weights), (expected, expected_weights) = updated(device), updated(CPU)
+        assert metrics.keys() == expected.keys()
+        for name in ("loss_policy", "loss_value", "ratio_error") if rounded else comparable(expected):
+            same(metrics[name], expected[name], 0.05 if rounded else 1e-4)
+        for name, value in ({} if rounded else expected_weights).items():
+            same(weights[name], value)
 
 
 def played(device: torch.device) -> tuple[FactoredRecurrentActorCritic, list[Episode]]:
@@ -157,7 +163,7 @@ def continuous(device: torch.device) -> None:
 
 
 LEARNING: tuple[Callable[[torch.device], None], ...] = (
-    update_options,
+    update,
     update_without_waiting,
     step_without_waiting,
     continuous,

@@ -23,34 +23,15 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.acting.policy import ActingPolicy
 from actors.policy.cores import core as core_module
 from actors.policy.network import MaskTensors
+from actors.precision import matmul_allows_tf32, tf32
 from actors.types.episode import Episode
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
-from learner.config import LearnerConfig
-from learner.ppo.batch import make_batch
 from learner.ppo.imitation import imitate
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
 from tests.support.learning.device_hosts import LONG_HOSTS
-from tests.support.learning.device_learning import CPU, LEARNING, SEEDS, comparable, same
+from tests.support.learning.device_learning import CASES, CPU, LEARNING, SEEDS, same
 from tests.support.learning.device_serving import SERVING
-from tests.support.learning.toy import SPACES, toy_network, toy_wave
-
-OPTIONS: list[dict[str, Any]] = [
-    {"core": "lstm+memory", "critic": "q_op"},
-    {"core": "feedforward", "encoder": "flat"},
-    {"heads": "independent", "causal_masks": False},
-]
-LEARNER = LearnerConfig(
-    state_stride=1,
-    update_epochs=1,
-    minibatches=2,
-    chunk_length=4,
-    burn_in=2,
-    target_kl=1e9,
-    prior_coef=1.0,
-)
-
+from tests.support.learning.toy import toy_network, toy_wave
 
 COLUMN = [(1, 3, 8, 0, 2, 1), (5, 3, 0, 0, 0, 0), (5, 3, 0, 0, 0, 0)]
 """Actions that germinate a column, let it learn and blend it in."""
@@ -64,27 +45,11 @@ def same_episodes(ours: list[Episode], theirs: list[Episode]) -> None:
 
 def act(device: torch.device) -> None:
     """By the network itself and by the programs that actors and server use, through whole episodes."""
-    for options in OPTIONS:
+    for options, _ in CASES[:-1]:
         expected = toy_wave(toy_network(**options), SEEDS)
         moved = toy_network(**options).to(device)
         same_episodes(toy_wave(moved, SEEDS), expected)
         same_episodes(toy_wave(ActingPolicy(moved), SEEDS), expected)
-
-
-def update(device: torch.device) -> None:
-    """With minibatches, burn-in and a prior; a network without conditioned heads is updated as the others are."""
-    for options in OPTIONS:
-        batch = make_batch(toy_wave(toy_network(**options), SEEDS), SPACES, LEARNER.chunk_length, LEARNER.burn_in)
-
-        def updated(to: torch.device, options: dict[str, Any] = options, batch: Any = batch) -> Any:
-            network = toy_network(**options).to(to)
-            ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), LEARNER, prior=toy_network(5, **options))
-            return ppo(batch, update=0, version=0), network.state_dict()
-
-        (metrics, weights), (expected, expected_weights) = updated(device), updated(CPU)
-        assert metrics.keys() == expected.keys()
-        for name, value in comparable(expected | expected_weights).items():
-            same((metrics | weights)[name], value)
 
 
 def imitation(device: torch.device) -> None:
@@ -136,9 +101,31 @@ def masks_left_behind(device: torch.device) -> None:
         act(device)
 
 
-QUICK = (act, update, imitation, fleet, *LEARNING, *SERVING)
+def precision_settings(device: torch.device) -> None:
+    """Needs no device, but a process of its own: what one of PyTorch's settings does to the other cannot be undone."""
+    backends = torch.backends
+    matmul, conv, rnn = own = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+
+    def check() -> None:
+        before = [switch.fp32_precision for switch in own]
+        for allowed in (False, True):
+            with tf32(allowed):
+                assert [switch.fp32_precision for switch in own] == ["tf32" if allowed else "ieee"] * 3
+                assert matmul_allows_tf32() == matmul.allow_tf32 == backends.cudnn.allow_tf32 == allowed
+            assert [switch.fp32_precision for switch in own] == before, (before, allowed)
+
+    check()
+    assert (backends.cudnn.allow_tf32, matmul.allow_tf32) == (True, False)
+    matmul.fp32_precision, conv.fp32_precision = "tf32", "ieee"  # now `allow_tf32` cannot be read
+    check()
+    matmul.fp32_precision = conv.fp32_precision = rnn.fp32_precision = "none"
+    backends.fp32_precision = "tf32"  # which the three inherit
+    check()
+
+
+QUICK = (act, imitation, fleet, *LEARNING, *SERVING)
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
-    own.__name__: own for own in (*QUICK, *LONG_HOSTS, masks_left_behind)
+    own.__name__: own for own in (*QUICK, *LONG_HOSTS, masks_left_behind, precision_settings)
 }
 
 

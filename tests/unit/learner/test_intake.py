@@ -93,16 +93,6 @@ def test_ends_that_come_after_the_probe_are_no_episodes_fault(store: Store) -> N
     assert lives(store, deadly=ids[2])[0] == 3
 
 
-def test_what_is_recovered_twice_in_one_life_is_trained_once(store: Store) -> None:
-    ids = left_pending(store, 3)
-    intake = intake_of(store)
-    intake.recover(())
-    intake.recover((ids[0],))  # as after an outage of the store
-    taken = intake.collect(2, 0, lambda: False) or []
-    assert [t.episode.episode_id for t in taken] == ids[1:]
-    assert intake.consumer.ledger().trained == 1
-
-
 def test_episodes_of_unpublished_versions_become_dead_letters(store: Store) -> None:
     """Their lag is negative, so no limit on the lag would ever drop them."""
     intake = intake_of(store)

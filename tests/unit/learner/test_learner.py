@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from actors.codec import encode_episode
 from actors.config import QueueConfig
-from actors.policy.publish import from_weights
 from actors.transport.ledger import LedgerError
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner.config import LearnerConfig
-from learner.run import run_state as run_state_module
-from learner.run.checkpoint import list_checkpoints, load_checkpoint
+from learner.run.checkpoint import load_checkpoint
 from learner.service import LearnerService, LearnerSettings
-from tests.support.learning.sequences import evaluate
-from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.toy import SPACES, toy_network
 from tests.support.learning.toy_learner import Spoil, ToyProducer, lines, make_learner
 from tests.support.stores import Store
 
@@ -45,21 +40,6 @@ def test_a_run_trains_accounts_and_publishes(store: Store, tmp_path: Path) -> No
     assert [line["update"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3]
     with pytest.raises(LedgerError):  # and the identity does see one episode too few
         dataclasses.replace(ledger, trained=ledger.trained - 1).check()
-
-
-def test_fetched_weights_reproduce_the_learners_outputs(store: Store, tmp_path: Path) -> None:
-    learner = make_learner(tmp_path, store, chunk_length=4, burn_in=6)
-    learner.run(ToyProducer(store))
-    weights = learner.transport.fetch()
-    assert weights is not None
-    assert (weights.version, weights.state_stride, weights.burn_in, weights.spaces_hash) == (3, 2, 6, SPACES.hash)
-    older = from_weights(load_checkpoint(list_checkpoints(tmp_path / "checkpoints")[0]).weights)
-    actor = from_weights(weights)
-    sequence = toy_sequence(toy_wave(toy_network(), [toy_seed(6, truncated=True)]))
-    with torch.no_grad():
-        ours, theirs, before = (evaluate(n, sequence) for n in (learner.network, actor, older))
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    assert not torch.equal(before.log_probs, theirs.log_probs)
 
 
 def test_stale_episodes_are_dropped_and_counted_when_consumed(store: Store, tmp_path: Path) -> None:
@@ -187,25 +167,6 @@ def test_unusable_episodes_are_set_aside_while_the_others_train(store: Store, tm
     assert [letter.header.sequence for letter in letters] == list(spoilt)
     assert all(letter.reason for letter in letters)
     load_checkpoint(tmp_path)  # whose ids can be read
-
-
-def test_nothing_is_acknowledged_or_published_before_its_checkpoint_is_durable(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learner = make_learner(tmp_path, store, updates=1)
-
-    save, calls = run_state_module.save_checkpoint, itertools.count()
-
-    def full_disk(*arguments: Any) -> Path:
-        if next(calls):  # the first is the checkpoint that the generation starts from
-            raise OSError("no space left on device")
-        return save(*arguments)
-
-    monkeypatch.setattr(run_state_module, "save_checkpoint", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        learner.run(ToyProducer(store))
-    ledger = learner.transport.ledger()
-    assert (ledger.trained, ledger.pending, learner.transport.head()) == (0, 4, 0)
 
 
 def test_advice_about_the_settings_is_reported_at_the_start(store: Store, tmp_path: Path) -> None:

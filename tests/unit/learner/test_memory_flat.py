@@ -14,8 +14,6 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
-MB = 2**20
-
 
 def batches() -> list[Batch]:
     """Of unequal lengths, so that shapes differ from update to update."""
@@ -26,49 +24,25 @@ def batches() -> list[Batch]:
     return found
 
 
-def growth(updates: int, ppo_type: type[PPOUpdate] = PPOUpdate) -> tuple[float, int]:
-    """(megabytes of resident memory, live tensors) that `updates` more updates add, after a tenth to warm up."""
+def measure(process: psutil.Process) -> tuple[int, int]:
+    """(bytes of resident memory, live tensors)."""
+    gc.collect()
+    tensors = sum(type(o) in (torch.Tensor, torch.nn.Parameter) for o in gc.get_objects())
+    return process.memory_info().rss, tensors
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("updates", [50, pytest.param(10_000, marks=pytest.mark.long)])
+def test_updates_leave_nothing_behind(updates: int) -> None:
+    """After a tenth of them to warm up."""
     network = toy_network()
     config = LearnerConfig(state_stride=1, gamma=0.9, target_kl=10.0, chunk_length=3, burn_in=2)
-    ppo, own, process = ppo_type(network, make_optimizer(network, 1e-4, 0.0), config), batches(), psutil.Process()
-
-    def measure() -> tuple[int, int]:
-        gc.collect()
-        tensors = sum(type(o) in (torch.Tensor, torch.nn.Parameter) for o in gc.get_objects())
-        return process.memory_info().rss, tensors
-
+    ppo, own, process = PPOUpdate(network, make_optimizer(network, 1e-4, 0.0), config), batches(), psutil.Process()
     for update in range(updates // 10):
         ppo(own[update % len(own)], update=update, version=update)
-    before = measure()
+    before = measure(process)
     for update in range(updates):
         ppo(own[update % len(own)], update=update, version=update)
-    after = measure()
-    return (after[0] - before[0]) / MB, after[1] - before[1]
-
-
-def test_fifty_updates_leave_nothing_behind() -> None:
-    megabytes, tensors = growth(50)
-    assert tensors <= 0  # what tests before left may go meanwhile
-    assert megabytes < 8
-
-
-class Keeping(PPOUpdate):
-    """Holds on to one small graph per update, the common leak."""
-
-    def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
-        metrics = super().__call__(batch, update, version)
-        self.__dict__.setdefault("kept", []).append(torch.zeros(1, requires_grad=True) * metrics["kl"])
-        return metrics
-
-
-def test_a_leak_is_seen() -> None:
-    _, tensors = growth(20, Keeping)
-    assert tensors >= 20
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_memory_is_flat_over_ten_thousand_updates() -> None:
-    megabytes, tensors = growth(10_000)
-    assert tensors <= 0  # what tests before left may go meanwhile
-    assert megabytes < 8
+    after = measure(process)
+    assert after[1] <= before[1]  # what tests before left may go meanwhile
+    assert after[0] - before[0] < 8 * 2**20

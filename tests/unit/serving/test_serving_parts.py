@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +14,6 @@ from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, step_request
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.sessions import StateTable
-from actors.sessions.refusal import Code
-from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks, playable
 from tests.support.examples import examples
 from tests.support.learning.toy import SPACES, SPEC, toy_network
@@ -78,15 +75,3 @@ def test_a_session_begins_with_a_zero_state_where_another_one_was() -> None:
 def test_every_declared_metric_is_exported() -> None:
     exported = {m.name.removeprefix("tamiyo_") for m in ServingMetrics().registry.collect()}
     assert exported == set(SERVE)
-
-
-@pytest.mark.parametrize(
-    ("text", "transient"),
-    [
-        ("CANCELLED [CANCELLED]", True),  # by a server that stops
-        ("Channel closed! [CANCELLED]", False),  # by `close` of this client
-        ("Locally cancelled by application! [CANCELLED]", False),
-    ],
-)
-def test_calls_that_a_stopping_server_cancels_are_repeated(text: str, transient: bool) -> None:
-    assert PolicyError(Code.CANCELLED, text).transient is transient

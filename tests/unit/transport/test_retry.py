@@ -31,15 +31,6 @@ def failing(times: int, error: Exception) -> Callable[[], str]:
     return call
 
 
-def test_delays_double_up_to_the_maximum_and_reset_on_success() -> None:
-    backoff = Backoff(0.5, 3.0)
-    assert [backoff.fail() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-    assert not backoff.due
-    backoff.succeed()
-    assert backoff.due
-    assert backoff.fail() == 0.5
-
-
 def test_retry_reports_the_start_and_the_end_of_an_outage_once() -> None:
     lines: list[str] = []
     retry = Retry(lines.append)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -17,7 +15,6 @@ from actors.transport.redis import Transport
 from tests.conftest import FIRST_SERVER
 from tests.fuzz.damage import damaged
 from tests.support.examples import examples
-from tests.support.learning.toy_learner import ToyProducer, make_learner
 from tests.support.queueing import BUSY, OK, counts, header, put, report, take_ids
 from tests.support.stores import Store
 from tests.unit.transport.test_names import INVALID_NAMES
@@ -45,8 +42,8 @@ Write = Callable[..., None]
 # Counts and rows
 
 
-@pytest.mark.parametrize("field", ["queued", "queued_bytes", "pending", "turn", "store", "trained"])
-@pytest.mark.parametrize("value", [10**15, -(10**15), "corrupt"])
+@pytest.mark.parametrize("field", ["queued", "pending", "turn", "trained"])
+@pytest.mark.parametrize("value", [10**15, "corrupt"])
 def test_counts_that_an_actor_wrote_decide_nothing(
     learner: Transport, write: Write, field: str, value: int | str
 ) -> None:
@@ -191,27 +188,6 @@ def test_the_largest_id_in_a_stream_is_survived(learner: Transport, write: Write
     assert counts(learner, "accepted", "trained", "dead_lettered", "missing") == (5, 3, 2, 0)
 
 
-@pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
-def test_a_learner_trains_on_after_every_such_write(learner: Transport, write: Write, tmp_path: Path) -> None:
-    trainer, producer = make_learner(tmp_path, learner, updates=6), ToyProducer(learner)
-    writes: dict[int, tuple[Any, ...]] = {
-        1: ("XADD", "episodes", "MAXLEN", 0, "*", "x", "y"),
-        2: ("XADD", "episodes", LARGEST, "x", "y"),
-        3: ("XADD", "dead", LARGEST, "x", "y"),
-        4: ("HSET", "ledger", "queued", 10**9, "turn", 0, "store", 7),
-        5: ("HSET", "health", *(part for row in BAD_HEALTH.items() for part in row)),
-    }
-
-    def attack() -> bool:
-        if command := writes.pop(trainer.progress.update, None):
-            write(*command)
-        return producer()
-
-    assert trainer.run(attack).update == 6
-    assert not writes
-    counts(learner)
-
-
 def test_foreign_entries_among_the_dead_letters_are_skipped(any_store: Store, caplog: pytest.LogCaptureFixture) -> None:
     learner = any_store(dead_letters_kept=1)
     learner.open_generation(-1, "learner")
@@ -250,11 +226,7 @@ def is_header(ref: bytes) -> bool:
 @example({b"ref": GOOD})
 @example({b"ref": b"3 1 2 3 1000 run/\xff\xfe/1719/42"})
 @example({b"ref": b"3 1 2 3 1000 run/actor-0/" + b"9" * 5000 + b"/42"})
-@example({b"ref": b"3 1 2 3 1000 run/actor-0/9007199254740992/42"})
-@example({b"ref": b"3 1 " + b"2" * 400 + b" 3 1000 run/actor-0/1/42"})
 @example({b"ref": b"3 1 2 3 1000 run/a\nb/1/42"})
-@example({b"ref": b"3 1 2 3 1000 my run/actor-0/1719/42"})
-@example({b"ref": b"3 1 2 3 1000 run/actor-0/01719/42"})
 @example({b"ref": b"3 1 2 3 1000 run/" + b"a" * 101 + b"/1719/42"})
 def test_any_entry_is_an_episode_or_foreign(learner: Transport, any_store: Store, fields: dict[bytes, bytes]) -> None:
     before = learner.ledger().foreign

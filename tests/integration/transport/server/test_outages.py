@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ from actors.errors import UserError
 from actors.transport import redis_server
 from actors.transport.base import OutOfMemory, Unreachable
 from actors.transport.redis import connect, require_store
-from actors.transport.retry import Retry, is_outage
+from actors.transport.retry import is_outage
 from actors.workers.outbox import Outbox
 from tests.conftest import OTHERS, SERVERS
 from tests.support.builders import make_episode, make_weights
@@ -167,23 +166,6 @@ def test_calls_wait_for_a_server_that_cannot_serve_requests(
     transport.ledger().check()
 
 
-def test_calls_wait_for_a_server_that_is_loading_its_data(tmp_path: Path) -> None:
-    options = ("--port", "0", "--appendonly", "no", "--dbfilename", "dump.rdb")
-    with running(tmp_path, *options) as client:
-        for n in range(20):
-            client.set(f"filler{n}", os.urandom(2000))  # incompressible
-        client.save()
-    slowly = ("--key-load-delay", "80000", "--loading-process-events-interval-bytes", "1024")
-    with running(tmp_path, *options, *slowly):
-        url = f"unix://{tmp_path}/socket"
-        with pytest.raises(UserError, match="cannot serve requests") as raised:
-            connect(url)
-        assert is_outage(raised.value)
-        transport = Retry()(lambda: connect(url))
-        transport.open_generation(-1, "learner")
-        assert put(transport, 0) == [OK]
-
-
 def test_functions_that_a_server_lost_are_loaded_again(server: tuple[Path, Any], store: Store) -> None:
     transport, (_, client) = store(), server
     transport.open_generation(-1, "learner")
@@ -238,9 +220,7 @@ LIMIT = 2**30
     ("policy", "limit", "refused", "warned"),
     [
         ("noeviction", LIMIT, False, False),
-        ("noeviction", 0, False, False),
         ("allkeys-lru", LIMIT, True, False),
-        ("allkeys-random", LIMIT, True, False),
         ("allkeys-lfu", 0, False, True),  # nothing is evicted without a limit; with one it would be
         ("volatile-lru", LIMIT, False, True),  # evicts only payloads that are put again
     ],

@@ -12,7 +12,6 @@ import redis
 
 from actors.errors import UserError
 from actors.transport import redis_server, retry
-from actors.transport.base import LoginRefused, Unreachable
 from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from deploy.launch.embedded_redis import EmbeddedRedis
@@ -95,19 +94,3 @@ def test_a_login_refused_for_a_minute_is_an_error(renewable: Renewable, monkeypa
     assert all("waiting for it" in line for line in lines)
     assert len(lines) == 2
     transport.close()
-
-
-def test_an_outage_between_two_refused_logins_is_not_a_refused_login(
-    embedded_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(error: Exception) -> None:
-        raise error
-
-    server = redis_server.RedisServer(embedded_redis.url, "a", "TAMIYO_REDIS_PASSWORD")
-    monkeypatch.setattr(redis_server, "LOGIN_S", 0.01)
-    errors = ((redis.AuthenticationError, LoginRefused), (redis.ConnectionError, Unreachable))
-    for raised, expected in (*errors, *errors, errors[0], (redis.AuthenticationError, UserError)):
-        with pytest.raises(expected):
-            server._with_retries(lambda error=raised: fail(error()))
-        time.sleep(0.02)
-    server.close()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.normalizer import ObservationNormalizer
-from tests.support.learning.batches import LENGTHS, evaluate_batch, toy_batch, toy_ppo
+from tests.support.learning.batches import evaluate_batch, toy_batch, toy_ppo
 from tests.support.learning.toy import SPACES, toy_network
 
 RESCALED = ("critic.2.weight", "critic.2.bias")  # PopArt moves these, whether or not a step is taken
@@ -110,29 +110,6 @@ def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_counted() -> N
     assert all(bool(t.isfinite().all()) for t in ppo.network.state_dict().values())
     assert all(state["step"] == 1 for state in ppo.optimizer.state.values())
     assert all(value == value for value in metrics.values())
-
-
-def test_minibatches_hold_whole_episodes_each_once_in_an_order_of_seed_and_update() -> None:
-    def orders(update: int) -> list[list[int]]:
-        ppo = toy_ppo(minibatches=4, update_epochs=2)
-        seen: list[list[int]] = []
-        evaluate = ppo.network.evaluate_steps
-
-        def watch(steps: Any) -> Any:
-            seen.append(steps.layout.lengths.tolist())
-            return evaluate(steps)
-
-        ppo.network.evaluate_steps = watch  # type: ignore[method-assign]
-        ppo(toy_batch(), update=update, version=0)
-        return seen[1:-1]  # the first pass is the proximal one, the last measures how far the policy has moved
-
-    first = orders(0)
-    assert len(first) == 8
-    for epoch in (first[:4], first[4:]):
-        assert sorted(n for part in epoch for n in part) == sorted(LENGTHS)
-    assert first[:4] != first[4:]
-    assert orders(0) == first
-    assert orders(1) != first
 
 
 def test_forced_steps_are_out_of_the_policy_terms_and_in_the_value_loss() -> None:

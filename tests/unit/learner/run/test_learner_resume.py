@@ -33,42 +33,6 @@ def test_a_resumed_learner_opens_a_new_generation_and_continues(store: Store, tm
         first.transport.take(1, 0.0)
 
 
-def test_what_a_crash_left_pending_is_trained_once(store: Store, tmp_path: Path) -> None:
-    """The first learner dies after its third update and before the checkpoint that would acknowledge it."""
-    first = make_learner(tmp_path, store, updates=3, checkpoint_every=2, batch_episodes=4)
-    producer = ToyProducer(store)
-
-    def die(metrics: dict[str, float]) -> None:
-        if metrics["update"] == 3:
-            raise KeyboardInterrupt
-
-    first.report = die
-    with pytest.raises(KeyboardInterrupt):
-        first.run(producer)
-    assert first.transport.ledger().pending == 4
-    second = make_learner(tmp_path, store, resume=True, updates=4, checkpoint_every=2)
-    assert second.progress.update == 2
-    lost = [d.header for d in first.transport.pending()]
-    producer()  # by weights of the third update, which the checkpoint does not know
-    progress = second.run(producer)
-    ledger = second.transport.ledger()
-    ledger.check()
-    assert progress.update == 4
-    assert (ledger.trained, ledger.pending, ledger.fenced) == (16, 0, 4)
-    ids = [row["episode_id"] for row in lines(tmp_path / "episodes.jsonl")]
-    assert len(ids) == len(set(ids)) == 16
-    assert {h.episode_id for h in lost} <= set(ids)  # of the version gone back to, so not fenced
-
-
-def test_a_store_that_lost_everything_gets_numbers_beyond_the_checkpoints(store: Store, tmp_path: Path) -> None:
-    make_learner(tmp_path, store, updates=2).run(ToyProducer(store))
-    store.empty()
-    learner = make_learner(tmp_path, store, resume=True, updates=3)
-    progress = learner.run(ToyProducer(store))
-    assert (progress.generation, progress.version, progress.update) == (2, 2 + 1 + 1 + 1, 3)
-    learner.transport.ledger().check()
-
-
 @pytest.mark.parametrize("call", ["link", "mkdir", "fsync"])
 def test_a_run_folder_that_turns_read_only_ends_the_run_with_one_line(
     store: Store, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
