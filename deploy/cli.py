@@ -272,16 +272,16 @@ def _play(args: list[str]) -> int:
 
 
 def _evaluate(args: list[str]) -> int:
-    from deploy.commands.evaluation_flags import PRACTICAL, evaluation_flags
+    from deploy.commands.evaluation_flags import PRACTICAL, evaluate_options
 
-    given = evaluation_flags(args)
-    if given["suite"] == PRACTICAL:
-        from deploy.commands.evaluate_practical import PracticalOptions, evaluate_practical
+    options = evaluate_options(args)
+    if options.suite == PRACTICAL:
+        from deploy.commands.evaluate_practical import evaluate_practical
 
-        return evaluate_practical(PracticalOptions(**given))
-    from deploy.commands.evaluate import EvaluateOptions, evaluate
+        return evaluate_practical(options)
+    from deploy.commands.evaluate import evaluate
 
-    return evaluate(EvaluateOptions(**given))
+    return evaluate(options)
 
 
 def _export(args: list[str]) -> int:

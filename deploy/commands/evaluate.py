@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -13,11 +13,12 @@ from actors.errors import UserError
 from actors.policy.saved import find_checkpoint
 from actors.rules.names import parse_rule
 from actors.slots.objective import Prices
+from deploy.commands.evaluation_flags import EvaluateOptions
 from deploy.commands.rollout import environment_of
 from deploy.config.schema import PRESETS
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
-from deploy.evaluation.cells import CELLS, CellStore, Job, run_cells
+from deploy.evaluation.cells import CellStore, Job, run_cells
 from deploy.evaluation.page import tables_of, write_page
 from deploy.evaluation.play import Row
 from deploy.evaluation.players import (
@@ -35,43 +36,11 @@ from deploy.evaluation.results import results_by_condition
 from deploy.launch import kernels
 from learner.run.checkpoint import load_network
 
-RESULTS = Path("results/sweep")
 QUICK_FAMILIES, QUICK_SEEDS, QUICK = 2, 2, {"horizon_epochs": 8, "inner_steps": 4}
 ENV = PRESETS["research"].env
 """The environment in which a checkpoint outside a run folder plays."""
 MAY_DIFFER = ("slots", "column_slots", "hidden_features", "prune")
 """Settings of the environment in which other policies may differ from those of `--checkpoint`."""
-
-
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """The options of `tamiyo evaluate`."""
-
-    checkpoints: tuple[Path, ...] = ()
-    blind: tuple[Path, ...] = ()
-    also: tuple[str, ...] = ()
-    players: tuple[str, ...] = ()
-    suite: str = "heldout"
-    families: tuple[str, ...] = ()
-    seeds: int = suites.EPISODE_SEEDS
-    jobs: int = 2
-    out: Path = RESULTS
-    cells: Path | None = None
-    kept: bool = False
-    rules: Path = tuning.RULES_FILE
-    tune: bool = False
-    quick: bool = False
-
-    def __post_init__(self) -> None:
-        for name in self.players:
-            parse_rule(name)
-        for name, least in (("seeds", 2), ("jobs", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} is {getattr(self, name)}: it must be at least {least}")
-        if self.tune and self.suite != "train":
-            raise UserError("--tune plays training families: add --suite train")
-        if self.tune and self.rules == tuning.RULES_FILE:
-            raise UserError("--tune needs --rules FILE, the file to write the chosen rules to")
 
 
 def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
@@ -82,7 +51,7 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
         evaluation.tune()
         return 0
     results = results_by_condition(evaluation.play(evaluation.lines()))
-    page = write_page(results, options.out)
+    page = write_page(results, options.folder)
     console.width = max(console.width, 150)
     for table in tables_of(results):
         console.print(table.title, table.rich(), "")
@@ -95,17 +64,22 @@ class EvaluationRun:
 
     def __init__(self, options: EvaluateOptions, console: Console) -> None:
         self.options, self.console = options, console
+        for name in options.player:
+            parse_rule(name)
         self.config, self.policies = _policies(options)
-        self.families, self.seeds = suites.reported(options.suite, options.families), options.seeds
+        self.families, self.seeds = (
+            suites.reported(options.suite, options.families),
+            options.seeds or suites.EPISODE_SEEDS,
+        )
         if options.quick:
             self.config = replace(self.config, **QUICK)  # type: ignore[arg-type]
             self.families, self.seeds = self.families[:QUICK_FAMILIES], QUICK_SEEDS
-        self.store = CellStore(options.cells or options.out / CELLS)
+        self.store = CellStore(options.cells_folder)
 
     def lines(self) -> list[Lineup]:
         """Return the rows of the table."""
-        lines = always_played(tuning.read_rules(self.options.rules))
-        lines += [same(name, rule_player(name)) for name in self.options.players]
+        lines = always_played(tuning.read_rules(self.options.rules or tuning.RULES_FILE))
+        lines += [same(name, rule_player(name)) for name in self.options.player]
         policies = list(self.policies)
         if self.options.kept or not policies:
             known = [replace(player, checkpoint="") for player in policies]
@@ -158,6 +132,7 @@ class EvaluationRun:
         for line, rules in tuning.CANDIDATES.items():
             own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
             found[line] = tuning.choose(own)
+        assert self.options.rules is not None
         tuning.write_rules(found, self.options.rules)
         self.console.print(str(self.options.rules))
 
@@ -168,7 +143,7 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
 
     Raises `UserError` if the policies were trained in different environments.
     """
-    named = [(POLICY, path) for path in options.checkpoints] + [(BLIND, path) for path in options.blind]
+    named = [(POLICY, path) for path in options.checkpoint] + [(BLIND, path) for path in options.blind]
     named += [_also(text) for text in options.also]
     config: EnvConfig | None = None
     players = []

@@ -33,8 +33,6 @@ from deploy.report.progress import clock
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-CELLS = "cells"
-"""Folder of an evaluation's cells."""
 DIGITS = {"gain": 3, "doublings": 4, "compute": 4, "accuracy": 3, "test_accuracy": 3}
 NOT_PLAYED_IN = ("data_dir", "download", "device", "backend")  # settings that change no episode
 PRICE_SETTINGS = ("points_per_doubling", "points_per_compute_doubling")

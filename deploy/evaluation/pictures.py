@@ -15,7 +15,7 @@ from actors.env.rendering.palette import MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.slots.objective import Prices
 from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY, SCALES, TRIAL
-from deploy.evaluation.results import EQUAL, SWEEP, WIDTHS_OF_SWEEP, Results, Value, compute, doublings
+from deploy.evaluation.results import EQUAL, SWEEP, WIDTHS_OF_SWEEP, Results
 
 COLOURS = {
     POLICY: "#0072b2",
@@ -80,8 +80,8 @@ def front(results: Mapping[str, Results]) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.4 * len(results)), layout="constrained")
     rows = figure.subplots(len(results), 2, sharey=True, squeeze=False)
     for panels, (condition, own) in zip(rows, results.items(), strict=True):
-        _front(panels[0], own, doublings)
-        _front(panels[1], own, compute)
+        _front(panels[0], own, "doublings")
+        _front(panels[1], own, "compute")
         panels[0].set_ylabel(f"validation accuracy at {condition}, %")
     rows[-1][0].set_xlabel("doublings of the parameters at the end")
     rows[-1][1].set_xlabel("doublings of the training FLOPs")
@@ -89,10 +89,9 @@ def front(results: Mapping[str, Results]) -> Figure:
     return figure
 
 
-def _front(ax: Axes, results: Results, cost: Value) -> None:
+def _front(ax: Axes, results: Results, cost: str) -> None:
     def at(line: str, price: Prices) -> tuple[float, float]:
-        x = results.values(line, cost, price).mean()
-        return float(x), float(results.values(line, lambda row, _: row.accuracy, price).mean())
+        return float(results.values(line, cost, price).mean()), float(results.values(line, "accuracy", price).mean())
 
     built = [at(name, results.prices[0]) for name in WIDTHS_OF_SWEEP]
     ax.plot(*zip(*built, strict=True), "o-", color=MUTED, lw=1.2, ms=5, mec="white", label="built wider")
@@ -103,7 +102,7 @@ def _front(ax: Axes, results: Results, cost: Value) -> None:
             continue
         points, size = [at(line, w) for w in results.prices], SIZES.get(line, 6.5) - 2
         ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=0.3 * size, ms=size, mec="white", label=line)
-        if line == POLICY or (line == SWEEP and cost is doublings):  # a sweep costs the same at every price
+        if line == POLICY or (line == SWEEP and cost == "doublings"):  # a sweep costs the same at every price
             for w, point in zip(results.prices, points, strict=True):
                 _beside(ax, f"{w.doubling:g}", point, (-4, 7), COLOURS[line])
     ax.margins(0.08, 0.12)
