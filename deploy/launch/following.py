@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +34,7 @@ def follow(
     `extra_notes` is called on each poll and returns further lines to print; `quiet` prints only notes.
     """
     seen = 0
-    with ProgressDisplay(title, console) as progress:
+    with closing(ProgressDisplay(title, console)) as progress:
         while True:
             status = run.poll(seen)
             seen = status.notes_total
