@@ -16,22 +16,13 @@ from actors.slots.objective import Prices
 from deploy.commands.evaluation_flags import EvaluateOptions
 from deploy.commands.rollout import environment_of
 from deploy.config.schema import PRESETS
+from deploy.evaluation import players
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
 from deploy.evaluation.cells import CellStore, Job, run_cells
 from deploy.evaluation.page import tables_of, write_page
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import (
-    BLIND,
-    POLICY,
-    Lineup,
-    Player,
-    always_played,
-    of_policies,
-    policy_player,
-    rule_player,
-    same,
-)
+from deploy.evaluation.players import BLIND, POLICY, Lineup, Player, rule_player, same
 from deploy.evaluation.results import results_by_condition
 from deploy.launch import kernels
 from learner.run.checkpoint import load_network
@@ -78,13 +69,13 @@ class EvaluationRun:
 
     def lines(self) -> list[Lineup]:
         """Return the rows of the table."""
-        lines = always_played(tuning.read_rules(self.options.rules or tuning.RULES_FILE))
+        lines = players.always_played(tuning.read_rules(self.options.rules or tuning.RULES_FILE))
         lines += [same(name, rule_player(name)) for name in self.options.player]
         policies = list(self.policies)
         if self.options.kept or not policies:
             known = [replace(player, checkpoint="") for player in policies]
             policies += [player for player in self._kept() if player not in known]
-        return lines + of_policies(policies)
+        return lines + players.of_policies(policies)
 
     def _kept(self) -> list[Player]:
         """Return the policies all of whose cells are kept; say which others there are."""
@@ -146,7 +137,7 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
     named = [(POLICY, path) for path in options.checkpoint] + [(BLIND, path) for path in options.blind]
     named += [_also(text) for text in options.also]
     config: EnvConfig | None = None
-    players = []
+    named_players = []
     for line, path in named:
         found = find_checkpoint(path).resolve()
         own = suites.protocol(environment_of(found, ENV)[0], suites.NOMINAL)
@@ -157,8 +148,8 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
         differing = [k for k, v in asdict(own).items() if v != getattr(config, k)]
         if [k for k in differing if k not in MAY_DIFFER or line == POLICY]:
             raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
-        players.append(policy_player(line, found, {k: getattr(own, k) for k in differing}))
-    return config or suites.protocol(ENV, suites.NOMINAL), players
+        named_players.append(players.policy_player(line, found, {k: getattr(own, k) for k in differing}))
+    return config or suites.protocol(ENV, suites.NOMINAL), named_players
 
 
 def _also(text: str) -> tuple[str, Path]:

@@ -14,18 +14,10 @@ from actors.slots.objective import Prices
 from deploy.commands.evaluation_flags import EvaluateOptions
 from deploy.evaluation.cells import finished
 from deploy.evaluation.players import prices_seen
+from deploy.evaluation.practical import runs
 from deploy.evaluation.practical.page import write_results
 from deploy.evaluation.practical.results import BUILT, NEVER, PracticalResults, Training
-from deploy.evaluation.practical.runs import (
-    FOLDER,
-    SIZES,
-    PracticalCell,
-    PracticalModel,
-    PracticalRun,
-    play_cell,
-    practical_models,
-    read_run,
-)
+from deploy.evaluation.practical.runs import SIZES, PracticalCell, PracticalModel, PracticalRun
 from deploy.evaluation.suite import COMPUTE_SHARES, NOMINAL
 
 PLAYERS = (DEFAULT_TRIAL, TRAINED_NAME)
@@ -37,8 +29,8 @@ def evaluate_practical(options: EvaluateOptions, console: Console | None = None)
     """Play all missing cells; write the tables and figures. Raises `UserError` for impossible options."""
     console = console or Console(highlight=False)
     plan = _Plan(options)
-    runs = _play(plan, plan.cells(), options, console)
-    results = {name: plan.results(prices, runs) for name, prices in plan.prices.items()}
+    played = _play(plan, plan.cells(), options, console)
+    results = {name: plan.results(prices, played) for name, prices in plan.prices.items()}
     tables = write_results(results, options.folder, options.page)
     console.width = max(console.width, 70 + 16 * len(plan.players))
     for table in tables:
@@ -52,8 +44,8 @@ class _Plan:
 
     def __init__(self, options: EvaluateOptions) -> None:
         self.options = options
-        self.scripts = options.scripts or FOLDER
-        self.models = practical_models(options.models, self.scripts)
+        self.scripts = options.scripts or runs.FOLDER
+        self.models = runs.practical_models(options.models, self.scripts)
         chosen = options.widths[:1] if options.quick else options.widths
         self.widths = {m.name: tuple(m.widths[SIZES.index(size)] for size in chosen) for m in self.models}
         self.seeds = range(1 if options.quick else options.seeds or SEEDS)
@@ -79,8 +71,8 @@ class _Plan:
         """Return all cells, one seed after the other, and of each those without growth first."""
         return list(dict.fromkeys(cell for prices in self.prices.values() for _, _, cell in self._keys(prices)))
 
-    def results(self, prices: Prices, runs: dict[PracticalCell, PracticalRun]) -> PracticalResults:
-        known = {(training, player): runs[cell] for training, player, cell in self._keys(prices) if cell in runs}
+    def results(self, prices: Prices, played: dict[PracticalCell, PracticalRun]) -> PracticalResults:
+        known = {(training, player): played[cell] for training, player, cell in self._keys(prices) if cell in played}
         return PracticalResults(self.models, self.widths, self.seeds, self.players, prices, known)
 
     def effort(self, cell: PracticalCell) -> float:
@@ -112,12 +104,12 @@ def _play(
     for needed in (options.folder, folder):
         needed.mkdir(parents=True, exist_ok=True)
     lasting = [cell for cell in cells if is_rule(cell.policy) or Path(cell.policy).is_file()]
-    found = {cell: run for cell in lasting if (run := read_run(cell, folder)) is not None}
+    found = {cell: run for cell in lasting if (run := runs.read_run(cell, folder)) is not None}
     missing = [cell for cell in cells if cell not in found]
     if options.kept:
         console.print(f"{len(found)} of {len(cells)} cells were played", style="dim")
         return found
-    for cell, run, progress in finished(partial(play_cell, folder=folder), missing, options.jobs, plan.effort):
+    for cell, run, progress in finished(partial(runs.play_cell, folder=folder), missing, options.jobs, plan.effort):
         what = f"{cell.model} {cell.width} wide, {Path(cell.policy).name}, seed {cell.seed}"
         console.print(f"{progress}  {what}: {run.test:.1f} in {run.seconds:.0f} s", style="dim", soft_wrap=True)
         found[cell] = run

@@ -29,22 +29,8 @@ from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
 from deploy.evaluation.play import gain
 from deploy.evaluation.suite import on_family
-from deploy.imitation.trials import (
-    BETWEEN,
-    COLUMN,
-    IN_TRIAL,
-    LEFT,
-    LOOK,
-    MARGIN,
-    MODEL,
-    SIZES,
-    TRIALS,
-    Judgement,
-    TrialTeacher,
-    model_features,
-    trial_features,
-    worth_now,
-)
+from deploy.imitation import trials
+from deploy.imitation.trials import MARGIN, SIZES, TRIALS, Judgement, TrialTeacher
 
 WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
@@ -106,8 +92,7 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
 def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    trials = (SIZES, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
-    identity = repr((SURVEY, _surveyed(config.env), *trials, waves))
+    identity = repr((SURVEY, _surveyed(config.env), *trials.DESIGN, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
@@ -146,7 +131,7 @@ def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
         return fleet.episodes, episodes
 
     hosts, bare = play(NeverGrow(spaces))
-    before = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in bare])
+    before = np.stack([episode.obs[min(trials.LOOK, len(episode) - 1)] for episode in bare])
     never = np.array([gain(host, episode) for host, episode in zip(hosts, bare, strict=True)])
     outcomes, steps, epochs = [], [], []
     for k in range(len(TRIALS)):
@@ -161,7 +146,7 @@ def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
     gains, doublings, compute = np.array(outcomes).transpose(2, 1, 0)
     prices = np.array([host.prices for host in hosts])
     return Survey(
-        model_features(reader, before).astype(np.float64), prices, gains - never[:, None], doublings, compute,
+        trials.model_features(reader, before).astype(np.float64), prices, gains - never[:, None], doublings, compute,
         np.concatenate(steps), np.concatenate(epochs),
     )  # fmt: skip
 
@@ -172,12 +157,12 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
     training = reader.slot(obs, "stage").argmax(-1) == Stage.TRAINING
     steps = np.flatnonzero(training.any(1))
     slots = training[steps].argmax(1)
-    seen = trial_features(reader, obs[steps], slots).astype(np.float64)
+    seen = trials.trial_features(reader, obs[steps], slots).astype(np.float64)
     epochs = np.zeros(len(steps), EPOCH)
     epochs["left"] = horizon_epochs - steps
     epochs["spent"] = 4.0 * reader.base(obs[steps], "compute")[:, 0]
     epochs["effort"] = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
-    epochs["worth"] = worth_now(reader, obs[steps], slots)
+    epochs["worth"] = trials.worth_now(reader, obs[steps], slots)
     return seen, epochs
 
 
@@ -190,7 +175,7 @@ def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgemen
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
     price, compute_price = survey.prices.T
-    going = survey.epochs["left"] > LEFT
+    going = survey.epochs["left"] > trials.LEFT
     epochs, steps, last = survey.epochs[going], survey.steps[going], survey.epochs[~going]
     outcome = survey.gains - price[:, None] * survey.doublings  # [N, trials], compute excluded
     alone = [TRIALS.index((size,)) for size in range(len(SIZES))]

@@ -39,6 +39,8 @@ IN_TRIAL = (
 )  # fmt: skip
 COLUMN = ("contribution", "contribution_velocity", "size", "gradient_norm", "epochs_in_stage")
 """Features that are read within a trial: of the model, and of the column that is tried."""
+DESIGN = (SIZES, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
+"""All that a survey depends on."""
 
 
 def model_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation.play import play
-from deploy.imitation import teacher
+from deploy.imitation import teacher, trials
 from deploy.imitation.teacher import EPOCH, SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
 from deploy.imitation.trials import BETWEEN, LEFT, LOOK, MARGIN, SIZES, TRIALS, Judgement, worth_now
 
@@ -185,7 +185,7 @@ def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch:
         assert len(asked) == 2  # one for each task
         assert first.epochs["host"].max() == 15
         kept_survey(replace(config, env=replace(ENV, inner_steps=3)), pool)  # type: ignore[arg-type]
-        monkeypatch.setattr(teacher, "COLUMN", ("size",))  # what the teacher reads of a column
+        monkeypatch.setattr(trials, "DESIGN", ("size",))  # what the teacher reads of a column
         kept_survey(config, pool)  # type: ignore[arg-type]
     assert len(asked) == 6
     assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 3
