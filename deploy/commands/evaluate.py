@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -105,15 +106,13 @@ class EvaluationRun:
         }
         for part in (kernels.ENVIRONMENTS, kernels.POLICY):
             kernels.compile_part(part)
-        found = run_cells(jobs.values(), self.store, self.options.jobs, self._log)
+        dim = partial(self.console.print, style="dim", soft_wrap=True)
+        found = run_cells(jobs.values(), self.store, self.options.jobs, dim)
 
         def rows(player: Player, prices: Prices) -> dict[str, list[Row]]:
             return {f: found[player, jobs[player, prices, f].cell] for f in self.families}
 
         return {line.name: {w: [rows(p, w) for p in players] for w, players in line.players.items()} for line in lines}
-
-    def _log(self, text: str) -> None:
-        self.console.print(text, style="dim", soft_wrap=True)
 
     def tune(self) -> None:
         """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
@@ -135,7 +134,11 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
     Raises `UserError` if the policies were trained in different environments.
     """
     named = [(POLICY, path) for path in options.checkpoint] + [(BLIND, path) for path in options.blind]
-    named += [_also(text) for text in options.also]
+    for text in options.also:
+        name, equals, other = text.partition("=")
+        if not equals or not name or "/" in name:
+            raise UserError(f"--also {text}: write NAME=PATH, a row of the table and a policy")
+        named.append((name, Path(other)))
     config: EnvConfig | None = None
     named_players = []
     for line, path in named:
@@ -150,10 +153,3 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
             raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
         named_players.append(players.policy_player(line, found, {k: getattr(own, k) for k in differing}))
     return config or suites.protocol(ENV, suites.NOMINAL), named_players
-
-
-def _also(text: str) -> tuple[str, Path]:
-    name, equals, path = text.partition("=")
-    if not equals or not name or "/" in name:
-        raise UserError(f"--also {text}: write NAME=PATH, a row of the table and a policy")
-    return name, Path(path)

@@ -129,22 +129,17 @@ def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
     )
 
 
-def _doublings(episode: Timeline) -> str:
-    model, compute = episode.doublings[-1:], episode.compute_doublings[-1:]
-    return f"doublings {sum(model):.2f}, of compute {sum(compute):.2f}"
-
-
 def _headline(episode: Timeline, sampled: bool) -> Text:
     epochs = len(episode.ops)
-    parts = (
+    model, compute = sum(episode.doublings[-1:]), sum(episode.compute_doublings[-1:])
+    return Text.assemble(
         ("task ", "dim"),
         (episode.task, "bold"),
         (f"   seed {episode.seed}   {'sampled' if sampled else 'deterministic'}   {epochs} epochs   ", "dim"),
         (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
-        (f"   {episode.host}   {_doublings(episode)}   ", "dim"),
+        (f"   {episode.host}   doublings {model:.2f}, of compute {compute:.2f}   ", "dim"),
         (f"J {sum(episode.shares):+.2f}", "bold"),
     )
-    return Text.assemble(*parts)
 
 
 def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from actors.config import EnvConfig
 from actors.policy.distribution import DECISIONS
-from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rules.names import parse_rule, rule_policy
 from actors.rules.schedule import Schedule
 from actors.slots.objective import Prices
@@ -116,6 +115,4 @@ def of_policies(players: Sequence[Player]) -> list[Lineup]:
     return [same(name, *(p for p in players if p.line == name)) for name in ordered]
 
 
-@cache
-def _network(path: str, slots: int) -> FactoredRecurrentActorCritic:
-    return load_network(path, slots)
+_network = cache(load_network)

@@ -84,8 +84,8 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
     with workers(jobs) as pool:
         judgement = fit_judgement(kept_survey(config, pool), jobs, config.env.prune)
         waves = _waves(config, config.imitation.episodes, rng)
-        play = partial(_teach, config.run.seed, config.learner.state_stride, judgement)
-        played = [episode for wave in pool.map(play, *_jobs(config, waves)) for episode in wave]
+        play = partial(_teach, config, judgement)
+        played = [episode for wave in pool.map(play, waves) for episode in wave]
     return [played[i] for i in rng.permutation(len(played))]
 
 
@@ -97,7 +97,7 @@ def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     if path.is_file():
         with np.load(path) as kept:
             return Survey(**kept)
-    found = joined(list(pool.map(_survey, *_jobs(config, waves))))
+    found = joined(list(pool.map(partial(_survey, config.env), waves)))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial_file = path.with_suffix(f".{os.getpid()}.partial")
     with partial_file.open("wb") as file:
@@ -119,8 +119,9 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
     return replace(env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
 
 
-def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
+def _survey(env: EnvConfig, wave: Wave) -> Survey:
     """Make all trials on hosts of one task."""
+    env, seeds = _on_task(env, wave)
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
@@ -222,15 +223,12 @@ def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[Wave]:
     return [(task, seeds[i, k : k + WAVE].tolist()) for i, task in enumerate(tasks) for k in starts]
 
 
-def _jobs(config: Config, waves: Sequence[Wave]) -> tuple[tuple[EnvConfig, ...], tuple[list[int], ...]]:
-    env = replace(config.env, device="cpu", cuda_graph=False)
-    envs = tuple(on_family(env, task) for task, _ in waves)
-    return envs, tuple(seeds for _, seeds in waves)
+def _on_task(env: EnvConfig, wave: Wave) -> tuple[EnvConfig, list[int]]:
+    return on_family(replace(env, device="cpu", cuda_graph=False), wave[0]), wave[1]
 
 
-def _teach(
-    run_seed: int, state_stride: int, judgement: Judgement, env: EnvConfig, seeds: Sequence[int]
-) -> list[Episode]:
-    fleet = SeedTrainingFleet(env, len(seeds), run_seed)
-    source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
+def _teach(config: Config, judgement: Judgement, wave: Wave) -> list[Episode]:
+    env, seeds = _on_task(config.env, wave)
+    fleet = SeedTrainingFleet(env, len(seeds), config.run.seed)
+    source = Provenance(0, 0, config.learner.state_stride, config.run.seed)
     return run_wave(fleet, TrialTeacher(fleet.spaces, judgement, temperature=TEMPERATURE), seeds, source)

@@ -115,6 +115,10 @@ def read_run(path: Path) -> RunFolder:
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
     try:
+        episode = None
+        if timeline:
+            seen = _build(Timeline, timeline)
+            episode = RecordedEpisode(seen, timeline["never_grow_accuracy"], timeline["policy_version"])
         metrics = list(_lines(path / "metrics.jsonl"))
         last_update = int(metrics[-1]["update"]) if metrics else 0
         return RunFolder(
@@ -124,14 +128,10 @@ def read_run(path: Path) -> RunFolder:
             episodes=EpisodeStatistics(_lines(path / "episodes.jsonl"), last_update),
             references=_build(References, references) if references and references.get("learned") else None,
             why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
-            episode=_recorded(timeline) if timeline else None,
+            episode=episode,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the run folder {path} is damaged ({error!r})") from error
-
-
-def _recorded(data: Row) -> RecordedEpisode:
-    return RecordedEpisode(_build(Timeline, data), data["never_grow_accuracy"], data["policy_version"])
 
 
 def _build(kind: type[Built], data: Row) -> Built:
