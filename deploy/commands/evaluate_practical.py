@@ -87,11 +87,8 @@ def _policies(options: EvaluateOptions) -> dict[str, str]:
     for name in options.player or (() if options.checkpoint else PLAYERS):
         if is_rule(name):
             parse_rule(name)
-            found[name] = name
-        elif ":" in name and not Path(name).exists():
-            found[name] = name  # a server
-        else:
-            found[name] = str(find_checkpoint(Path(name)).resolve())
+        server = ":" in name and not Path(name).exists()
+        found[name] = name if is_rule(name) or server else str(find_checkpoint(Path(name)).resolve())
     return found | {str(path): str(find_checkpoint(path).resolve()) for path in options.checkpoint}
 
 

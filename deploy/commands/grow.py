@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from math import nan
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -77,6 +78,10 @@ def _show(decisions: list[Decision], console: Console) -> None:
 def timeline(decisions: list[Decision]) -> Timeline:
     """Convert decisions to a timeline: one step per decision, with the accuracy at that time."""
     slots = decisions[0].slots
+    columns = ("stages", "alphas", "blueprints", "contributions", "gradient_health")
+    by_slot: dict[str, Any] = {
+        name: [[getattr(d, name)[s] for d in decisions] for s in range(len(slots))] for name in columns
+    }
     points = [nan if d.accuracy is None else d.accuracy for d in decisions]
     return Timeline(
         task="",
@@ -89,11 +94,7 @@ def timeline(decisions: list[Decision]) -> Timeline:
         points_per_compute_doubling=0.0,
         ops=[d.op for d in decisions],
         op_slots=[slots.index(d.slot) if d.op != "WAIT" else -1 for d in decisions],
-        stages=[[d.stages[s] for d in decisions] for s in range(len(slots))],
-        alphas=[[d.alphas[s] for d in decisions] for s in range(len(slots))],
-        blueprints=[[d.blueprints[s] for d in decisions] for s in range(len(slots))],
-        contributions=[[d.contributions[s] for d in decisions] for s in range(len(slots))],
-        gradient_health=[[d.gradient_health[s] for d in decisions] for s in range(len(slots))],
         doublings=[d.doublings for d in decisions],
         compute_doublings=[d.compute_doublings for d in decisions],
+        **by_slot,
     )

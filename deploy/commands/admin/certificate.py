@@ -6,7 +6,6 @@ import datetime
 import ipaddress
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,15 +80,15 @@ def is_good_for(certificate: Path, key: Path, hosts: Sequence[str]) -> bool:
 
 def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     """Return names as certificates hold them. Raises `UserError` for one that no client could connect to."""
-    return [_general_name(host) for host in hosts]
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    with suppress(ValueError):
-        return x509.IPAddress(ipaddress.ip_address(host))
-    if not _HOST.fullmatch(host) or len(host) > 253:
-        raise UserError(
-            f"{host!r} is not the name or address of a host: give it without scheme, port and path, such as --host "
-            "policy.example 10.0.0.7, and letters outside ASCII as xn--..."
-        )
-    return x509.DNSName(host)
+    found: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError as error:
+            if not _HOST.fullmatch(host) or len(host) > 253:
+                raise UserError(
+                    f"{host!r} is not the name or address of a host: give it without scheme, port and path, such as "
+                    "--host policy.example 10.0.0.7, and letters outside ASCII as xn--..."
+                ) from error
+            found.append(x509.DNSName(host))
+    return found
