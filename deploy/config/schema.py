@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +20,6 @@ from actors.config import (
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
-
-LIMIT = 2**63  # integers fit into 64 bits, and no number is infinite
 
 
 @dataclass(frozen=True)
@@ -162,13 +160,11 @@ class Config:
         if self.learner is _PLAIN[2] and not self.on_seed_hosts:  # left out, not given with the same values
             for name, plain, general in zip(("actors", "queue", "learner"), _PLAIN, _GENERAL, strict=True):
                 object.__setattr__(self, name, general if getattr(self, name) is plain else getattr(self, name))
-        for section in fields(self):
-            for name, value in vars(getattr(self, section.name)).items():
+        for section, settings in vars(self).items():
+            for name, value in vars(settings).items():
                 for number in value if isinstance(value, tuple) else (value,):
-                    require(
-                        not isinstance(number, int | float) or abs(number) < LIMIT,
-                        f"{section.name}.{name} is {number}: give a number below 2^63",
-                    )
+                    fits = not isinstance(number, int | float) or abs(number) < 2**63  # so that none is infinite
+                    require(fits, f"{section}.{name} is {number}: give a number below 2^63")
         running = 0 if self.external.spaces else self.actors.at_least * self.actors.envs_per_actor
         allowed = self._fresh_episodes
         require(
@@ -358,5 +354,5 @@ def closest_preset(config: Config) -> str:
 
 def settings_in_force(config: Config) -> dict[str, Any]:
     """Return all settings in force by their names, such as `learner.lr`."""
-    sections = [(section.name, getattr(config.in_force, section.name)) for section in fields(config)]
+    sections = vars(config.in_force).items()
     return {f"{section}.{name}": value for section, values in sections for name, value in vars(values).items()}

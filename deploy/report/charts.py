@@ -42,9 +42,7 @@ def learning_curve(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
             ax.axhline(level, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)), label=name)
     ax.fill_between(x, low, high, color=POLICIES["learned"], alpha=0.18, lw=0)
     ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, label="learned")
-    _updates_axis(ax, x)
-    _legend(ax)
-    ax.set_ylabel("mean reward of a step" if run.per_step else _return_label(run))
+    _finish(ax, x, "mean reward of a step" if run.per_step else _return_label(run))
     return figure
 
 
@@ -63,11 +61,9 @@ def op_shares(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     figure, ax = _figure(3.0, width_in)
     labels = [name.lower().replace("_", " ") for name in names]
     ax.stackplot(x, stack, labels=labels, colors=[color(n, OPS) for n in names], lw=0.4, edgecolor="white")
-    _updates_axis(ax, x)
-    _legend(ax, reverse=True)
+    _finish(ax, x, "fraction of steps", reverse=True)
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_ylabel("fraction of steps")
     return figure
 
 
@@ -83,10 +79,8 @@ def head_entropies(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
         heads = dict(first) | {OTHERS: np.mean(rest, axis=0)}
     for name, values in heads.items():
         ax.plot(x, values, color=color(name, HEADS), lw=2.0 if name == "op" else 1.5, label=name.replace("_", " "))
-    _updates_axis(ax, x)
-    _legend(ax)
+    _finish(ax, x, "entropy (1 = uniform)")
     ax.set_ylim(0, 1.03)
-    ax.set_ylabel("entropy (1 = uniform)")
     return figure
 
 
@@ -165,7 +159,10 @@ def _updates_axis(ax: Axes, x: Floats) -> None:
     ax.set_xlabel("update")
 
 
-def _legend(ax: Axes, reverse: bool = False) -> None:
+def _finish(ax: Axes, x: Floats, label: str, reverse: bool = False) -> None:
+    """Draw the axes, and the legend beside them or, on phones, above."""
+    _updates_axis(ax, x)
+    ax.set_ylabel(label)
     figure = ax.get_figure(root=True)
     assert figure is not None
     if figure.get_size_inches()[0] >= WIDTH_IN:
