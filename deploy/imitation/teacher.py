@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from actors.config import EnvConfig
-from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rng import Purpose, stream
-from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.rollout.wave import Provenance, run_wave
 from actors.rules.reader import ObservationReader
 from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.episode import Episode
 from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
-from deploy.evaluation.play import gain
+from deploy.evaluation.play import gain, wave
 from deploy.evaluation.suite import on_family
 from deploy.imitation import trials
 from deploy.imitation.trials import MARGIN, SIZES, TRIALS, Judgement, TrialTeacher
@@ -119,33 +118,26 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
     return replace(env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
 
 
-def _survey(env: EnvConfig, wave: Wave) -> Survey:
+def _survey(env: EnvConfig, tasked: Wave) -> Survey:
     """Make all trials on hosts of one task."""
-    env, seeds = _on_task(env, wave)
+    env, seeds = _on_task(env, tasked)
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
-    def play(policy: Policy) -> tuple[list[HostEpisode], list[Episode]]:
-        fleet = SeedTrainingFleet(_surveyed(env), len(seeds), SURVEY)
-        source = Provenance(version=0, generation=0, state_stride=1, run_seed=SURVEY)
-        episodes = run_wave(fleet, policy, seeds, source, True)
-        return fleet.episodes, episodes
-
-    hosts, bare = play(NeverGrow(spaces))
-    before = np.stack([episode.obs[min(trials.LOOK, len(episode) - 1)] for episode in bare])
-    never = np.array([gain(host, episode) for host, episode in zip(hosts, bare, strict=True)])
+    bare = wave(_surveyed(env), SURVEY, seeds, NeverGrow)
+    before = np.stack([episode.obs[min(trials.LOOK, len(episode) - 1)] for _, episode in bare])
+    never = np.array([gain(host, episode) for host, episode in bare])
     outcomes, steps, epochs = [], [], []
     for k in range(len(TRIALS)):
-        grown, episodes = play(TrialTeacher(spaces, None, k))
-        pairs = list(zip(grown, episodes, strict=True))
-        outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in pairs])
-        for i, episode in enumerate(episodes if len(TRIALS[k]) == 1 else ()):
-            seen, own = _trial(reader, episode, grown[i].horizon_epochs)
+        grown = wave(_surveyed(env), SURVEY, seeds, partial(TrialTeacher, judgement=None, trial=k))
+        outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in grown])
+        for i, (host, episode) in enumerate(grown if len(TRIALS[k]) == 1 else ()):
+            seen, own = _trial(reader, episode, host.horizon_epochs)
             own["host"], own["size"] = i, TRIALS[k][0]
             steps.append(seen)
             epochs.append(own)
     gains, doublings, compute = np.array(outcomes).transpose(2, 1, 0)
-    prices = np.array([host.prices for host in hosts])
+    prices = np.array([host.prices for host, _ in bare])
     return Survey(
         trials.model_features(reader, before).astype(np.float64), prices, gains - never[:, None], doublings, compute,
         np.concatenate(steps), np.concatenate(epochs),
@@ -223,12 +215,12 @@ def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[Wave]:
     return [(task, seeds[i, k : k + WAVE].tolist()) for i, task in enumerate(tasks) for k in starts]
 
 
-def _on_task(env: EnvConfig, wave: Wave) -> tuple[EnvConfig, list[int]]:
-    return on_family(replace(env, device="cpu", cuda_graph=False), wave[0]), wave[1]
+def _on_task(env: EnvConfig, tasked: Wave) -> tuple[EnvConfig, list[int]]:
+    return on_family(replace(env, device="cpu", cuda_graph=False), tasked[0]), tasked[1]
 
 
-def _teach(config: Config, judgement: Judgement, wave: Wave) -> list[Episode]:
-    env, seeds = _on_task(config.env, wave)
+def _teach(config: Config, judgement: Judgement, tasked: Wave) -> list[Episode]:
+    env, seeds = _on_task(config.env, tasked)
     fleet = SeedTrainingFleet(env, len(seeds), config.run.seed)
     source = Provenance(0, 0, config.learner.state_stride, config.run.seed)
     return run_wave(fleet, TrialTeacher(fleet.spaces, judgement, temperature=TEMPERATURE), seeds, source)

@@ -148,8 +148,7 @@ def run_actors(config: Config) -> int:
 def process_metrics(config: Config) -> Iterator[ProcessMetrics]:
     """Metrics of a process outside Ray, served on `run.metrics_port` if it is set."""
     metrics = ProcessMetrics(namespace(config))
-    close = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
-    try:
+    with ExitStack() as stack:
+        if config.run.metrics_port:
+            stack.callback(metrics.serve(config.run.metrics_host, config.run.metrics_port))
         yield metrics
-    finally:
-        close()
