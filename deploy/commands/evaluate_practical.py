@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from deploy.evaluation.players import prices_seen
 from deploy.evaluation.practical import runs
 from deploy.evaluation.practical.page import write_results
 from deploy.evaluation.practical.results import BUILT, NEVER, PracticalResults, Training
-from deploy.evaluation.practical.runs import SIZES, PracticalCell, PracticalModel, PracticalRun
+from deploy.evaluation.practical.runs import SIZES, PracticalCell, PracticalRun
 from deploy.evaluation.suite import COMPUTE_SHARES, NOMINAL
 
 PLAYERS = (DEFAULT_TRIAL, TRAINED_NAME)
@@ -27,58 +28,37 @@ SEEDS, QUICK_EPOCHS = 3, 2
 
 def evaluate_practical(options: EvaluateOptions, console: Console | None = None) -> int:
     """Play all missing cells; write the tables and figures. Raises `UserError` for impossible options."""
-    console = console or Console(highlight=False)
-    plan = _Plan(options)
-    played = _play(plan, plan.cells(), options, console)
-    results = {name: plan.results(prices, played) for name, prices in plan.prices.items()}
+    console, scripts = console or Console(highlight=False), options.scripts or runs.FOLDER
+    models, policies = runs.practical_models(options.models, scripts), _policies(options)
+    sizes = [SIZES.index(size) for size in (options.widths[:1] if options.quick else options.widths)]
+    widths = {model.name: tuple(model.widths[size] for size in sizes) for model in models}
+    seeds = range(1 if options.quick else options.seeds or SEEDS)
+    players = [NEVER, *BUILT, *(name for name in policies if name != NEVER)]
+
+    def cells(prices: Prices) -> Iterator[tuple[tuple[Training, str], PracticalCell]]:
+        """Yield the cell of each training and player, one seed after the other, those without growth first."""
+        for seed, player, model in product(seeds, players, models):
+            policy, epochs = policies.get(player, NEVER), QUICK_EPOCHS if options.quick else model.epochs
+            seen, script = prices_seen(policy if is_rule(policy) else ""), model.path(scripts)
+            own = Prices(*prices[:seen], *NOMINAL[seen:])
+            for width in widths[model.name]:
+                wide = BUILT.get(player, 1) * width
+                cell = PracticalCell(model.name, script, model.flags, wide, seed, epochs, policy, own)
+                yield (Training(model.name, width, seed), player), cell
+
+    prices = {name: Prices(options.price, options.price * share) for name, share in COMPUTE_SHARES.items()}
+    wanted = {name: dict(cells(own)) for name, own in prices.items()}
+    played = _play(list(dict.fromkeys(cell for own in wanted.values() for cell in own.values())), options, console)
+    results = {}
+    for name, own in wanted.items():
+        known = {key: played[cell] for key, cell in own.items() if cell in played}
+        results[name] = PracticalResults(models, widths, seeds, players, prices[name], known)
     tables = write_results(results, options.folder, options.page)
-    console.width = max(console.width, 70 + 16 * len(plan.players))
+    console.width = max(console.width, 70 + 16 * len(players))
     for table in tables:
         console.print(table.title, table.rich(), "")
     console.print(str(options.folder / "practical.md"))
     return 0
-
-
-class _Plan:
-    """Who plays what."""
-
-    def __init__(self, options: EvaluateOptions) -> None:
-        self.options = options
-        self.scripts = options.scripts or runs.FOLDER
-        self.models = runs.practical_models(options.models, self.scripts)
-        chosen = options.widths[:1] if options.quick else options.widths
-        self.widths = {m.name: tuple(m.widths[SIZES.index(size)] for size in chosen) for m in self.models}
-        self.seeds = range(1 if options.quick else options.seeds or SEEDS)
-        self.policies = _policies(options)
-        self.players = [NEVER, *BUILT, *(name for name in self.policies if name != NEVER)]
-        self.prices = {name: Prices(options.price, options.price * share) for name, share in COMPUTE_SHARES.items()}
-
-    def _keys(self, prices: Prices) -> Iterator[tuple[Training, str, PracticalCell]]:
-        for seed in self.seeds:
-            for player in self.players:
-                for model in self.models:
-                    for width in self.widths[model.name]:
-                        yield Training(model.name, width, seed), player, self._cell(model, width, player, seed, prices)
-
-    def _cell(self, model: PracticalModel, width: int, player: str, seed: int, prices: Prices) -> PracticalCell:
-        epochs = QUICK_EPOCHS if self.options.quick else model.epochs
-        wider, policy = BUILT.get(player, 1) * width, self.policies.get(player, NEVER)
-        seen = prices_seen(policy if is_rule(policy) else "")
-        seen_prices, script = Prices(*prices[:seen], *NOMINAL[seen:]), model.path(self.scripts)
-        return PracticalCell(model.name, script, model.flags, wider, seed, epochs, policy, seen_prices)
-
-    def cells(self) -> list[PracticalCell]:
-        """Return all cells, one seed after the other, and of each those without growth first."""
-        return list(dict.fromkeys(cell for prices in self.prices.values() for _, _, cell in self._keys(prices)))
-
-    def results(self, prices: Prices, played: dict[PracticalCell, PracticalRun]) -> PracticalResults:
-        known = {(training, player): played[cell] for training, player, cell in self._keys(prices) if cell in played}
-        return PracticalResults(self.models, self.widths, self.seeds, self.players, prices, known)
-
-    def effort(self, cell: PracticalCell) -> float:
-        """Return about how long a cell takes, in those of the narrowest model, to tell how much time is left."""
-        narrowest = next(model.widths[0] for model in self.models if model.name == cell.model)
-        return 2.0 + (1.0 if cell.policy == NEVER else 15.0) * (cell.width / narrowest) ** 2
 
 
 def _policies(options: EvaluateOptions) -> dict[str, str]:
@@ -93,7 +73,7 @@ def _policies(options: EvaluateOptions) -> dict[str, str]:
 
 
 def _play(
-    plan: _Plan, cells: Sequence[PracticalCell], options: EvaluateOptions, console: Console
+    cells: Sequence[PracticalCell], options: EvaluateOptions, console: Console
 ) -> dict[PracticalCell, PracticalRun]:
     """Return the runs of all cells; those that were kept are not played again, unless a server decided in them, which
     may have changed. With `kept`, nothing is played."""
@@ -106,8 +86,14 @@ def _play(
     if options.kept:
         console.print(f"{len(found)} of {len(cells)} cells were played", style="dim")
         return found
-    for cell, run, progress in finished(partial(runs.play_cell, folder=folder), missing, options.jobs, plan.effort):
+    for cell, run, progress in finished(partial(runs.play_cell, folder=folder), missing, options.jobs, _effort):
         what = f"{cell.model} {cell.width} wide, {Path(cell.policy).name}, seed {cell.seed}"
         console.print(f"{progress}  {what}: {run.test:.1f} in {run.seconds:.0f} s", style="dim", soft_wrap=True)
         found[cell] = run
     return found
+
+
+def _effort(cell: PracticalCell) -> float:
+    """Return about how long a cell takes, in those of the narrowest model, to tell how much time is left."""
+    narrowest = next(model.widths[0] for model in runs.MODELS if model.name == cell.model)
+    return 2.0 + (1.0 if cell.policy == NEVER else 15.0) * (cell.width / narrowest) ** 2

@@ -57,11 +57,8 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
             ax.plot(line.flops, y, "o", color=tint, ms=size, mec="white", zorder=3, label=label)
             if label is None:
                 k = SCALES[WIDTHS_OF_SWEEP.index(line.name)]
-                text, offset = (
-                    f"built ×{k}" if k > 1 else "never",
-                    (-7, 4 if abs(y) < 0.5 else -3),
-                )  # not on the line of 0
-                _beside(ax, text, (line.flops, y), offset, MUTED, "right")
+                offset = (-7, 4 if abs(y) < 0.5 else -3)  # not on the line of 0
+                _beside(ax, f"built ×{k}" if k > 1 else "never", (line.flops, y), offset, MUTED, "right")
         ax.axhline(0, color=MUTED, lw=0.8, zorder=1)
         ax.set_xscale("log")
         ax.margins(0.16, 0.1)

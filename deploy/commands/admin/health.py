@@ -68,8 +68,7 @@ def _grpc(url: SplitResult, ca: Path | None, timeout_s: float, name: str) -> str
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    trusted = _read_certificate(ca)
-    target = f"{url.hostname}:{url.port}"
+    trusted, target = _read_certificate(ca), f"{url.hostname}:{url.port}"
     options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]  # as for http://
     options += [("grpc.ssl_target_name_override", name)] if name else []
     if url.scheme == "grpcs":
