@@ -111,7 +111,7 @@ def run_actors(config: Config) -> int:
         from deploy.launch.endpoint import serve_endpoint
 
         return serve_endpoint(config)
-    require_free_port(config.run.metrics_port, "run.metrics_port")
+    require_free_port(config.run.metrics_port)
     console = Console(highlight=False)
     compile_kernels(config, console, learner=False)
     ray_context: AbstractContextManager[str | None] = (
