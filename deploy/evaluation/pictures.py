@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -16,6 +15,7 @@ from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.slots.objective import Prices
 from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY, SCALES, TRIAL
 from deploy.evaluation.results import EQUAL, SWEEP, WIDTHS_OF_SWEEP, Results
+from deploy.report.charts import FigureSpec
 
 COLOURS = {
     POLICY: "#0072b2",
@@ -30,15 +30,6 @@ COLOURS = {
 PHONE_IN = 5.6  # a width at which texts can be read on a phone and on a page
 SIZES = {POLICY: 10.0, SWEEP: 8.0, BEST: 10.0}
 """Of markers. The best single rule is often the best trial, which is drawn on top of it."""
-
-
-class EvaluationFigure(NamedTuple):
-    """A figure with its title and caption."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[Mapping[str, Results]], Figure]
 
 
 def against_sweep(results: Mapping[str, Results]) -> Figure:
@@ -112,13 +103,13 @@ def _beside(
 
 
 FIGURES = (
-    EvaluationFigure(
+    FigureSpec(
         "sweep",
         "One run against a sweep",
         "J over never growing, the mean over the prices, against the training FLOPs, with 95% intervals.",
         against_sweep,
     ),
-    EvaluationFigure(
+    FigureSpec(
         "front",
         "Accuracy, size and compute",
         "Validation accuracy at the end against the doublings of the parameters and of the training FLOPs, means over "
@@ -133,4 +124,6 @@ def write_figures(results: Mapping[str, Results], folder: Path) -> None:
     """Write the figures as PNG."""
     with matplotlib.rc_context(STYLE):
         for spec in FIGURES:
-            spec.draw(results).savefig(folder / f"{spec.name}.png", facecolor="white")
+            figure = spec.draw(results)
+            assert figure is not None
+            figure.savefig(folder / f"{spec.name}.png", facecolor="white")

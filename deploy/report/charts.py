@@ -6,6 +6,8 @@ Figures that are narrower than `WIDTH_IN` are for phones: legends are above them
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,6 +21,17 @@ from deploy.report.run_folder import RunFolder
 from deploy.report.statistics import mean_interval, stratified_mean
 
 Floats = NDArray[np.float64]
+
+
+class FigureSpec(NamedTuple):
+    """A figure with its title and caption."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[..., Figure | None]
+
+
 MOST_LINES, OTHERS = 12, "others"  # in one figure
 
 

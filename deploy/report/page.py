@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
 from actors.env.rendering.timeline_chart import NARROW_IN
@@ -19,18 +16,8 @@ from deploy.report.numbers import number
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
 
-
-class ReportFigure(NamedTuple):
-    """A figure of the report with its title and caption."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[..., Figure | None]
-
-
 FIGURES = (
-    ReportFigure(
+    charts.FigureSpec(
         "learning_curve",
         "Learning curve",
         "Undiscounted return of the episodes that ended in recent updates: their mean, with all tasks weighted "
@@ -38,32 +25,32 @@ FIGURES = (
         "mean reward of a step. Dashed lines show the baselines; the paired comparison is more precise.",
         charts.learning_curve,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "task_returns",
         "Return by task",
         "All policies on the same seeds; bars are 95% intervals of the mean.",
         charts.task_returns,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "slot_timeline",
         "One episode, epoch by epoch",
         "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot that was used: "
         "the color is the stage, the filled height is alpha, the text is the blueprint. Marks are the policy's ops.",
         charts.slot_timeline,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "op_shares",
         "Actions",
         "Fraction of steps for each choice, or range of choices, of the first head; of many, the commonest.",
         charts.op_shares,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "head_entropies",
         "Policy entropy",
         "Normalized entropy of each head, over the steps where it was relevant and had several legal choices.",
         charts.head_entropies,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "flow",
         "Data flow",
         "Policy lag is the number of weight versions published since the oldest step of an episode or segment.",
