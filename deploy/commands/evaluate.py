@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -68,15 +68,15 @@ class EvaluationRun:
             self.families, self.seeds = self.families[:QUICK_FAMILIES], QUICK_SEEDS
         self.store = CellStore(options.cells_folder)
 
-    def lines(self) -> list[Lineup]:
+    def lines(self) -> Lineup:
         """Return the rows of the table."""
-        lines = players.always_played(tuning.read_rules(self.options.rules or tuning.RULES_FILE))
-        lines += [same(name, rule_player(name)) for name in self.options.player]
+        rules = players.always_played(tuning.read_rules(self.options.rules or tuning.RULES_FILE))
+        named = {name: same(rule_player(name)) for name in self.options.player}
         policies = list(self.policies)
         if self.options.kept or not policies:
             known = [replace(player, checkpoint="") for player in policies]
             policies += [player for player in self._kept() if player not in known]
-        return lines + players.of_policies(policies)
+        return {**rules, **named, **players.of_policies(policies)}
 
     def _kept(self) -> list[Player]:
         """Return the policies all of whose cells are kept; say which others there are."""
@@ -95,14 +95,14 @@ class EvaluationRun:
         config = replace(suites.on_family(self.config, family), **dict(player.env))
         return Job(player, config, prices, suites.run_seed(self.options.suite), self.seeds)
 
-    def play(self, lines: Sequence[Lineup]) -> dict[str, dict[Prices, list[dict[str, list[Row]]]]]:
+    def play(self, lines: Lineup) -> dict[str, dict[Prices, list[dict[str, list[Row]]]]]:
         """Play all missing cells. Returns the rows by line, price, policy and family."""
         jobs = {
             (player, w, f): self._job(player, f, w)
             for f in self.families
-            for line in lines
-            for w, players in line.players.items()
-            for player in players
+            for line in lines.values()
+            for w, own in line.items()
+            for player in own
         }
         for part in (kernels.ENVIRONMENTS, kernels.POLICY):
             kernels.compile_part(part)
@@ -112,12 +112,12 @@ class EvaluationRun:
         def rows(player: Player, prices: Prices) -> dict[str, list[Row]]:
             return {f: found[player, jobs[player, prices, f].cell] for f in self.families}
 
-        return {line.name: {w: [rows(p, w) for p in players] for w, players in line.players.items()} for line in lines}
+        return {name: {w: [rows(p, w) for p in own] for w, own in line.items()} for name, line in lines.items()}
 
     def tune(self) -> None:
         """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
         candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
-        rows = self.play([same(rule, rule_player(rule)) for rule in candidates])
+        rows = self.play({rule: same(rule_player(rule)) for rule in candidates})
         found: dict[str, Mapping[Prices, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
         for line, rules in tuning.CANDIDATES.items():
             own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
