@@ -59,10 +59,8 @@ class EvaluationRun:
         for name in options.player:
             parse_rule(name)
         self.config, self.policies = _policies(options)
-        self.families, self.seeds = (
-            suites.reported(options.suite, options.families),
-            options.seeds or suites.EPISODE_SEEDS,
-        )
+        self.families = suites.reported(options.suite, options.families)
+        self.seeds = options.seeds or suites.EPISODE_SEEDS
         if options.quick:
             self.config = replace(self.config, **QUICK)  # type: ignore[arg-type]
             self.families, self.seeds = self.families[:QUICK_FAMILIES], QUICK_SEEDS

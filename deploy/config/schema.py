@@ -193,14 +193,9 @@ class Config:
             "or use `tamiyo learner` and `tamiyo actors` instead of a Ray cluster",
         )
         require(
-            not self.external.spaces or not (self.imitation.episodes or self.learner.keeps_prior),
-            "external.spaces has no seed hosts to imitate on, and collects segments: set imitation.episodes and "
-            "learner.prior_coef to 0",
-        )
-        require(
-            not self.gym.id or not self.imitation.episodes,
-            f"imitation.episodes is {self.imitation.episodes}, but pretraining needs seed hosts and gym.id is "
-            f"{self.gym.id!r}: set imitation.episodes to 0",
+            self.on_seed_hosts or not self.imitation.episodes,
+            f"imitation.episodes is {self.imitation.episodes}, but pretraining needs seed hosts, and the environment "
+            f"is {self.gym.id or self.external.spaces!r}: set imitation.episodes to 0",
         )
         require(
             not self.imitation.episodes or self.env.time_limit == "terminated",
@@ -213,8 +208,8 @@ class Config:
             "learner.prior_coef needs an initial policy: set imitation.episodes, imitation.files or run.init_from",
         )
         require(
-            not self.learner.keeps_prior or not self.gym.id,
-            "learner.prior_coef needs whole episodes, but gym.id collects segments: set learner.prior_coef to 0",
+            not self.learner.keeps_prior or self.on_seed_hosts,
+            "learner.prior_coef needs whole episodes, but only seed hosts have them: set learner.prior_coef to 0",
         )
         require(
             not self.learner.leave_one_out or self.actors.episodes_per_seed > 1,
@@ -222,7 +217,7 @@ class Config:
             "or turn learner.leave_one_out off",
         )
         require(
-            self.actors.episodes_per_seed == 1 or not (self.gym.id or self.external.spaces),
+            self.actors.episodes_per_seed == 1 or self.on_seed_hosts,
             f"actors.episodes_per_seed is {self.actors.episodes_per_seed}, but only seed hosts are played more than "
             "once: set it to 1, or leave gym.id and external.spaces out",
         )
