@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rollout.wave import Provenance, run_wave
-from actors.rules.choices import CHOICES, LOOK
-from actors.rules.gains import ColumnChoice, early_features, fit_gains
+from actors.rules.gains import ARRAYS, CLIP, LOOK, ColumnChoice, GainModel, early_features
 from actors.rules.reader import ObservationReader
-from actors.rules.schedule import NEVER, Schedule, Scheduled
+from actors.rules.schedule import NEVER, SIZES, Schedule, Scheduled
 from actors.slots.objective import Prices
 from deploy.config.schema import PRESETS
 from deploy.evaluation.cells import finished
@@ -33,6 +32,8 @@ from deploy.evaluation.suite import first_seed, on_family, protocol, reported
 RIDGE = 0.3
 """Ridge coefficient, relative to the variance of a feature."""
 RUN_SEED = 20_261_223
+CHOICES = tuple((size, epoch) for epoch in (LOOK, -15, -10) for size in SIZES if size != "half" or epoch == LOOK)
+"""Size and first epoch of the columns that a chooser chooses from; negative epochs count back from the end."""
 Played = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -46,6 +47,24 @@ def play(config: EnvConfig, choices: Sequence[ColumnChoice], seeds: Sequence[int
     gains = np.reshape([gain(h, e) for h, e in zip(fleet.episodes, episodes, strict=True)], (len(plans), len(seeds)))
     seen = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in episodes[: len(seeds)]])
     return early_features(ObservationReader(fleet.spaces), seen), (gains[1:] - gains[0]).T
+
+
+def fit_gains(
+    choices: Sequence[ColumnChoice], features: NDArray[np.float64], gains: NDArray[np.float64], ridge: float
+) -> GainModel:
+    """Fit `gains [N, choices]` to `features [N, F]` by ridge regression (Hoerl & Kennard, 1970).
+
+    `ridge` is relative to the variance of a standardized feature. Features that do not vary get no weight.
+    """
+    features = np.where(np.isnan(features).all(0), 0.0, features)  # what nobody tells does not vary
+    mean, spread = np.nanmean(features, 0), np.nanstd(features, 0)
+    spread = np.where(spread > 1e-6, spread, np.inf)
+    z = np.nan_to_num((features - mean) / spread).clip(-CLIP, CLIP)
+    x = np.concatenate([z, z**2], 1)
+    centre, at = x.mean(0), gains.mean(0)
+    x = x - centre
+    weights = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ (gains - at))
+    return GainModel(tuple(choices), mean, np.where(np.isinf(spread), 1e9, spread), weights, at - centre @ weights)
 
 
 def main() -> None:
@@ -64,7 +83,10 @@ def main() -> None:
         played.append(found)
         print(progress, flush=True)
     features, gains = (np.concatenate(parts) for parts in zip(*played, strict=True))
-    args.file.write_text(json.dumps(fit_gains(choices, features, gains, RIDGE).as_dict()) + "\n")
+    model = fit_gains(choices, features, gains, RIDGE)
+    arrays = {k: np.vectorize(lambda x: float(f"{x:.5g}"))(getattr(model, k)).tolist() for k in ARRAYS}
+    listed = [[c.size, c.epoch, c.columns] for c in choices]
+    args.file.write_text(json.dumps({"choices": listed, **arrays}) + "\n")
 
 
 def _play(task: tuple[EnvConfig, range], choices: Sequence[ColumnChoice]) -> Played:

@@ -184,16 +184,15 @@ def _episodes(args: list[str]) -> int:
     parser = CommandParser(
         "episodes", "Write the episodes that wait in a run's queue to files, or put files into it, each once."
     )
-    parser.add_argument("action", choices=("export", "import"), help="an exported episode stays in the queue")
+    add = parser.add_argument
+    add("action", choices=("export", "import"), help="an exported episode stays in the queue")
     files_help = "export: name of the run, if the server holds several; import: .episode files, or folders of them"
-    parser.add_argument("names", nargs="*", metavar="RUN | FILE", help=files_help)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="export: folder for the files, one per episode")
-    most_help = "export: most episodes, oldest first (default: 100)"
-    parser.add_argument("--max", type=int, default=100, metavar="N", help=most_help)
-    dead_help = "export: instead, episodes that the learner rejected"
-    parser.add_argument("--dead-letters", action="store_true", help=dead_help)
+    add("names", nargs="*", metavar="RUN | FILE", help=files_help)
+    add("--out", type=Path, metavar="DIR", help="export: folder for the files, one per episode")
+    add("--max", type=int, default=100, metavar="N", help="export: most episodes, oldest first (default: 100)")
+    add("--dead-letters", action="store_true", help="export: instead, episodes that the learner rejected")
     wait_help = "import: time to wait for a full queue, in all (default: 60)"
-    parser.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help=wait_help)
+    add("--wait", type=float, default=60.0, metavar="SECONDS", help=wait_help)
     parser.add_store()
     options = parser.parse_args(args)
     exports = options.action == "export"
@@ -235,21 +234,19 @@ def _tasks(args: list[str]) -> int:
 
 def _rollout(args: list[str]) -> int:
     parser = CommandParser("rollout", "Play one episode of a trained policy or of a rule and print its timeline.")
+    add = parser.add_argument
     checkpoint_help = "checkpoint file or run folder (default: trained, the policy in the package)"
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=checkpoint_help)
-    policy_help = "a rule by name, such as trial:quad@1-2, or trained, instead of a checkpoint"
-    parser.add_argument("--policy", metavar="RULE", help=policy_help)
-    parser.add_argument(
-        "--task", help="task family, or mypkg:factory (default: one of the run's tasks, drawn by the seed)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the episode (default: 0)")
-    parser.add_argument("--slots", type=int, help="slots in the host's stream (default: as in training)")
-    parser.add_argument("--width", type=int, help="units or channels of the host (default: drawn by the seed)")
-    parser.add_argument("--price", type=float, help="points per doubling of the parameters (default: as in training)")
-    parser.add_argument("--compute-price", type=float, help="points per doubling of the training FLOPs (the same)")
-    parser.add_argument("--sampled", action="store_true", help="sample actions instead of taking the policy's medians")
+    add("checkpoint", metavar="CHECKPOINT", nargs="?", help=checkpoint_help)
+    add("--policy", metavar="RULE", help="a rule by name, such as trial:quad@1-2, or trained, instead of a checkpoint")
+    add("--task", help="task family, or mypkg:factory (default: one of the run's tasks, drawn by the seed)")
+    add("--seed", type=int, default=0, help="seed of the episode (default: 0)")
+    add("--slots", type=int, help="slots in the host's stream (default: as in training)")
+    add("--width", type=int, help="units or channels of the host (default: drawn by the seed)")
+    add("--price", type=float, help="points per doubling of the parameters (default: as in training)")
+    add("--compute-price", type=float, help="points per doubling of the training FLOPs (the same)")
+    add("--sampled", action="store_true", help="sample actions instead of taking the policy's medians")
     picture_help = "also draw the episode, and the same host without growth, to a .png or .svg file"
-    parser.add_argument("--picture", type=Path, metavar="FILE", help=picture_help)
+    add("--picture", type=Path, metavar="FILE", help=picture_help)
     given = vars(parser.parse_args(args))
     checkpoint, rule = given.pop("checkpoint"), given.pop("policy")
     if checkpoint is not None and rule is not None:
@@ -272,16 +269,16 @@ def _play(args: list[str]) -> int:
 
 
 def _evaluate(args: list[str]) -> int:
-    from deploy.commands.evaluation_flags import PRACTICAL, evaluation_flags
+    from deploy.commands.evaluation_flags import PRACTICAL, evaluate_options
 
-    given = evaluation_flags(args)
-    if given["suite"] == PRACTICAL:
-        from deploy.commands.evaluate_practical import PracticalOptions, evaluate_practical
+    options = evaluate_options(args)
+    if options.suite == PRACTICAL:
+        from deploy.commands.evaluate_practical import evaluate_practical
 
-        return evaluate_practical(PracticalOptions(**given))
-    from deploy.commands.evaluate import EvaluateOptions, evaluate
+        return evaluate_practical(options)
+    from deploy.commands.evaluate import evaluate
 
-    return evaluate(EvaluateOptions(**given))
+    return evaluate(options)
 
 
 def _export(args: list[str]) -> int:
@@ -307,14 +304,13 @@ def _serve(args: list[str]) -> int:
 
 def _grow(args: list[str]) -> int:
     parser = CommandParser("grow", "Run a training script that uses tamiyo.GrowthController, and print what it grew.")
-    parser.add_argument(
-        "script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py"
-    )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    add = parser.add_argument
+    add("script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     policy_help = "checkpoint, rule or address of a server, which decides (default: what the script names)"
-    parser.add_argument("--policy", metavar="POLICY", help=policy_help)
+    add("--policy", metavar="POLICY", help=policy_help)
     picture_help = "also draw it, and a second run of the script without growth, to a .png or .svg file"
-    parser.add_argument("--picture", type=Path, metavar="FILE", help=picture_help)
+    add("--picture", type=Path, metavar="FILE", help=picture_help)
     options = parser.parse_args(args)
     from deploy.commands.grow import grow
 
@@ -325,14 +321,15 @@ def _secrets(args: list[str]) -> int:
     parser = CommandParser(
         "secrets", "Create the passwords, tokens and TLS certificate of a deployment; existing files are kept."
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write the files to")
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="folder to write the files to")
     hosts = ["localhost", "127.0.0.1"]
     hosts_help = "names and addresses of the policy server, for its certificate (default: localhost 127.0.0.1)"
-    parser.add_argument("--host", nargs="+", default=hosts, metavar="NAME", help=hosts_help)
+    add("--host", nargs="+", default=hosts, metavar="NAME", help=hosts_help)
     run_help = "name of the only run whose keys the users of Redis may access (default: all runs)"
-    parser.add_argument("--run", default="*", metavar="NAME", help=run_help)
+    add("--run", default="*", metavar="NAME", help=run_help)
     services_help = "also copy to DIR/SERVICE the files that each service of docker-compose.yml needs"
-    parser.add_argument("--services", type=Path, metavar="DIR", help=services_help)
+    add("--services", type=Path, metavar="DIR", help=services_help)
     options = parser.parse_args(args)
     from deploy.commands.admin.secrets import share_secrets, write_secrets
 

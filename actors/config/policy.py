@@ -63,19 +63,11 @@ class PolicyConfig:
         return self.core != "feedforward"
 
     def __post_init__(self) -> None:
-        for name in (
-            "hidden_size",
-            "num_layers",
-            "memory_cells",
-            "memory_size",
-            "encoder_size",
-            "head_size",
-            "blueprint_embedding",
-            "choice_embedding",
-        ):
-            most, given = MAX_LAYERS if name == "num_layers" else MAX_WIDTH, getattr(self, name)
-            unset = name == "head_size" and given is None
-            require(unset or 1 <= given <= most, f"policy.{name} is {given}: give 1 to {most}")
+        for name, given in vars(self).items():
+            if name == "num_layers" or name.endswith(("_size", "_cells", "_embedding")):
+                most = MAX_LAYERS if name == "num_layers" else MAX_WIDTH
+                unset = name == "head_size" and given is None
+                require(unset or 1 <= given <= most, f"policy.{name} is {given}: give 1 to {most}")
         require(-5 <= self.initial_log_std <= 2, f"policy.initial_log_std is {self.initial_log_std}: give -5 to 2")
         require(
             0 <= self.probability_floor <= 0.05, f"policy.probability_floor is {self.probability_floor}: give 0 to 0.05"

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.blueprints.family import blueprint_index
-from actors.rules.choices import LOOK, SIZES
-from actors.rules.gains import GainModel, early_features
+from actors.rules.gains import LOOK, GainModel, early_features
 from actors.rules.rule import WAIT, ModelState, RulePolicy
-from actors.rules.schedule import Schedule, Scheduled
+from actors.rules.schedule import SIZES, Scheduled
 from actors.slots.slot_shape import SlotKind
 from actors.types.spaces import Spaces
 
@@ -42,16 +41,14 @@ class ChooserRule(RulePolicy):
     def _best(self, model: ModelState) -> int:
         """Return 1 + the number of the choice, or -1 for never growing."""
         horizon = int(self.reader.horizon_epochs(model.obs)[0])
-        legal = np.array([self._can_follow(plan, model, horizon) for plan in self._schedules])
+        legal = np.array(
+            [bool(model.germinable(p.blueprint)) and p.start_in(horizon) is not None for p in self._schedules]
+        )
         gain = self.gains.predict(early_features(self.reader, model.obs))[0]
         worth = np.where(legal, gain - self.reader.price(model.obs)[0] * self.doublings(model), -np.inf)
         worth = np.append(worth, 0.0)  # of never growing
         best = int(worth.argmax())
         return best + 1 if best < len(legal) else -1
-
-    @staticmethod
-    def _can_follow(plan: Schedule, model: ModelState, horizon_epochs: int) -> bool:
-        return bool(model.germinable(plan.blueprint)) and plan.start_in(horizon_epochs) is not None
 
     def doublings(self, model: ModelState) -> NDArray[np.float64]:
         """Return how often each choice doubles the model's parameters, `[choices]`.

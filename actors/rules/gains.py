@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.blueprints.family import blueprint_index
-from actors.rules.choices import LOOK
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import Schedule, fixed_column
 from actors.slots.slot_shape import SlotKind
 
 COEFFICIENTS = "chooser.json"
 CLIP = 4.0  # standard deviations
-_ARRAYS = ("mean", "spread", "weights", "intercept")
+LOOK = 3
+"""The epoch after which a chooser decides, so that it has seen three epochs of training."""
+ARRAYS = ("mean", "spread", "weights", "intercept")
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,6 @@ class ColumnChoice:
     epoch: int
     """Counted back from the end of the training if negative."""
     columns: int = 1
-
-    @property
-    def name(self) -> str:
-        return f"fixed-column:{self.size}{'' if self.columns == 1 else f'*{self.columns}'}@{self.epoch}"
 
     @property
     def schedule(self) -> Schedule:
@@ -57,35 +52,12 @@ class GainModel:
         gains: NDArray[np.float64] = np.concatenate([z, z**2], 1) @ self.weights + self.intercept
         return gains
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data, rounded to five digits."""
-        arrays = {k: np.vectorize(lambda x: float(f"{x:.5g}"))(getattr(self, k)).tolist() for k in _ARRAYS}
-        return {"choices": [[c.size, c.epoch, c.columns] for c in self.choices], **arrays}
-
-
-def fit_gains(
-    choices: Sequence[ColumnChoice], features: NDArray[np.float64], gains: NDArray[np.float64], ridge: float
-) -> GainModel:
-    """Fit `gains [N, choices]` to `features [N, F]` by ridge regression (Hoerl & Kennard, 1970).
-
-    `ridge` is relative to the variance of a standardized feature. Features that do not vary get no weight.
-    """
-    features = np.where(np.isnan(features).all(0), 0.0, features)  # what nobody tells does not vary
-    mean, spread = np.nanmean(features, 0), np.nanstd(features, 0)
-    spread = np.where(spread > 1e-6, spread, np.inf)
-    z = np.nan_to_num((features - mean) / spread).clip(-CLIP, CLIP)
-    x = np.concatenate([z, z**2], 1)
-    centre, at = x.mean(0), gains.mean(0)
-    x = x - centre
-    weights = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ (gains - at))
-    return GainModel(tuple(choices), mean, np.where(np.isinf(spread), 1e9, spread), weights, at - centre @ weights)
-
 
 @cache
 def packaged_gains() -> GainModel:
     """Return the model that comes with the package, fitted to the training families (docs/rules.md)."""
     data = json.loads(files("actors.rules").joinpath(COEFFICIENTS).read_text(encoding="utf-8"))
-    arrays = (np.array(data[k], dtype=np.float64) for k in _ARRAYS)
+    arrays = (np.array(data[k], dtype=np.float64) for k in ARRAYS)
     return GainModel(tuple(ColumnChoice(*choice) for choice in data["choices"]), *arrays)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
+from actors.rules.rule import AVERAGE, WAIT, ModelState, RulePolicy, choices
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
@@ -55,7 +55,8 @@ class GapRule(RulePolicy):
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
         epoch = int(memory[0])
         gap = self._remember(model.obs, memory)
-        tended = self._keep_or_prune(model) or self._advance(model, 1)
+        price = self.reader.price(model.obs)[0] * self.reader.sizes(model.obs)[0]
+        tended = self._keep_or_prune(model, self.reader.points(model.obs)[0] < price) or self._advance(model, 1)
         if tended is not None:
             memory[3:5] = 0
             return tended
@@ -81,13 +82,3 @@ class GapRule(RulePolicy):
                 memory[1 + i] = 0.0 if np.isnan(loss) else loss
         memory[0] += 1
         return losses[0] - losses[1]
-
-    def _keep_or_prune(self, model: ModelState) -> list[int] | None:
-        points = self.reader.points(model.obs)[0]
-        price = self.reader.price(model.obs)[0] * self.reader.sizes(model.obs)[0]
-        for slot in np.flatnonzero(model.stages == Stage.HOLDING).tolist():
-            if points[slot] < price[slot]:
-                return choices(Op.PRUNE, slot, speed=INSTANT)
-            if model.legal(Op.FOSSILIZE, slot):
-                return choices(Op.FOSSILIZE, slot)
-        return None

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from actors.blueprints.family import blueprint_index
 from actors.config import MAX_SLOTS, ConfigError
 from actors.policy.baselines import NeverGrow
-from actors.rules.choices import SIZES
 from actors.rules.chooser import ChooserRule
-from actors.rules.gains import ColumnChoice, GainModel, packaged_gains
+from actors.rules.gains import GainModel, packaged_gains
 from actors.rules.gap import GapRule, GapSettings
-from actors.rules.schedule import NEVER, Schedule, Scheduled
+from actors.rules.schedule import NEVER, SIZES, Schedule, Scheduled, fixed_column
 from actors.rules.trial import Trial, TrialRule
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS
 from actors.types.spaces import Spaces
@@ -51,6 +50,8 @@ def parse_rule(name: str) -> Schedule | GapSettings | GainModel | Trial:
     """Return the settings that a name stands for. Raises `ConfigError` for a name that is no rule."""
     kind, _, text = name.partition(":")
     try:
+        if text and kind in ("never", "chooser"):
+            raise ValueError("it has no settings")
         return _RULES[kind](text)
     except (KeyError, ValueError) as error:
         because = f" ({error})" if kind in _RULES else ""
@@ -76,12 +77,6 @@ def rule_policy(name: str, spaces: Spaces) -> RuleFollower:
             return NeverGrow(spaces) if schedule.seeds == 0 else Scheduled(spaces, schedule)
 
 
-def _never(text: str) -> Schedule:
-    if text:
-        raise ValueError("it has no settings")
-    return NEVER
-
-
 def _periodic(text: str) -> Schedule:
     chosen = _settings(text, dict(pair.split("=") for pair in DEFAULT_STREAM_RULE.partition(":")[2].split(",")))
     return Schedule(
@@ -98,11 +93,6 @@ def _periodic(text: str) -> Schedule:
 
 
 def _fixed_column(text: str) -> Schedule:
-    return column_choice(text).schedule
-
-
-def column_choice(text: str) -> ColumnChoice:
-    """Return what `SIZE@EPOCH` or `SIZE*COLUMNS@EPOCH` stands for. Raises `ValueError`."""
     found = _FIXED_COLUMN.fullmatch(text)
     columns = int(found[2] or 1) if found else 0
     if found is None or not 0 < columns <= MAX_SLOTS:
@@ -110,7 +100,7 @@ def column_choice(text: str) -> ColumnChoice:
             "write a size and an epoch, as in fixed-column:double@3 or fixed-column:double@-10, and possibly a number "
             "of columns, as in fixed-column:quad*2@3"
         )
-    return ColumnChoice(_size(found[1]), int(found[3]), columns)
+    return fixed_column(_column(found[1]), int(found[3]), columns)
 
 
 def _trial(text: str) -> Trial:
@@ -129,27 +119,13 @@ def _trial(text: str) -> Trial:
 
 def _gap(text: str) -> GapSettings:
     chosen = _settings(text, {"size": "double", "gap": "0.1", "still": "0.02", "epochs": "2", "start": "3"})
-    return GapSettings(
-        _column(chosen["size"]),
-        float(chosen["gap"]),
-        float(chosen["still"]),
-        int(chosen["epochs"]),
-        int(chosen["start"]),
-    )
-
-
-def _chooser(text: str) -> GainModel:
-    if text:
-        raise ValueError("it has no settings")
-    return packaged_gains()
+    gap, still, epochs, start = (chosen[name] for name in ("gap", "still", "epochs", "start"))
+    return GapSettings(_column(chosen["size"]), float(gap), float(still), int(epochs), int(start))
 
 
 def _column(size: str) -> int:
-    return blueprint_index(f"column_{_size(size)}")
-
-
-def _size(size: str) -> str:
-    return list(SIZES)[_choice("size", size, list(SIZES))]
+    _choice("size", size, list(SIZES))
+    return blueprint_index(f"column_{size}")
 
 
 def _choice(name: str, value: str, known: Sequence[str]) -> int:
@@ -169,10 +145,10 @@ def _settings(text: str, defaults: Mapping[str, str]) -> dict[str, str]:
 
 
 _RULES: dict[str, Callable[[str], Schedule | GapSettings | GainModel | Trial]] = {
-    "never": _never,
+    "never": lambda text: NEVER,
     "trial": _trial,
     "periodic": _periodic,
     "fixed-column": _fixed_column,
     "gap": _gap,
-    "chooser": _chooser,
+    "chooser": lambda text: packaged_gains(),
 }

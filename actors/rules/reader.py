@@ -38,10 +38,6 @@ class ObservationReader:
         scaled = self.base(obs, "price")[:, 0].astype(np.float64)
         return np.where(scaled > -1.0, 2.0 ** (8.0 * scaled), 0.0)
 
-    def doublings(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return how often the model's size has doubled, `[N]`."""
-        return 4.0 * self.base(obs, "growth")[:, 0].astype(np.float64)
-
     def compute_price(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the price of compute `[N]`, in points per doubling of the training FLOPs."""
         priced, scaled = self.base(obs, "compute_price").astype(np.float64).T

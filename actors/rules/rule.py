@@ -97,7 +97,7 @@ class RulePolicy(ABC):
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
         """Return the action `[H]` for one model, and update `memory` in place."""
 
-    def _advance(self, model: ModelState, training_epochs: int) -> list[int] | None:
+    def _advance(self, model: ModelState, training_epochs: float = np.inf) -> list[int] | None:
         """Return what takes a seed to its next stage, the most advanced seed first, or None. Seeds in HOLDING stay."""
         in_stage = self.reader.epochs_in_stage(model.obs)[0]
         for slot in model.furthest_first():
@@ -105,6 +105,15 @@ class RulePolicy(ABC):
             due = stage == Stage.GERMINATED or (stage == Stage.TRAINING and in_stage[slot] >= training_epochs - 0.5)
             if due and model.legal(Op.ADVANCE, slot):
                 return choices(Op.ADVANCE, slot)
+        return None
+
+    def _keep_or_prune(self, model: ModelState, poor: NDArray[np.bool_]) -> list[int] | None:
+        """Return the decision about a seed in HOLDING, the first one; those that are `poor` `[S]` are pruned."""
+        for slot in np.flatnonzero(model.stages == Stage.HOLDING).tolist():
+            if poor[slot]:
+                return choices(Op.PRUNE, slot, speed=INSTANT)
+            if model.legal(Op.FOSSILIZE, slot):
+                return choices(Op.FOSSILIZE, slot)
         return None
 
 

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from actors.config import require
 from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
-from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.spaces import Spaces
+
+SIZES = {"half": 0.5, "same": 1.0, "double": 2.0, "quad": 4.0}
+"""Columns by name: their width in widths of the model."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,10 @@ class Scheduled(RulePolicy):
         """Return the action `[H]` of one schedule for one model, and update its `memory` `[1]` in place."""
         obs, epoch = model.obs, int(memory[0])
         memory[0] += 1
-        next_stage = self._keep_or_prune(plan, model) or self._advance(model, plan.training)
+        poor = np.zeros(len(model.stages), bool)
+        if plan.keep_above is not None:
+            poor = ~(self.reader.points(obs)[0] >= plan.keep_above)
+        next_stage = self._keep_or_prune(model, poor) or self._advance(model, plan.training)
         if next_stage is not None:
             return next_stage
         active = int(self.reader.slot(obs, "active").sum())
@@ -87,14 +92,3 @@ class Scheduled(RulePolicy):
         for slot in model.germinable(plan.blueprint):
             return choices(Op.GERMINATE, slot, plan.blueprint, plan.blend, plan.alpha_target, plan.alpha_speed)
         return WAIT
-
-    def _keep_or_prune(self, plan: Schedule, model: ModelState) -> list[int] | None:
-        """Return the decision about a seed that was tried out, the most advanced first, or None."""
-        points = self.reader.points(model.obs)[0]
-        for slot in model.furthest_first():
-            if model.stages[slot] == Stage.HOLDING:
-                if plan.keep_above is not None and not points[slot] >= plan.keep_above:
-                    return choices(Op.PRUNE, slot, speed=INSTANT)
-                if model.legal(Op.FOSSILIZE, slot):
-                    return choices(Op.FOSSILIZE, slot)
-        return None

@@ -63,9 +63,8 @@ class TrialRule(RulePolicy):
 
     def _begin(self, model: ModelState) -> list[int]:
         """Germinate the columns that are missing, and let them train."""
-        for slot in np.flatnonzero(model.stages == Stage.GERMINATED).tolist():
-            if model.legal(Op.ADVANCE, slot):
-                return choices(Op.ADVANCE, slot)
+        if (trained := self._advance(model)) is not None:
+            return trained
         for blueprint in self.trial.blueprints:
             free = model.germinable(blueprint)
             if free and blueprint not in model.blueprints:
@@ -78,8 +77,12 @@ class TrialRule(RulePolicy):
         if share is None:
             return WAIT
         least = share * self.reader.price(model.obs)[0] * self.reader.sizes(model.obs)[0]
-        poor = np.isin(model.stages, (Stage.GERMINATED, Stage.TRAINING)) & (self.reader.points(model.obs)[0] < least)
-        return next((choices(Op.PRUNE, s, speed=INSTANT) for s in np.flatnonzero(poor).tolist()), WAIT)
+        return self._prune(model, self.reader.points(model.obs)[0] < least) or WAIT
+
+    def _prune(self, model: ModelState, which: NDArray[np.bool_] | bool) -> list[int] | None:
+        """Prune the first column in isolation among `which` `[S]`."""
+        isolated = np.isin(model.stages, (Stage.GERMINATED, Stage.TRAINING)) & which
+        return choices(Op.PRUNE, int(isolated.argmax()), speed=INSTANT) if isolated.any() else None
 
     def _best(self, model: ModelState) -> int | None:
         """Return the column in TRAINING that pays most, None if none does."""
@@ -91,8 +94,8 @@ class TrialRule(RulePolicy):
 
     def _end(self, model: ModelState) -> list[int]:
         """Prune what has not joined, and keep what has."""
-        for slot in np.flatnonzero(np.isin(model.stages, (Stage.GERMINATED, Stage.TRAINING))).tolist():
-            return choices(Op.PRUNE, slot, speed=INSTANT)
+        if (pruned := self._prune(model, True)) is not None:
+            return pruned
         for slot in model.furthest_first():
             if model.legal(Op.FOSSILIZE, slot):
                 return choices(Op.FOSSILIZE, slot)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -13,65 +14,25 @@ from actors.errors import UserError
 from actors.policy.saved import find_checkpoint
 from actors.rules.names import parse_rule
 from actors.slots.objective import Prices
+from deploy.commands.evaluation_flags import EvaluateOptions
 from deploy.commands.rollout import environment_of
 from deploy.config.schema import PRESETS
+from deploy.evaluation import players
 from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
-from deploy.evaluation.cells import CELLS, CellStore, Job, run_cells
+from deploy.evaluation.cells import CellStore, Job, run_cells
 from deploy.evaluation.page import tables_of, write_page
 from deploy.evaluation.play import Row
-from deploy.evaluation.players import (
-    BLIND,
-    POLICY,
-    Lineup,
-    Player,
-    always_played,
-    of_policies,
-    policy_player,
-    rule_player,
-    same,
-)
+from deploy.evaluation.players import BLIND, POLICY, Lineup, Player, rule_player, same
 from deploy.evaluation.results import results_by_condition
 from deploy.launch import kernels
 from learner.run.checkpoint import load_network
 
-RESULTS = Path("results/sweep")
 QUICK_FAMILIES, QUICK_SEEDS, QUICK = 2, 2, {"horizon_epochs": 8, "inner_steps": 4}
 ENV = PRESETS["research"].env
 """The environment in which a checkpoint outside a run folder plays."""
 MAY_DIFFER = ("slots", "column_slots", "hidden_features", "prune")
 """Settings of the environment in which other policies may differ from those of `--checkpoint`."""
-
-
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """The options of `tamiyo evaluate`."""
-
-    checkpoints: tuple[Path, ...] = ()
-    blind: tuple[Path, ...] = ()
-    also: tuple[str, ...] = ()
-    players: tuple[str, ...] = ()
-    suite: str = "heldout"
-    families: tuple[str, ...] = ()
-    seeds: int = suites.EPISODE_SEEDS
-    jobs: int = 2
-    out: Path = RESULTS
-    cells: Path | None = None
-    kept: bool = False
-    rules: Path = tuning.RULES_FILE
-    tune: bool = False
-    quick: bool = False
-
-    def __post_init__(self) -> None:
-        for name in self.players:
-            parse_rule(name)
-        for name, least in (("seeds", 2), ("jobs", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} is {getattr(self, name)}: it must be at least {least}")
-        if self.tune and self.suite != "train":
-            raise UserError("--tune plays training families: add --suite train")
-        if self.tune and self.rules == tuning.RULES_FILE:
-            raise UserError("--tune needs --rules FILE, the file to write the chosen rules to")
 
 
 def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
@@ -82,7 +43,7 @@ def evaluate(options: EvaluateOptions, console: Console | None = None) -> int:
         evaluation.tune()
         return 0
     results = results_by_condition(evaluation.play(evaluation.lines()))
-    page = write_page(results, options.out)
+    page = write_page(results, options.folder)
     console.width = max(console.width, 150)
     for table in tables_of(results):
         console.print(table.title, table.rich(), "")
@@ -95,22 +56,25 @@ class EvaluationRun:
 
     def __init__(self, options: EvaluateOptions, console: Console) -> None:
         self.options, self.console = options, console
+        for name in options.player:
+            parse_rule(name)
         self.config, self.policies = _policies(options)
-        self.families, self.seeds = suites.reported(options.suite, options.families), options.seeds
+        self.families = suites.reported(options.suite, options.families)
+        self.seeds = options.seeds or suites.EPISODE_SEEDS
         if options.quick:
             self.config = replace(self.config, **QUICK)  # type: ignore[arg-type]
             self.families, self.seeds = self.families[:QUICK_FAMILIES], QUICK_SEEDS
-        self.store = CellStore(options.cells or options.out / CELLS)
+        self.store = CellStore(options.cells_folder)
 
-    def lines(self) -> list[Lineup]:
+    def lines(self) -> Lineup:
         """Return the rows of the table."""
-        lines = always_played(tuning.read_rules(self.options.rules))
-        lines += [same(name, rule_player(name)) for name in self.options.players]
+        rules = players.always_played(tuning.read_rules(self.options.rules or tuning.RULES_FILE))
+        named = {name: same(rule_player(name)) for name in self.options.player}
         policies = list(self.policies)
         if self.options.kept or not policies:
             known = [replace(player, checkpoint="") for player in policies]
             policies += [player for player in self._kept() if player not in known]
-        return lines + of_policies(policies)
+        return {**rules, **named, **players.of_policies(policies)}
 
     def _kept(self) -> list[Player]:
         """Return the policies all of whose cells are kept; say which others there are."""
@@ -129,35 +93,34 @@ class EvaluationRun:
         config = replace(suites.on_family(self.config, family), **dict(player.env))
         return Job(player, config, prices, suites.run_seed(self.options.suite), self.seeds)
 
-    def play(self, lines: Sequence[Lineup]) -> dict[str, dict[Prices, list[dict[str, list[Row]]]]]:
+    def play(self, lines: Lineup) -> dict[str, dict[Prices, list[dict[str, list[Row]]]]]:
         """Play all missing cells. Returns the rows by line, price, policy and family."""
         jobs = {
             (player, w, f): self._job(player, f, w)
             for f in self.families
-            for line in lines
-            for w, players in line.players.items()
-            for player in players
+            for line in lines.values()
+            for w, own in line.items()
+            for player in own
         }
         for part in (kernels.ENVIRONMENTS, kernels.POLICY):
             kernels.compile_part(part)
-        found = run_cells(jobs.values(), self.store, self.options.jobs, self._log)
+        dim = partial(self.console.print, style="dim", soft_wrap=True)
+        found = run_cells(jobs.values(), self.store, self.options.jobs, dim)
 
         def rows(player: Player, prices: Prices) -> dict[str, list[Row]]:
             return {f: found[player, jobs[player, prices, f].cell] for f in self.families}
 
-        return {line.name: {w: [rows(p, w) for p in players] for w, players in line.players.items()} for line in lines}
-
-    def _log(self, text: str) -> None:
-        self.console.print(text, style="dim", soft_wrap=True)
+        return {name: {w: [rows(p, w) for p in own] for w, own in line.items()} for name, line in lines.items()}
 
     def tune(self) -> None:
         """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
         candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
-        rows = self.play([same(rule, rule_player(rule)) for rule in candidates])
+        rows = self.play({rule: same(rule_player(rule)) for rule in candidates})
         found: dict[str, Mapping[Prices, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
         for line, rules in tuning.CANDIDATES.items():
             own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
             found[line] = tuning.choose(own)
+        assert self.options.rules is not None
         tuning.write_rules(found, self.options.rules)
         self.console.print(str(self.options.rules))
 
@@ -168,10 +131,14 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
 
     Raises `UserError` if the policies were trained in different environments.
     """
-    named = [(POLICY, path) for path in options.checkpoints] + [(BLIND, path) for path in options.blind]
-    named += [_also(text) for text in options.also]
+    named = [(POLICY, path) for path in options.checkpoint] + [(BLIND, path) for path in options.blind]
+    for text in options.also:
+        name, equals, other = text.partition("=")
+        if not equals or not name or "/" in name:
+            raise UserError(f"--also {text}: write NAME=PATH, a row of the table and a policy")
+        named.append((name, Path(other)))
     config: EnvConfig | None = None
-    players = []
+    named_players = []
     for line, path in named:
         found = find_checkpoint(path).resolve()
         own = suites.protocol(environment_of(found, ENV)[0], suites.NOMINAL)
@@ -182,12 +149,5 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
         differing = [k for k, v in asdict(own).items() if v != getattr(config, k)]
         if [k for k in differing if k not in MAY_DIFFER or line == POLICY]:
             raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
-        players.append(policy_player(line, found, {k: getattr(own, k) for k in differing}))
-    return config or suites.protocol(ENV, suites.NOMINAL), players
-
-
-def _also(text: str) -> tuple[str, Path]:
-    name, equals, path = text.partition("=")
-    if not equals or not name or "/" in name:
-        raise UserError(f"--also {text}: write NAME=PATH, a row of the table and a policy")
-    return name, Path(path)
+        named_players.append(players.policy_player(line, found, {k: getattr(own, k) for k in differing}))
+    return config or suites.protocol(ENV, suites.NOMINAL), named_players

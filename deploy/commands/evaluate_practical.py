@@ -3,149 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 
-from actors.errors import UserError
 from actors.policy.saved import TRAINED_NAME, find_checkpoint
 from actors.rules.names import DEFAULT_TRIAL, is_rule, parse_rule
 from actors.slots.objective import Prices
-from deploy.evaluation.cells import CELLS, finished
+from deploy.commands.evaluation_flags import EvaluateOptions
+from deploy.evaluation.cells import finished
 from deploy.evaluation.players import prices_seen
+from deploy.evaluation.practical import runs
 from deploy.evaluation.practical.page import write_results
 from deploy.evaluation.practical.results import BUILT, NEVER, PracticalResults, Training
-from deploy.evaluation.practical.runs import (
-    FOLDER,
-    SIZES,
-    PracticalCell,
-    PracticalModel,
-    PracticalRun,
-    play_cell,
-    practical_models,
-    read_run,
-)
+from deploy.evaluation.practical.runs import SIZES, PracticalCell, PracticalRun
 from deploy.evaluation.suite import COMPUTE_SHARES, NOMINAL
 
 PLAYERS = (DEFAULT_TRIAL, TRAINED_NAME)
 """Who plays if nobody is named."""
-QUICK_EPOCHS = 2
+SEEDS, QUICK_EPOCHS = 3, 2
 
 
-@dataclass(frozen=True)
-class PracticalOptions:
-    """The options of `tamiyo evaluate --suite practical`."""
-
-    suite: str = "practical"
-    players: tuple[str, ...] = ()
-    checkpoints: tuple[Path, ...] = ()
-    models: tuple[str, ...] = ()
-    widths: tuple[str, ...] = SIZES
-    price: float = 1.0
-    seeds: int = 3
-    jobs: int = 1
-    out: Path = Path("runs/practical")
-    cells: Path | None = None
-    kept: bool = False
-    page: Path | None = None
-    quick: bool = False
-    scripts: Path = FOLDER
-
-    def __post_init__(self) -> None:
-        if self.price < 0:
-            raise UserError(f"--price is {self.price:g}: it cannot be negative")
-        for name in ("seeds", "jobs"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} is {getattr(self, name)}: it must be at least 1")
-
-
-def evaluate_practical(options: PracticalOptions, console: Console | None = None) -> int:
+def evaluate_practical(options: EvaluateOptions, console: Console | None = None) -> int:
     """Play all missing cells; write the tables and figures. Raises `UserError` for impossible options."""
-    console = console or Console(highlight=False)
-    plan = _Plan(options)
-    runs = _play(plan, plan.cells(), options, console)
-    results = {name: plan.results(prices, runs) for name, prices in plan.prices.items()}
-    tables = write_results(results, options.out, options.page)
-    console.width = max(console.width, 70 + 16 * len(plan.players))
+    console, scripts = console or Console(highlight=False), options.scripts or runs.FOLDER
+    models, policies = runs.practical_models(options.models, scripts), _policies(options)
+    sizes = [SIZES.index(size) for size in (options.widths[:1] if options.quick else options.widths)]
+    widths = {model.name: tuple(model.widths[size] for size in sizes) for model in models}
+    seeds = range(1 if options.quick else options.seeds or SEEDS)
+    players = [NEVER, *BUILT, *(name for name in policies if name != NEVER)]
+
+    def cells(prices: Prices) -> Iterator[tuple[tuple[Training, str], PracticalCell]]:
+        """Yield the cell of each training and player, one seed after the other, those without growth first."""
+        for seed, player, model in product(seeds, players, models):
+            policy, epochs = policies.get(player, NEVER), QUICK_EPOCHS if options.quick else model.epochs
+            seen, script = prices_seen(policy if is_rule(policy) else ""), model.path(scripts)
+            own = Prices(*prices[:seen], *NOMINAL[seen:])
+            for width in widths[model.name]:
+                wide = BUILT.get(player, 1) * width
+                cell = PracticalCell(model.name, script, model.flags, wide, seed, epochs, policy, own)
+                yield (Training(model.name, width, seed), player), cell
+
+    prices = {name: Prices(options.price, options.price * share) for name, share in COMPUTE_SHARES.items()}
+    wanted = {name: dict(cells(own)) for name, own in prices.items()}
+    played = _play(list(dict.fromkeys(cell for own in wanted.values() for cell in own.values())), options, console)
+    results = {}
+    for name, own in wanted.items():
+        known = {key: played[cell] for key, cell in own.items() if cell in played}
+        results[name] = PracticalResults(models, widths, seeds, players, prices[name], known)
+    tables = write_results(results, options.folder, options.page)
+    console.width = max(console.width, 70 + 16 * len(players))
     for table in tables:
         console.print(table.title, table.rich(), "")
-    console.print(str(options.out / "practical.md"))
+    console.print(str(options.folder / "practical.md"))
     return 0
 
 
-class _Plan:
-    """Who plays what."""
-
-    def __init__(self, options: PracticalOptions) -> None:
-        self.options = options
-        self.models = practical_models(options.models, options.scripts)
-        chosen = options.widths[:1] if options.quick else options.widths
-        self.widths = {m.name: tuple(m.widths[SIZES.index(size)] for size in chosen) for m in self.models}
-        self.seeds = range(1 if options.quick else options.seeds)
-        self.policies = _policies(options)
-        self.players = [NEVER, *BUILT, *(name for name in self.policies if name != NEVER)]
-        self.prices = {name: Prices(options.price, options.price * share) for name, share in COMPUTE_SHARES.items()}
-
-    def _keys(self, prices: Prices) -> Iterator[tuple[Training, str, PracticalCell]]:
-        for seed in self.seeds:
-            for player in self.players:
-                for model in self.models:
-                    for width in self.widths[model.name]:
-                        yield Training(model.name, width, seed), player, self._cell(model, width, player, seed, prices)
-
-    def _cell(self, model: PracticalModel, width: int, player: str, seed: int, prices: Prices) -> PracticalCell:
-        epochs = QUICK_EPOCHS if self.options.quick else model.epochs
-        wider, policy = BUILT.get(player, 1) * width, self.policies.get(player, NEVER)
-        seen = prices_seen(policy if is_rule(policy) else "")
-        seen_prices, script = Prices(*prices[:seen], *NOMINAL[seen:]), model.path(self.options.scripts)
-        return PracticalCell(model.name, script, model.flags, wider, seed, epochs, policy, seen_prices)
-
-    def cells(self) -> list[PracticalCell]:
-        """Return all cells, one seed after the other, and of each those without growth first."""
-        return list(dict.fromkeys(cell for prices in self.prices.values() for _, _, cell in self._keys(prices)))
-
-    def results(self, prices: Prices, runs: dict[PracticalCell, PracticalRun]) -> PracticalResults:
-        known = {(training, player): runs[cell] for training, player, cell in self._keys(prices) if cell in runs}
-        return PracticalResults(self.models, self.widths, self.seeds, self.players, prices, known)
-
-    def effort(self, cell: PracticalCell) -> float:
-        """Return about how long a cell takes, in those of the narrowest model, to tell how much time is left."""
-        narrowest = next(model.widths[0] for model in self.models if model.name == cell.model)
-        return 2.0 + (1.0 if cell.policy == NEVER else 15.0) * (cell.width / narrowest) ** 2
-
-
-def _policies(options: PracticalOptions) -> dict[str, str]:
+def _policies(options: EvaluateOptions) -> dict[str, str]:
     """Return what `GrowthController` takes as a policy, by the players' names. Raises `UserError`."""
     found = {}
-    for name in options.players or (() if options.checkpoints else PLAYERS):
+    for name in options.player or (() if options.checkpoint else PLAYERS):
         if is_rule(name):
             parse_rule(name)
-            found[name] = name
-        elif ":" in name and not Path(name).exists():
-            found[name] = name  # a server
-        else:
-            found[name] = str(find_checkpoint(Path(name)).resolve())
-    return found | {str(path): str(find_checkpoint(path).resolve()) for path in options.checkpoints}
+        server = ":" in name and not Path(name).exists()
+        found[name] = name if is_rule(name) or server else str(find_checkpoint(Path(name)).resolve())
+    return found | {str(path): str(find_checkpoint(path).resolve()) for path in options.checkpoint}
 
 
 def _play(
-    plan: _Plan, cells: Sequence[PracticalCell], options: PracticalOptions, console: Console
+    cells: Sequence[PracticalCell], options: EvaluateOptions, console: Console
 ) -> dict[PracticalCell, PracticalRun]:
     """Return the runs of all cells; those that were kept are not played again, unless a server decided in them, which
     may have changed. With `kept`, nothing is played."""
-    folder = options.cells or options.out / CELLS
-    for needed in (options.out, folder):
+    folder = options.cells_folder
+    for needed in (options.folder, folder):
         needed.mkdir(parents=True, exist_ok=True)
     lasting = [cell for cell in cells if is_rule(cell.policy) or Path(cell.policy).is_file()]
-    found = {cell: run for cell in lasting if (run := read_run(cell, folder)) is not None}
+    found = {cell: run for cell in lasting if (run := runs.read_run(cell, folder)) is not None}
     missing = [cell for cell in cells if cell not in found]
     if options.kept:
         console.print(f"{len(found)} of {len(cells)} cells were played", style="dim")
         return found
-    for cell, run, progress in finished(partial(play_cell, folder=folder), missing, options.jobs, plan.effort):
+    for cell, run, progress in finished(partial(runs.play_cell, folder=folder), missing, options.jobs, _effort):
         what = f"{cell.model} {cell.width} wide, {Path(cell.policy).name}, seed {cell.seed}"
         console.print(f"{progress}  {what}: {run.test:.1f} in {run.seconds:.0f} s", style="dim", soft_wrap=True)
         found[cell] = run
     return found
+
+
+def _effort(cell: PracticalCell) -> float:
+    """Return about how long a cell takes, in those of the narrowest model, to tell how much time is left."""
+    narrowest = next(model.widths[0] for model in runs.MODELS if model.name == cell.model)
+    return 2.0 + (1.0 if cell.policy == NEVER else 15.0) * (cell.width / narrowest) ** 2

@@ -33,7 +33,8 @@ def export_policy(checkpoint: Path, out: Path, slots: int | None, latest: bool =
         raise UserError(f"folder {out.parent} does not exist: create it, or write to another folder")
     network = load_network(find_policy(checkpoint, latest), slots)
     write = _write_onnx if out.suffix == ".onnx" else _write_program
-    print(f"{out}: {write(network, out)}")
+    made = write(network, out)
+    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB, {made}")
     return 0
 
 
@@ -43,32 +44,25 @@ def _write_program(network: FactoredRecurrentActorCritic, out: Path) -> str:
         program = export_step(network)
     description = json.dumps(_description(network, INPUTS, OUTPUTS))
     torch.export.save(program, out, extra_files={"tamiyo.json": description})
-    return f"{_size(out)}, inputs {', '.join(INPUTS)}"
+    return f"inputs {', '.join(INPUTS)}"
 
 
 def _write_onnx(network: FactoredRecurrentActorCritic, out: Path) -> str:
     step = onnx_step(network)
     step.program.model.metadata_props["tamiyo"] = json.dumps(_description(network, step.inputs, step.outputs))
     step.program.save(out)
-    return f"{_size(out)}, ONNX opset {step.opset}, inputs {', '.join(step.inputs)}"
+    return f"ONNX opset {step.opset}, inputs {', '.join(step.inputs)}"
 
 
 def _description(
     network: FactoredRecurrentActorCritic, inputs: tuple[str, ...], outputs: tuple[str, ...]
 ) -> dict[str, Any]:
     examples = dict(zip(INPUTS, example_inputs(network, 1), strict=True))
+    examples = {name: examples[name] for name in inputs}
     return {
-        "inputs": {name: _shape(examples[name]) for name in inputs},
+        "inputs": {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in examples.items()},
         "outputs": outputs,
         "heads": {head.name: head.choices for head in network.spaces.action.heads},
         "spaces_hash": network.spaces.hash,
         "architecture_hash": architecture_hash(network.spaces, network.config),
     }
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
-def _size(path: Path) -> str:
-    return f"{path.stat().st_size / 2**20:.1f} MiB"

@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import replace
 from math import nan
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -88,6 +89,10 @@ def points(decisions: list[Decision]) -> list[float]:
 def timeline(decisions: list[Decision]) -> Timeline:
     """Convert decisions to a timeline: one step per decision, with the accuracy at that time."""
     slots = decisions[0].slots
+    columns = ("stages", "alphas", "blueprints", "contributions", "gradient_health")
+    by_slot: dict[str, Any] = {
+        name: [[getattr(d, name)[s] for d in decisions] for s in range(len(slots))] for name in columns
+    }
     return Timeline(
         task="",
         seed=0,
@@ -100,11 +105,7 @@ def timeline(decisions: list[Decision]) -> Timeline:
         points_per_compute_doubling=0.0,
         ops=[d.op for d in decisions],
         op_slots=[slots.index(d.slot) if d.op != "WAIT" else -1 for d in decisions],
-        stages=[[d.stages[s] for d in decisions] for s in range(len(slots))],
-        alphas=[[d.alphas[s] for d in decisions] for s in range(len(slots))],
-        blueprints=[[d.blueprints[s] for d in decisions] for s in range(len(slots))],
-        contributions=[[d.contributions[s] for d in decisions] for s in range(len(slots))],
-        gradient_health=[[d.gradient_health[s] for d in decisions] for s in range(len(slots))],
         doublings=[d.doublings for d in decisions],
         compute_doublings=[d.compute_doublings for d in decisions],
+        **by_slot,
     )

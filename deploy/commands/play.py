@@ -21,14 +21,14 @@ MAX_FRAMES = 3000
 def play(args: list[str]) -> int:
     """Play, and print the mean return with its interval. Raises `UserError`."""
     parser = CommandParser("play", "Play episodes of a trained policy in the environment of its run.")
-    parser.add_argument("checkpoint", type=Path, metavar="RUN", help="run folder, or one of its checkpoints")
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="RUN", help="run folder, or one of its checkpoints")
     parser.add_latest()
-    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="at least 2 (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the episodes (default: 0)")
-    sampled_help = "sample actions, as in training, instead of taking the most likely ones"
-    parser.add_argument("--sampled", action="store_true", help=sampled_help)
+    add("--episodes", type=int, default=100, metavar="N", help="at least 2 (default: 100)")
+    add("--seed", type=int, default=0, help="seed of the episodes (default: 0)")
+    add("--sampled", action="store_true", help="sample actions, as in training, instead of taking the most likely ones")
     video_help = "film the first episode: .gif, or .mp4 with the extra `video`; the environment must render rgb_array"
-    parser.add_argument("--video", type=Path, metavar="FILE", help=video_help)
+    add("--video", type=Path, metavar="FILE", help=video_help)
     options = parser.parse_args(args)
     if options.episodes < 2 or options.seed < 0:
         raise UserError("give --episodes of at least 2, which an interval needs, and a --seed of at least 0")

@@ -70,13 +70,12 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     named = options.policy if is_rule(options.policy) and not Path(options.policy).exists() else None
     config, run_seed = (EnvConfig(), 0) if named is not None else environment_of(Path(options.policy))
     given: dict[str, Any] = {
+        "tasks": options.task and (options.task,),
         "slots": options.slots,
         "host_width": options.width,
         "points_per_doubling": options.price,
         "points_per_compute_doubling": options.compute_price,
     }
-    if options.task is not None:
-        given["tasks"] = (options.task,)
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     if named is None:
         checkpoint = Path(options.policy)
@@ -133,42 +132,29 @@ def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
     )
 
 
-def _doublings(episode: Timeline) -> str:
-    model, compute = episode.doublings[-1:], episode.compute_doublings[-1:]
-    return f"doublings {sum(model):.2f}, of compute {sum(compute):.2f}"
-
-
 def _headline(episode: Timeline, sampled: bool) -> Text:
     epochs = len(episode.ops)
-    parts = (
+    model, compute = sum(episode.doublings[-1:]), sum(episode.compute_doublings[-1:])
+    return Text.assemble(
         ("task ", "dim"),
         (episode.task, "bold"),
         (f"   seed {episode.seed}   {'sampled' if sampled else 'deterministic'}   {epochs} epochs   ", "dim"),
         (f"accuracy {episode.accuracy[0]:.1f} > {episode.accuracy[-1]:.1f}", "bold"),
-        (f"   {episode.host}   {_doublings(episode)}   ", "dim"),
+        (f"   {episode.host}   doublings {model:.2f}, of compute {compute:.2f}   ", "dim"),
         (f"J {sum(episode.shares):+.2f}", "bold"),
     )
-    return Text.assemble(*parts)
 
 
 def timeline_table(episode: Timeline, lanes: Sequence[str]) -> Table:
     """One row per epoch: the accuracy after it, the decision, and the content of each slot, named by `lanes`."""
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        header_style="bold",
-        caption="slots: blueprint, stage, alpha; contribution in points and share of healthy gradients, where known\n"
-        "doublings: of the parameters of the model that would be kept; compute: of the FLOPs of the whole training",
-        caption_justify="left",
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", caption_justify="left")
+    table.caption = (
+        "slots: blueprint, stage, alpha; contribution in points and share of healthy gradients, where known\n"
+        "doublings: of the parameters of the model that would be kept; compute: of the FLOPs of the whole training"
     )
-    table.add_column("epoch", justify="right")
-    table.add_column("accuracy", no_wrap=True)
-    table.add_column("decision", no_wrap=True)
-    for lane in lanes:
-        table.add_column(lane, no_wrap=True)
-    table.add_column("doublings", justify="right")
-    table.add_column("compute", justify="right")
+    for name in ("epoch", "accuracy", "decision", *lanes, "doublings", "compute"):
+        number = name in ("epoch", "doublings", "compute")
+        table.add_column(name, justify="right" if number else "left", no_wrap=not number)
     for t, op in enumerate(episode.ops):
         where = f" {lanes[episode.op_slots[t]]}" if episode.op_slots[t] >= 0 else ""
         table.add_row(

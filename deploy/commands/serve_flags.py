@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_type_hints
+from typing import Literal
 
 from actors.errors import UserError
 from actors.serving.options import ServeOptions
-from deploy.config.convert import convert
 from deploy.config.parser import FieldParser
 
 
@@ -34,11 +33,7 @@ class ServeFlags(ServeOptions):
 
 def serve_flags(args: list[str]) -> ServeFlags:
     """Parse the flags. Raises `UserError` with a message of one line, or SystemExit(0) after printing help."""
-    parser = FieldParser("serve", "Serve a policy over gRPC (tamiyo.v1.PolicyService).")
-    parser.add_fields(ServeFlags)
-    hints = get_type_hints(ServeFlags)
-    given = {name: convert(value, hints[name], f"--{name}") for name, value in parser.given(args)[1].items()}
-    flags = ServeFlags(**given)
+    flags = FieldParser("serve", "Serve a policy over gRPC (tamiyo.v1.PolicyService).").parse_fields(ServeFlags, args)
     if sum(source is not None for source in (flags.checkpoint, flags.rule, flags.redis)) != 1:
         raise UserError("what is to be served? give one of --checkpoint PATH, --rule NAME and --redis URL")
     return flags

@@ -34,7 +34,10 @@ def advice(config: Config) -> list[str]:
 
 def _cuts(config: Config, chunk_length: int | None) -> list[str]:
     """Return what is to say about chunks of a length that the user chose, and about segments."""
-    horizon, segment, found = _horizon(config), config.gym.max_segment_steps, list[str]()
+    segment, found = config.gym.max_segment_steps, list[str]()
+    horizon = gym_horizon(config.gym) if config.gym.id else None  # of an episode, if it is known
+    if config.on_seed_hosts:
+        horizon = config.env.max_horizon_epochs
     lost = "no gradient crosses a cut, so that longer dependencies are learned poorly"
     if chunk_length is not None and (horizon is None or horizon > chunk_length):
         found.append(
@@ -54,10 +57,3 @@ def _cuts(config: Config, chunk_length: int | None) -> list[str]:
 
 def _length(horizon: int | None, cut: int) -> str:
     return f"more than {cut}" if horizon is None else f"up to {horizon}"
-
-
-def _horizon(config: Config) -> int | None:
-    """Return the largest number of steps of an episode if it is known."""
-    if config.on_seed_hosts:
-        return config.env.max_horizon_epochs
-    return gym_horizon(config.gym) if config.gym.id else None

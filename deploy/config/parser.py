@@ -7,10 +7,12 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from actors.errors import UserError
-from deploy.config.convert import accepts_several, field_docs, parse_words
+from deploy.config.convert import accepts_several, convert, field_docs, parse_words
+
+Options = TypeVar("Options")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -85,6 +87,11 @@ class FieldParser(CommandParser):
             if words is not None:
                 values[name] = parse_words(words if isinstance(words, list) else [words], hint)
         return parsed, values
+
+    def parse_fields(self, cls: type[Options], args: Sequence[str]) -> Options:
+        """Parse the arguments into an object of a dataclass. Raises `UserError`, or SystemExit(0) after the help."""
+        self.add_fields(cls)
+        return cls(**{name: convert(v, self._hints[name], f"--{name}") for name, v in self.given(args)[1].items()})
 
     def format_help(self) -> str:
         """Return the help, with dashes in the flags: both are read."""

@@ -34,18 +34,14 @@ def filled(page: Path) -> str:
 def settings() -> str:
     """All settings, by section."""
     parts = []
-    for section in dataclasses.fields(Config):
-        cls = get_type_hints(Config)[section.name]
-        parts += [f"## {section.name}", inspect.cleandoc(cls.__doc__ or ""), _settings(section.name, cls)]
+    for section, cls in get_type_hints(Config).items():
+        docs, hints = field_docs(cls), get_type_hints(cls)
+        lines = [
+            f"- `{section}.{field.name}` ({_values(field.default, hints[field.name])}): {docs[field.name]}"
+            for field in dataclasses.fields(cls)
+        ]
+        parts += [f"## {section}", inspect.cleandoc(cls.__doc__ or ""), "\n".join(lines)]
     return "\n\n".join(parts)
-
-
-def _settings(section: str, cls: type) -> str:
-    docs, hints = field_docs(cls), get_type_hints(cls)
-    return "\n".join(
-        f"- `{section}.{field.name}` ({_values(field.default, hints[field.name])}): {docs[field.name]}"
-        for field in dataclasses.fields(cls)
-    )
 
 
 def _values(default: object, hint: Any) -> str:
@@ -70,11 +66,10 @@ def presets() -> str:
     rows = []
     for name, preset in PRESETS.items():
         changed = [
-            f"`{section.name}.{field.name}` {_value(value)}"
-            for section in dataclasses.fields(Config)
-            for field in dataclasses.fields(getattr(preset, section.name))
-            if (value := getattr(getattr(preset, section.name), field.name))
-            != getattr(getattr(Config(), section.name), field.name)
+            f"`{section}.{key}` {_value(value)}"
+            for section, own in vars(preset).items()
+            for key, value in vars(own).items()
+            if value != getattr(getattr(Config(), section), key)
         ]
         rows.append((f"`{name}`", ", ".join(changed)))
     return table(("preset", "settings"), rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +20,6 @@ from actors.config import (
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig
-
-LIMIT = 2**63  # integers fit into 64 bits, and no number is infinite
 
 
 @dataclass(frozen=True)
@@ -162,13 +160,11 @@ class Config:
         if self.learner is _PLAIN[2] and not self.on_seed_hosts:  # left out, not given with the same values
             for name, plain, general in zip(("actors", "queue", "learner"), _PLAIN, _GENERAL, strict=True):
                 object.__setattr__(self, name, general if getattr(self, name) is plain else getattr(self, name))
-        for section in fields(self):
-            for name, value in vars(getattr(self, section.name)).items():
+        for section, settings in vars(self).items():
+            for name, value in vars(settings).items():
                 for number in value if isinstance(value, tuple) else (value,):
-                    require(
-                        not isinstance(number, int | float) or abs(number) < LIMIT,
-                        f"{section.name}.{name} is {number}: give a number below 2^63",
-                    )
+                    fits = not isinstance(number, int | float) or abs(number) < 2**63  # so that none is infinite
+                    require(fits, f"{section}.{name} is {number}: give a number below 2^63")
         running = 0 if self.external.spaces else self.actors.at_least * self.actors.envs_per_actor
         allowed = self._fresh_episodes
         require(
@@ -197,14 +193,9 @@ class Config:
             "or use `tamiyo learner` and `tamiyo actors` instead of a Ray cluster",
         )
         require(
-            not self.external.spaces or not (self.imitation.episodes or self.learner.keeps_prior),
-            "external.spaces has no seed hosts to imitate on, and collects segments: set imitation.episodes and "
-            "learner.prior_coef to 0",
-        )
-        require(
-            not self.gym.id or not self.imitation.episodes,
-            f"imitation.episodes is {self.imitation.episodes}, but pretraining needs seed hosts and gym.id is "
-            f"{self.gym.id!r}: set imitation.episodes to 0",
+            self.on_seed_hosts or not self.imitation.episodes,
+            f"imitation.episodes is {self.imitation.episodes}, but pretraining needs seed hosts, and the environment "
+            f"is {self.gym.id or self.external.spaces!r}: set imitation.episodes to 0",
         )
         require(
             not self.imitation.episodes or self.env.time_limit == "terminated",
@@ -217,8 +208,8 @@ class Config:
             "learner.prior_coef needs an initial policy: set imitation.episodes, imitation.files or run.init_from",
         )
         require(
-            not self.learner.keeps_prior or not self.gym.id,
-            "learner.prior_coef needs whole episodes, but gym.id collects segments: set learner.prior_coef to 0",
+            not self.learner.keeps_prior or self.on_seed_hosts,
+            "learner.prior_coef needs whole episodes, but only seed hosts have them: set learner.prior_coef to 0",
         )
         require(
             not self.learner.leave_one_out or self.actors.episodes_per_seed > 1,
@@ -226,7 +217,7 @@ class Config:
             "or turn learner.leave_one_out off",
         )
         require(
-            self.actors.episodes_per_seed == 1 or not (self.gym.id or self.external.spaces),
+            self.actors.episodes_per_seed == 1 or self.on_seed_hosts,
             f"actors.episodes_per_seed is {self.actors.episodes_per_seed}, but only seed hosts are played more than "
             "once: set it to 1, or leave gym.id and external.spaces out",
         )
@@ -358,5 +349,5 @@ def closest_preset(config: Config) -> str:
 
 def settings_in_force(config: Config) -> dict[str, Any]:
     """Return all settings in force by their names, such as `learner.lr`."""
-    sections = [(section.name, getattr(config.in_force, section.name)) for section in fields(config)]
+    sections = vars(config.in_force).items()
     return {f"{section}.{name}": value for section, values in sections for name, value in vars(values).items()}

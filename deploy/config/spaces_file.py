@@ -31,14 +31,12 @@ def read_spaces(path: Path) -> Spaces:
             raise ValueError("sizes must be positive integers")
         if unknown := set(raw) - {"observation_size", "actions", "continuous"}:
             raise ValueError(f"unknown key {min(unknown)}")
-        heads = [_head(k, *pair) for k, pair in enumerate(bounds)]
+        heads = []
+        for k, (low, high) in enumerate(bounds):
+            low, high = (None if x is None else float(x) for x in (low, high))
+            if low is not None and high is not None and not low < high:
+                raise ValueError(f"the bounds [{low}, {high}] are not in order")
+            heads.append(Head(f"box[{k}]", ("value",), (low, high)))
         return Spaces.flat(independent_spec(actions, heads), size)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path} does not describe spaces ({error!r}): write for example {EXAMPLE}") from error
-
-
-def _head(k: int, low: Any, high: Any) -> Head:
-    low, high = (None if x is None else float(x) for x in (low, high))
-    if low is not None and high is not None and not low < high:
-        raise ValueError(f"the bounds [{low}, {high}] are not in order")
-    return Head(f"box[{k}]", ("value",), (low, high))

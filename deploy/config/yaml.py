@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
@@ -32,14 +32,15 @@ def from_yaml(path: Path, base: Config | None = None, env: str | None = None) ->
 
 def to_yaml(config: Config) -> str:
     """Write all settings in force as YAML, which `from_yaml` reads. Passwords in URLs are removed."""
-    data = {
-        section: {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
-        for section, fields in _sections(config)
-    }
+    data: dict[str, dict[str, Any]] = {}
+    for name, value in settings_in_force(config).items():
+        section, _, key = name.partition(".")
+        data.setdefault(section, {})[key] = list(value) if isinstance(value, tuple) else value
     data["run"]["redis"] = without_password(config.run.redis)
     data["run"]["actors_redis"] = without_password(config.run.actors_redis)
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
-    for name, words in _nulls(config).items():
+    cuts = {"chunk_length": "whole episodes" if config.on_seed_hosts else "whole segments"}
+    for name, words in (NULLS | cuts).items():
         text = text.replace(f"\n  {name}: null\n", f"\n  {name}: null  # {words}\n")
     return text
 
@@ -92,24 +93,16 @@ def summary(config: Config) -> Text:
     return text
 
 
-def _sections(config: Config) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    for section in dataclasses.fields(config):
-        values = getattr(config.in_force, section.name)
-        yield section.name, [(f.name, getattr(values, f.name)) for f in dataclasses.fields(values)]
-
-
-def _nulls(config: Config) -> dict[str, str]:
-    """What null means, by the names of settings."""
-    return {
-        "host_width": "by task family",
-        "twin_coef": "by task",
-        "max_seconds": "no limit",
-        "total_steps": "no limit",
-        "stop_at_return": "no limit",
-        "value_clip": "off",
-        "target_kl": "no stop",
-        "chunk_length": "whole episodes" if config.on_seed_hosts else "whole segments",
-    }
+NULLS = {
+    "host_width": "by task family",
+    "twin_coef": "by task",
+    "max_seconds": "no limit",
+    "total_steps": "no limit",
+    "stop_at_return": "no limit",
+    "value_clip": "off",
+    "target_kl": "no stop",
+}
+"""What null means, by the names of settings."""
 
 
 def brief(name: str, value: object) -> str:

@@ -1,8 +1,8 @@
 """Cells: the episodes of one player on one family at one price. A player's cells share a small file that can be
 committed, so that tables can be made again, and players added, without its checkpoint.
 
-The file is gzipped JSON: the player and its cells by name, each with the fingerprint of what it depends on, its
-seconds, and its episodes as columns of rounded numbers. A cell is `FAMILY@p,c` for players whose actions can depend on
+The file is gzipped JSON: the player and its cells by name, each with the fingerprint of what it depends on, and
+its episodes as columns of rounded numbers. A cell is `FAMILY@p,c` for players whose actions can depend on
 both prices, `FAMILY@p` for those that do not look at the price of compute, and `FAMILY` for those that look at none.
 """
 
@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,8 +33,6 @@ from deploy.report.progress import clock
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-CELLS = "cells"
-"""Folder of an evaluation's cells."""
 DIGITS = {"gain": 3, "doublings": 4, "compute": 4, "accuracy": 3, "test_accuracy": 3}
 NOT_PLAYED_IN = ("data_dir", "download", "device", "backend")  # settings that change no episode
 PRICE_SETTINGS = ("points_per_doubling", "points_per_compute_doubling")
@@ -67,14 +65,11 @@ class Job:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def play_job(job: Job) -> tuple[list[Row], float]:
-    """Return the rows and the seconds that they took."""
-    started = time.perf_counter()
+def play_job(job: Job) -> list[Row]:
     first = first_seed(job.config.tasks[0])
     prices = (*job.seen, *NOMINAL[len(job.seen) :])  # what nobody looks at changes no row
     config = replace(job.config, **dict(zip(PRICE_SETTINGS, prices, strict=True)))  # type: ignore[arg-type]
-    rows = job.player.play(config, job.run_seed, range(first, first + job.seeds))
-    return rows, time.perf_counter() - started
+    return job.player.play(config, job.run_seed, range(first, first + job.seeds))
 
 
 class CellStore:
@@ -91,40 +86,36 @@ class CellStore:
             return None
         return _rows(cell["rows"])[: job.seeds]
 
-    def write(self, job: Job, rows: list[Row], seconds: float) -> None:
+    def write(self, job: Job, rows: list[Row]) -> None:
         """Keep a cell; the player's other cells stay."""
         self._files.pop(job.player.name, None)  # another process may have added to it
         content = self._file(job.player.name)
         content["player"] = asdict(replace(job.player, checkpoint=""))
-        cell = {"fingerprint": job.fingerprint(), "seconds": round(seconds, 2), "rows": _columns(rows)}
+        cell = {"fingerprint": job.fingerprint(), "rows": _columns(rows)}
         content["cells"] = dict(sorted({**content.get("cells", {}), job.cell: cell}.items()))
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.folder / f"{job.player.name}.{os.getpid()}.partial"
         partial.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
-        partial.replace(self._path(job.player.name))
+        partial.replace(self.folder / f"{job.player.name}.json.gz")
 
     def policies(self) -> list[Player]:
         """Return the policies of which cells are kept, sorted by name."""
         names = sorted(path.name.removesuffix(".json.gz") for path in self.folder.glob("*.json.gz"))
         found = [Player(**self._file(name)["player"]) for name in names]
-        return [replace(p, env=tuple((k, _hashable(v)) for k, v in p.env)) for p in found if p.sha256]
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.json.gz"
+        return [
+            replace(p, env=tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in p.env))
+            for p in found
+            if p.sha256
+        ]
 
     def _file(self, name: str) -> dict[str, Any]:
         if name not in self._files:
-            path = self._path(name)
+            path = self.folder / f"{name}.json.gz"
             try:
                 self._files[name] = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
             except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
                 raise UserError(f"{path} is damaged ({error}): delete it, and its cells are played again") from error
         return self._files[name]
-
-
-def _hashable(value: Any) -> Any:
-    """Return a setting as it was before JSON made a list of it."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _columns(rows: list[Row]) -> dict[str, list[Any]]:
@@ -156,8 +147,8 @@ def run_cells(
     found = {key: rows for key, job in wanted.items() if (rows := store.read(job)) is not None}
     missing = [job for key, job in wanted.items() if key not in found]
     missing.sort(key=lambda job: -job.player.scale)  # the slowest first
-    for job, (rows, seconds), progress in finished(play_job, missing, processes):
-        store.write(job, rows, seconds)
+    for job, rows, progress in finished(play_job, missing, processes):
+        store.write(job, rows)
         log(f"{progress}  {job.player.name}  {job.cell}")
     return found | {(job.player, job.cell): store.read(job) or [] for job in missing}
 
@@ -171,19 +162,15 @@ def finished(
     """Do all tasks, in this process if it is the only one. Yields each task that is done, its result, and the progress:
     the time, how many are done, and an estimate of the time left by the `effort` of each, in any unit."""
     started, spent, total = time.perf_counter(), 0.0, sum(map(effort, tasks))
-    for done, (task, result) in enumerate(_results(work, tasks, min(processes, len(tasks))), 1):
-        passed, spent = time.perf_counter() - started, spent + effort(task)
-        left = clock(passed / spent * (total - spent))
-        yield task, result, f"{clock(passed)}  {done}/{len(tasks)}, about {left} left"
-
-
-def _results(work: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[tuple[Task, Result]]:
-    if processes <= 1:
-        yield from ((task, work(task)) for task in tasks)
-        return
-    with workers(processes) as pool:
-        under_way = {pool.submit(work, task): task for task in tasks}
-        yield from ((under_way[future], future.result()) for future in as_completed(under_way))
+    with workers(min(processes, len(tasks))) if min(processes, len(tasks)) > 1 else nullcontext() as pool:
+        results: Iterator[tuple[Task, Result]] = ((task, work(task)) for task in tasks)
+        if pool is not None:
+            under_way = {pool.submit(work, task): task for task in tasks}
+            results = ((under_way[future], future.result()) for future in as_completed(under_way))
+        for done, (task, result) in enumerate(results, 1):
+            passed, spent = time.perf_counter() - started, spent + effort(task)
+            left = clock(passed / spent * (total - spent))
+            yield task, result, f"{clock(passed)}  {done}/{len(tasks)}, about {left} left"
 
 
 @contextmanager

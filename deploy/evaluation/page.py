@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from actors.types.actions import Op
 from deploy.evaluation.pictures import FIGURES, write_figures
 from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, NO_PRUNE, POLICY, TRIAL
@@ -72,9 +70,9 @@ def ops_table(condition: str, results: Results) -> TextTable:
     """What players do: their ops, as shares of all epochs, and what becomes of an episode's seeds."""
     rows = []
     for line in (name for name in ACT if name in results.rows):
-        counts = [results.mean_values(line, lambda row, _, op=op: row.ops[op]).mean() for op in Op]  # type: ignore[misc]
-        joined = results.mean_values(line, lambda row, _: row.joined).mean()
-        shares = (f"{100 * count / np.sum(counts):.1f}%" for count in counts)
+        counts = results.mean_values(line, "ops").mean((0, 1, 2))
+        joined = results.mean_values(line, "joined").mean()
+        shares = (f"{share:.1%}" for share in counts / counts.sum())
         rows.append((line, *shares, *(f"{n:.2f}" for n in (counts[Op.GERMINATE], joined, counts[Op.PRUNE]))))
     head = ("player", *(op.name for op in Op), "germinated", "joined", "pruned")
     return TextTable(f"Ops at {condition}", head, rows)

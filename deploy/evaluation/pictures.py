@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -15,7 +14,8 @@ from actors.env.rendering.palette import MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.slots.objective import Prices
 from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY, SCALES, TRIAL
-from deploy.evaluation.results import EQUAL, SWEEP, WIDTHS_OF_SWEEP, Results, Value, compute, doublings
+from deploy.evaluation.results import EQUAL, SWEEP, WIDTHS_OF_SWEEP, Results
+from deploy.report.charts import FigureSpec
 
 COLOURS = {
     POLICY: "#0072b2",
@@ -30,15 +30,6 @@ COLOURS = {
 PHONE_IN = 5.6  # a width at which texts can be read on a phone and on a page
 SIZES = {POLICY: 10.0, SWEEP: 8.0, BEST: 10.0}
 """Of markers. The best single rule is often the best trial, which is drawn on top of it."""
-
-
-class EvaluationFigure(NamedTuple):
-    """A figure with its title and caption."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[Mapping[str, Results]], Figure]
 
 
 def against_sweep(results: Mapping[str, Results]) -> Figure:
@@ -57,11 +48,8 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
             ax.plot(line.flops, y, "o", color=tint, ms=size, mec="white", zorder=3, label=label)
             if label is None:
                 k = SCALES[WIDTHS_OF_SWEEP.index(line.name)]
-                text, offset = (
-                    f"built ×{k}" if k > 1 else "never",
-                    (-7, 4 if abs(y) < 0.5 else -3),
-                )  # not on the line of 0
-                _beside(ax, text, (line.flops, y), offset, MUTED, "right")
+                offset = (-7, 4 if abs(y) < 0.5 else -3)  # not on the line of 0
+                _beside(ax, f"built ×{k}" if k > 1 else "never", (line.flops, y), offset, MUTED, "right")
         ax.axhline(0, color=MUTED, lw=0.8, zorder=1)
         ax.set_xscale("log")
         ax.margins(0.16, 0.1)
@@ -80,8 +68,8 @@ def front(results: Mapping[str, Results]) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 3.4 * len(results)), layout="constrained")
     rows = figure.subplots(len(results), 2, sharey=True, squeeze=False)
     for panels, (condition, own) in zip(rows, results.items(), strict=True):
-        _front(panels[0], own, doublings)
-        _front(panels[1], own, compute)
+        _front(panels[0], own, "doublings")
+        _front(panels[1], own, "compute")
         panels[0].set_ylabel(f"validation accuracy at {condition}, %")
     rows[-1][0].set_xlabel("doublings of the parameters at the end")
     rows[-1][1].set_xlabel("doublings of the training FLOPs")
@@ -89,10 +77,9 @@ def front(results: Mapping[str, Results]) -> Figure:
     return figure
 
 
-def _front(ax: Axes, results: Results, cost: Value) -> None:
+def _front(ax: Axes, results: Results, cost: str) -> None:
     def at(line: str, price: Prices) -> tuple[float, float]:
-        x = results.values(line, cost, price).mean()
-        return float(x), float(results.values(line, lambda row, _: row.accuracy, price).mean())
+        return float(results.values(line, cost, price).mean()), float(results.values(line, "accuracy", price).mean())
 
     built = [at(name, results.prices[0]) for name in WIDTHS_OF_SWEEP]
     ax.plot(*zip(*built, strict=True), "o-", color=MUTED, lw=1.2, ms=5, mec="white", label="built wider")
@@ -103,7 +90,7 @@ def _front(ax: Axes, results: Results, cost: Value) -> None:
             continue
         points, size = [at(line, w) for w in results.prices], SIZES.get(line, 6.5) - 2
         ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=0.3 * size, ms=size, mec="white", label=line)
-        if line == POLICY or (line == SWEEP and cost is doublings):  # a sweep costs the same at every price
+        if line == POLICY or (line == SWEEP and cost == "doublings"):  # a sweep costs the same at every price
             for w, point in zip(results.prices, points, strict=True):
                 _beside(ax, f"{w.doubling:g}", point, (-4, 7), COLOURS[line])
     ax.margins(0.08, 0.12)
@@ -116,13 +103,13 @@ def _beside(
 
 
 FIGURES = (
-    EvaluationFigure(
+    FigureSpec(
         "sweep",
         "One run against a sweep",
         "J over never growing, the mean over the prices, against the training FLOPs, with 95% intervals.",
         against_sweep,
     ),
-    EvaluationFigure(
+    FigureSpec(
         "front",
         "Accuracy, size and compute",
         "Validation accuracy at the end against the doublings of the parameters and of the training FLOPs, means over "
@@ -137,4 +124,6 @@ def write_figures(results: Mapping[str, Results], folder: Path) -> None:
     """Write the figures as PNG."""
     with matplotlib.rc_context(STYLE):
         for spec in FIGURES:
-            spec.draw(results).savefig(folder / f"{spec.name}.png", facecolor="white")
+            figure = spec.draw(results)
+            assert figure is not None
+            figure.savefig(folder / f"{spec.name}.png", facecolor="white")

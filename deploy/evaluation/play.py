@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, log2
+from typing import Any
 
 import numpy as np
 
@@ -57,20 +58,21 @@ class Row:
         return Standing(self.gain, self.doublings, self.compute).worth(prices)
 
 
+def wave(
+    config: EnvConfig, run_seed: int, seeds: Sequence[int], policy: Callable[[Spaces], Policy], **fleet: Any
+) -> list[tuple[HostEpisode, Episode]]:
+    """Play one episode of each seed greedily in one wave; `fleet` are further arguments of the fleet."""
+    made = SeedTrainingFleet(config, len(seeds), run_seed, **fleet)
+    source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
+    episodes = run_wave(made, policy(made.spaces), seeds, source, True)
+    return list(zip(made.episodes, episodes, strict=True))
+
+
 def play(
-    policy: Callable[[Spaces], Policy],
-    config: EnvConfig,
-    run_seed: int,
-    seeds: Sequence[int],
-    deterministic: bool = True,
-    read_test: bool = True,
-    width_scale: int = 1,
+    policy: Callable[[Spaces], Policy], config: EnvConfig, run_seed: int, seeds: Sequence[int], read_test: bool = True
 ) -> list[Row]:
     """Play one episode of each seed in one wave."""
-    fleet = SeedTrainingFleet(config, len(seeds), run_seed, read_test=read_test, width_scale=width_scale)
-    source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
-    episodes = run_wave(fleet, policy(fleet.spaces), seeds, source, deterministic)
-    return [row(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
+    return [row(host, episode) for host, episode in wave(config, run_seed, seeds, policy, read_test=read_test)]
 
 
 def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: int = 1) -> list[Row]:
@@ -80,12 +82,9 @@ def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: in
     """
     drawn = SeedTrainingFleet(config, len(seeds), run_seed)
     drawn.reset(seeds)  # for the sizes and the untrained accuracies
-    fleet = SeedTrainingFleet(config, len(seeds), run_seed, read_test=True, width_scale=scale)
-    source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
-    episodes = run_wave(fleet, NeverGrow(fleet.spaces), seeds, source, True)
+    played = wave(config, run_seed, seeds, NeverGrow, read_test=True, width_scale=scale)
     return [
-        _built(row(host, episode), narrow, host)
-        for host, narrow, episode in zip(fleet.episodes, drawn.episodes, episodes, strict=True)
+        _built(row(host, episode), narrow, host) for (host, episode), narrow in zip(played, drawn.episodes, strict=True)
     ]
 
 

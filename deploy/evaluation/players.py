@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from actors.config import EnvConfig
 from actors.policy.distribution import DECISIONS
-from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rules.names import parse_rule, rule_policy
 from actors.rules.schedule import Schedule
 from actors.slots.objective import Prices
@@ -77,11 +76,8 @@ def prices_seen(rule: str) -> int:
     return 0 if isinstance(parse_rule(rule), Schedule) else 1
 
 
-class Lineup(NamedTuple):
-    """One row of the tables: its players at each price, several only for policies that were trained alike."""
-
-    name: str
-    players: Mapping[Prices, tuple[Player, ...]]
+Lineup = Mapping[str, Mapping[Prices, tuple[Player, ...]]]
+"""The rows of the tables by name: their players at each price, several only for policies that were trained alike."""
 
 
 def rule_player(rule: str) -> Player:
@@ -95,27 +91,25 @@ def policy_player(line: str, checkpoint: Path, env: Mapping[str, Any] | None = N
     return Player(line=line, sha256=digest, env=tuple((env or {}).items()), checkpoint=str(checkpoint))
 
 
-def always_played(rules: Mapping[str, Mapping[Prices, str]]) -> list[Lineup]:
+def always_played(rules: Mapping[str, Mapping[Prices, str]]) -> Lineup:
     """Return the lines that need no policy; `rules` names a rule for each line and price."""
-    lines = [same(NEVER, Player(scale=1)), *(same(BUILT.format(k), Player(scale=k)) for k in SCALES[1:])]
-    lines += [Lineup(name, {w: (rule_player(by_price[w]),) for w in ALL_PRICES}) for name, by_price in rules.items()]
-    return [*lines, same(CHOOSER, Player(rule="chooser"))]
+    built = {BUILT.format(k): same(Player(scale=k)) for k in SCALES[1:]}
+    tuned = {name: {w: (rule_player(by_price[w]),) for w in ALL_PRICES} for name, by_price in rules.items()}
+    return {NEVER: same(Player(scale=1)), **built, **tuned, CHOOSER: same(Player(rule="chooser"))}
 
 
-def same(name: str, *players: Player) -> Lineup:
+def same(*players: Player) -> dict[Prices, tuple[Player, ...]]:
     """Return a line with the same players at all prices."""
-    return Lineup(name, dict.fromkeys(ALL_PRICES, players))
+    return dict.fromkeys(ALL_PRICES, players)
 
 
-def of_policies(players: Sequence[Player]) -> list[Lineup]:
+def of_policies(players: Sequence[Player]) -> Lineup:
     """Return the lines of policies; those of `--checkpoint` and `--blind` come first, and those of a line are in the
     order of their names, so that resampling does not depend on how they were given."""
     players = sorted(players, key=lambda player: player.name)
     names = {p.line for p in players}
     ordered = [name for name in (POLICY, BLIND) if name in names] + sorted(names - {POLICY, BLIND})
-    return [same(name, *(p for p in players if p.line == name)) for name in ordered]
+    return {name: same(*(p for p in players if p.line == name)) for name in ordered}
 
 
-@cache
-def _network(path: str, slots: int) -> FactoredRecurrentActorCritic:
-    return load_network(path, slots)
+_network = cache(load_network)

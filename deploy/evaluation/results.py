@@ -8,7 +8,7 @@ growing wherever players are compared. The figure of an episode is its mean over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
@@ -27,7 +27,6 @@ from deploy.report.statistics import Interval
 Array = NDArray[np.float64]
 Rows = Mapping[str, Mapping[Prices, Sequence[Mapping[str, Sequence[Row]]]]]
 """`rows[line][prices]` is a list over policies of rows by family: the same seeds in the same order."""
-Value = Callable[[Row, Prices], float]
 SWEEP, EQUAL = "full sweep", "equal-compute sweep"
 ROUNDING = 1e-9  # of shares of FLOPs
 WIDTHS_OF_SWEEP = (NEVER, *(BUILT.format(k) for k in SCALES[1:]))
@@ -105,24 +104,14 @@ def equal_compute(built: Sequence[Row], prices: Prices, flops: float) -> Row:
         for k in left:
             epochs[k] += more
             spent += more * costs[k]
-        left.sort(key=lambda k: -_worth(built[k], epochs[k], prices))
+        left.sort(key=lambda k: prices.doubling * built[k].doublings + built[k].curve[0] - built[k].curve[epochs[k]])
         left = sorted(left[: max(1, 2 // rung)])
-    return _stopped(built[left[0]], epochs[left[0]], spent)
-
-
-def _worth(row: Row, epochs: int, prices: Prices) -> float:
-    return row.curve[epochs] - row.curve[0] - prices.doubling * row.doublings
-
-
-def _stopped(chosen: Row, epochs: int, spent: float) -> Row:
-    """The chosen width after its epochs. How it does on test rows is known only where it trained to the end. As for
-    every player, spending less than the bare host does is no gain."""
-    compute = log2(max(spent, 1.0))
-    if epochs >= chosen.epochs:
-        return replace(chosen, compute=compute)
-    accuracy = chosen.curve[epochs]
-    gain = accuracy - chosen.curve[0]
-    return replace(chosen, gain=gain, accuracy=accuracy, test_accuracy=float("nan"), epochs=epochs, compute=compute)
+    chosen, trained = built[left[0]], epochs[left[0]]
+    chosen = replace(chosen, compute=log2(max(spent, 1.0)))  # as for all, less than the bare host spends is no gain
+    if trained >= chosen.epochs:
+        return chosen
+    accuracy, unread = chosen.curve[trained], float("nan")
+    return replace(chosen, gain=accuracy - chosen.curve[0], accuracy=accuracy, test_accuracy=unread, epochs=trained)
 
 
 def results_by_condition(rows: Rows, resamples: int = st.RESAMPLES) -> dict[str, Results]:
@@ -149,45 +138,49 @@ class Results:
     def families(self) -> list[str]:
         return list(self.rows[NEVER][self.prices[0]][0])
 
-    def values(self, line: str, value: Value, price: Prices, families: Sequence[str] | None = None) -> Array:
-        """Return `[P, F, S]` of a number of each row at a price."""
-        chosen = self.families if families is None else families
-        return np.array([[[value(r, price) for r in policy[f]] for f in chosen] for policy in self.rows[line][price]])
+    def values(self, line: str, name: str, price: Prices, families: Sequence[str] | None = None) -> Array:
+        """Return `[P, F, S]` of an attribute of each row, or of J (`objective`), at a price."""
 
-    def mean_values(self, line: str, value: Value, families: Sequence[str] | None = None) -> Array:
+        def number(row: Row) -> Any:
+            return row.objective(price) if name == "objective" else getattr(row, name)
+
+        chosen = self.families if families is None else families
+        return np.array([[[number(row) for row in policy[f]] for f in chosen] for policy in self.rows[line][price]])
+
+    def mean_values(self, line: str, name: str, families: Sequence[str] | None = None) -> Array:
         """Return `[P, F, S]`, the mean over the prices."""
-        return np.asarray(np.mean([self.values(line, value, w, families) for w in self.prices], axis=0))
+        return np.asarray(np.mean([self.values(line, name, w, families) for w in self.prices], axis=0))
 
     def against(self, line: str, other: str, families: Sequence[str] | None = None) -> Array:
         """Return the paired differences in J, mean over the prices, `[P, Q, F, S]`. A policy is compared with its own
         equal-compute sweep."""
-        a, b = self.mean_values(line, objective, families), self.mean_values(other, objective, families)
+        a, b = (self.mean_values(name, "objective", families) for name in (line, other))
         return st.differences(a, b, same_policies=EQUAL in (line, other) and len(a) == len(b))
 
-    def interval(self, x: Array) -> Interval:
-        return st.interval(x, resamples=self.resamples)
+    def interval(self, line: str, other: str, families: Sequence[str] | None = None) -> Interval:
+        """Return the mean of `against` with its interval."""
+        return st.interval(self.against(line, other, families), resamples=self.resamples)
 
     @cached_property
     def lines(self) -> list[Line]:
         return [self._line(name) for name in self.rows]
 
     def _line(self, name: str) -> Line:
-        over = self.against(POLICY, name) if POLICY in self.rows and name != POLICY else None
-        test = self.mean_values(name, lambda row, _: row.test_accuracy)
+        by_price = {
+            w.doubling: self.values(name, "objective", w) - self.values(NEVER, "objective", w) for w in self.prices
+        }
+        means = ("accuracy", "test_accuracy", "doublings", "compute", "flops", "bare")
+        accuracy, test, *others = (float(self.mean_values(name, value).mean()) for value in means)
         return Line(
             name,
             len(self.rows[name][self.prices[0]]),
-            None if name == NEVER else self.interval(self.against(name, NEVER)),
-            None if over is None else self.interval(over),
-            {w.doubling: float(self.over_never(name, w).mean()) for w in self.prices},
-            float(self.mean_values(name, lambda row, _: row.accuracy).mean()),
-            float(test.mean()) if np.isfinite(test).all() else None,
-            *(float(self.mean_values(name, value).mean()) for value in (doublings, compute, flops, bare)),
+            None if name == NEVER else self.interval(name, NEVER),
+            self.interval(POLICY, name) if POLICY in self.rows and name != POLICY else None,
+            {p: float(over.mean()) for p, over in by_price.items()},
+            accuracy,
+            test if np.isfinite(test) else None,
+            *others,
         )
-
-    def over_never(self, line: str, price: Prices) -> Array:
-        """Return J over never growing at one price, `[P, F, S]`."""
-        return self.values(line, objective, price) - self.values(NEVER, objective, price)
 
     @cached_property
     def family_lines(self) -> list[FamilyLine]:
@@ -197,8 +190,8 @@ class Results:
         gains = {n: float(self.against(n, NEVER, [family]).mean()) for n in self.rows if n != NEVER}
         if POLICY not in self.rows:
             return FamilyLine(family, gains, None, None)
-        over = self.interval(self.against(POLICY, BEST, [family])) if BEST in self.rows else None
-        return FamilyLine(family, gains, over, float(self.mean_values(POLICY, bare, [family]).mean()))
+        over = self.interval(POLICY, BEST, [family]) if BEST in self.rows else None
+        return FamilyLine(family, gains, over, float(self.mean_values(POLICY, "bare", [family]).mean()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tables as plain data."""
@@ -208,28 +201,3 @@ class Results:
 def plain(lines: Sequence[NamedTuple]) -> list[dict[str, Any]]:
     """Return lines of a table as plain data."""
     return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in x._asdict().items()} for x in lines]
-
-
-def objective(row: Row, prices: Prices) -> float:
-    """Return J, in points."""
-    return row.objective(prices)
-
-
-def doublings(row: Row, prices: Prices) -> float:
-    """Return how often the parameters have doubled at the end."""
-    return row.doublings
-
-
-def compute(row: Row, prices: Prices) -> float:
-    """Return how often the training FLOPs have doubled."""
-    return row.compute
-
-
-def flops(row: Row, prices: Prices) -> float:
-    """Return the training FLOPs, in those of the bare host."""
-    return row.flops
-
-
-def bare(row: Row, prices: Prices) -> float:
-    """Return 1 if nothing was added."""
-    return float(row.bare)

@@ -68,7 +68,7 @@ def members(suite: str) -> tuple[str, ...]:
     return HELDOUT if suite == "heldout" else MLBENCH
 
 
-def reported(suite: str, only: Sequence[str] = (), kind: str = "vector") -> tuple[str, ...]:
+def reported(suite: str, only: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the families that an evaluation reports: those that are named, else all of the suite with enough rows and
     MLPs as hosts, since convolutional hosts take fifty times as long on a CPU. Raises `UserError` for a family that is
     not in the suite."""
@@ -76,7 +76,7 @@ def reported(suite: str, only: Sequence[str] = (), kind: str = "vector") -> tupl
     for name in only:
         if name not in known:
             raise UserError(f"{name!r} is not in the suite {suite}: choose from {', '.join(known)}")
-    counted = [f for f in map(find_family, known) if f.sizes.train >= LEAST_ROWS and f.kind == kind]
+    counted = [f for f in map(find_family, known) if f.sizes.train >= LEAST_ROWS and f.kind == "vector"]
     return tuple(only) or tuple(family.name for family in counted)
 
 

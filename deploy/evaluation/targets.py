@@ -10,7 +10,7 @@ from scipy import stats
 
 from deploy.evaluation import statistics as st
 from deploy.evaluation.players import BEST, BLIND, FEEDFORWARD, NO_PRUNE, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Array, Results, bare, doublings, flops
+from deploy.evaluation.results import EQUAL, SWEEP, Array, Results
 from deploy.evaluation.suite import FREE, PRICED
 from deploy.report.statistics import Interval
 
@@ -23,9 +23,9 @@ well."""
 FLOPS_SHARE, BARE_SHARE, CORRELATION = 0.2, 0.9, -0.6
 
 
-class EvaluationTarget(NamedTuple):
-    """A figure with its goal. `interval` is None where nothing varies, `value` where no episode counts, `met` where
-    there is no goal."""
+class Target(NamedTuple):
+    """A figure with its goal. `interval` is None where nothing varies, `value` where nothing counts, `met` where there
+    is no goal."""
 
     name: str
     condition: str
@@ -33,20 +33,25 @@ class EvaluationTarget(NamedTuple):
     interval: Interval | None
     goal: str
     met: bool | None
+    trainings: int | None = None  # in the suite `practical`: that it was measured on
+    wanted: int | None = None
 
     @property
     def measured(self) -> str:
         """The value and its interval as text."""
         if self.value is None:
-            return "no such episodes"
+            return "no such episodes" if self.trainings is None else "not yet"
         return f"{self.value:.2f}" + (f" [{self.interval.low:.2f}, {self.interval.high:.2f}]" if self.interval else "")
 
     @property
     def verdict(self) -> str:
-        return "" if self.met is None else "met" if self.met else "missed"
+        """Say whether it is met, by what was played so far."""
+        if self.met is None:
+            return ""
+        return ("met" if self.met else "missed") + ("" if self.trainings == self.wanted else " so far")
 
 
-def targets(results: Mapping[str, Results]) -> list[EvaluationTarget]:
+def targets(results: Mapping[str, Results]) -> list[Target]:
     """Return all targets for which the players were played."""
     found = []
     for name, own in results.items():
@@ -60,40 +65,40 @@ def targets(results: Mapping[str, Results]) -> list[EvaluationTarget]:
     return found
 
 
-def _points_over(results: Results, condition: str, other: str, least: float | None) -> EvaluationTarget:
-    name, found = f"points over {other}", results.interval(results.against(POLICY, other))
+def _points_over(results: Results, condition: str, other: str, least: float | None) -> Target:
+    name, found = f"points over {other}", results.interval(POLICY, other)
     if least is None:
-        return EvaluationTarget(name, condition, found.mean, found, "reported", None)
+        return Target(name, condition, found.mean, found, "reported", None)
     goals = [f"at least {least:g}"] * (least != 0) + ["interval above 0"] * (least >= 0)
     met = found.mean >= least and (found.low > 0 or least < 0)
-    return EvaluationTarget(name, condition, found.mean, found, ", ".join(goals), met)
+    return Target(name, condition, found.mean, found, ", ".join(goals), met)
 
 
-def _share_of_flops(results: Results, condition: str) -> EvaluationTarget:
+def _share_of_flops(results: Results, condition: str) -> Target:
     """Mean training FLOPs over those of the full sweep."""
-    value, found = _share(results, results.mean_values(POLICY, flops), results.mean_values(SWEEP, flops))
+    value, found = _share(results, results.mean_values(POLICY, "flops"), results.mean_values(SWEEP, "flops"))
     met = value is not None and value <= FLOPS_SHARE
-    return EvaluationTarget("share of the sweep's FLOPs", condition, value, found, f"at most {FLOPS_SHARE:g}", met)
+    return Target("share of the sweep's FLOPs", condition, value, found, f"at most {FLOPS_SHARE:g}", met)
 
 
-def _bare_where_the_sweep_is(results: Results, condition: str) -> EvaluationTarget:
+def _bare_where_the_sweep_is(results: Results, condition: str) -> Target:
     """The share of episodes that end bare, of those where the sweep keeps the bare host, at any price."""
-    kept = [results.values(SWEEP, bare, w) for w in results.prices]
-    both = [results.values(POLICY, bare, w) * k for w, k in zip(results.prices, kept, strict=True)]
+    kept = [results.values(SWEEP, "bare", w) for w in results.prices]
+    both = [results.values(POLICY, "bare", w) * k for w, k in zip(results.prices, kept, strict=True)]
     value, found = _share(results, np.mean(both, axis=0), np.mean(kept, axis=0))
     name, met = "bare at the end where the sweep is", value is not None and value >= BARE_SHARE
-    return EvaluationTarget(name, condition, value, found, f"at least {BARE_SHARE:g}", met)
+    return Target(name, condition, value, found, f"at least {BARE_SHARE:g}", met)
 
 
-def _growth_falls_with_the_price(results: Results, condition: str) -> EvaluationTarget:
+def _growth_falls_with_the_price(results: Results, condition: str) -> Target:
     """Spearman's rank correlation of added doublings and price in an episode, averaged over the episodes where the
     sweep keeps a wider host at the lowest price. It is 0 where a policy adds as much at every price."""
-    pays = 1.0 - results.values(SWEEP, bare, min(results.prices))  # [1, F, S]
-    grown = np.stack([results.values(POLICY, doublings, w) for w in results.prices])  # [W, P, F, S]
+    pays = 1.0 - results.values(SWEEP, "bare", min(results.prices))  # [1, F, S]
+    grown = np.stack([results.values(POLICY, "doublings", w) for w in results.prices])  # [W, P, F, S]
     prices = np.array([w.doubling for w in results.prices])
     value, found = _share(results, _correlation(grown, prices) * pays, pays)
     name, met = "correlation of growth and price where growing pays", value is not None and value <= CORRELATION
-    return EvaluationTarget(name, condition, value, found, f"at most {CORRELATION:g}", met)
+    return Target(name, condition, value, found, f"at most {CORRELATION:g}", met)
 
 
 def _correlation(x: Array, y: Array) -> Array:

@@ -21,11 +21,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 GLIBC = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")  # of manylinux tags, up to Debian 12's
 OLD = ("manylinux2014", "manylinux2010", "manylinux1", "linux")
-BESIDES = (
-    "hatchling",
-    "hatch-vcs",
-    "async-timeout",
-)  # build backends, and a dependency of Python before 3.11.3 (Debian's)
+BESIDES = ("hatchling", "hatch-vcs", "async-timeout")  # for the build, and of Python before 3.11.3 (Debian's)
 CUDA = re.compile(r"nvidia-|cuda-|triton$")
 HEADER = "# Made by `make lock`; pip takes a file only where its hash is one of these.\n"
 Locked = dict[str, tuple[str, set[str]]]  # name > version and hashes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,39 +17,30 @@ from deploy.config.schema import Config
 from learner.schema import EpisodeSchema
 
 
-class DemonstrationFiles(NamedTuple):
-    """Episodes that can be imitated, and a line for each file that cannot."""
-
-    episodes: list[Episode]
-    refused: list[str]
-
-
-def read_demonstrations(config: Config, spaces: Spaces) -> DemonstrationFiles:
-    """Read `imitation.files`. Raises `UserError` if a path does not exist, or if too few demonstrations are left."""
-    found = DemonstrationFiles([], [])
-    known: set[str] = set()
+def read_demonstrations(config: Config, spaces: Spaces) -> tuple[list[Episode], list[str]]:
+    """Read `imitation.files`. Returns the episodes that can be imitated, and a line for each file that cannot. Raises
+    `UserError` if a path does not exist, or if too few demonstrations are left."""
+    found, refused = dict[str, Episode](), list[str]()
     schema = EpisodeSchema(spaces, StateSizes.from_config(config.policy), config.learner.state_stride)
     for path in find_episodes(map(Path, config.imitation.files)):
         try:
             episode = read_episode(path)
             if not episode.terminated:
                 raise InvalidEpisode("it was cut: a demonstration is a whole episode")
-            if episode.episode_id in known:
+            if episode.episode_id in found:
                 raise InvalidEpisode(f"another file holds the same episode, {episode.episode_id}")
             (demonstration,) = as_demonstrations([episode], config)
             schema.check(demonstration)
+            found[episode.episode_id] = demonstration
         except InvalidEpisode as error:
-            found.refused.append(f"{path}: refused: {error}")
-            continue
-        known.add(episode.episode_id)
-        found.episodes.append(demonstration)
+            refused.append(f"{path}: refused: {error}")
     least = 2 if config.imitation.files and not config.imitation.episodes else 0
-    if len(found.episodes) < least:
-        reason = f"; {found.refused[0]}" if found.refused else ""
+    if len(found) < least:
+        reason = f"; {refused[0]}" if refused else ""
         raise UserError(
-            f"imitation.files has {len(found.episodes)} usable episodes, and imitation needs at least {least}{reason}"
+            f"imitation.files has {len(found)} usable episodes, and imitation needs at least {least}{reason}"
         )
-    return found
+    return list(found.values()), refused
 
 
 def as_demonstrations(episodes: Sequence[Episode], config: Config) -> list[Episode]:

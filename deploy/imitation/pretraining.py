@@ -54,10 +54,10 @@ def demonstrations(config: Config, spaces: Spaces, console: Console, jobs: int) 
         taught = demonstrate(config, jobs)
     if not settings.files:
         return taught
-    given = read_demonstrations(config, spaces)
-    for line in given.refused:
+    given, refused = read_demonstrations(config, spaces)
+    for line in refused:
         console.print(line, markup=False, soft_wrap=True)
-    console.print(f"pretraining: {len(given.episodes)} demonstrations from files")
-    together = [*as_demonstrations(taught, config), *given.episodes]
+    console.print(f"pretraining: {len(given)} demonstrations from files")
+    together = [*as_demonstrations(taught, config), *given]
     order = stream(config.run.seed, 1, Purpose.DEMONSTRATIONS).permutation(len(together))
     return [together[i] for i in order]

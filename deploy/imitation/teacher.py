@@ -16,35 +16,20 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from actors.config import EnvConfig
-from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rng import Purpose, stream
-from actors.rollout.wave import Policy, Provenance, run_wave
+from actors.rollout.wave import Provenance, run_wave
 from actors.rules.reader import ObservationReader
 from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.episode import Episode
 from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
-from deploy.evaluation.play import gain
+from deploy.evaluation.play import gain, wave
 from deploy.evaluation.suite import on_family
-from deploy.imitation.trials import (
-    BETWEEN,
-    COLUMN,
-    IN_TRIAL,
-    LEFT,
-    LOOK,
-    MARGIN,
-    MODEL,
-    SIZES,
-    TRIALS,
-    Judgement,
-    TrialTeacher,
-    model_features,
-    trial_features,
-    worth_now,
-)
+from deploy.imitation import trials
+from deploy.imitation.trials import MARGIN, SIZES, TRIALS, Judgement, TrialTeacher
 
 WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
@@ -98,21 +83,20 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
     with workers(jobs) as pool:
         judgement = fit_judgement(kept_survey(config, pool), jobs, config.env.prune)
         waves = _waves(config, config.imitation.episodes, rng)
-        play = partial(_teach, config.run.seed, config.learner.state_stride, judgement)
-        played = [episode for wave in pool.map(play, *_jobs(config, waves)) for episode in wave]
+        play = partial(_teach, config, judgement)
+        played = [episode for wave in pool.map(play, waves) for episode in wave]
     return [played[i] for i in rng.permutation(len(played))]
 
 
 def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    trials = (SIZES, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
-    identity = repr((SURVEY, _surveyed(config.env), *trials, waves))
+    identity = repr((SURVEY, _surveyed(config.env), *trials.DESIGN, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
             return Survey(**kept)
-    found = joined(list(pool.map(_survey, *_jobs(config, waves))))
+    found = joined(list(pool.map(partial(_survey, config.env), waves)))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial_file = path.with_suffix(f".{os.getpid()}.partial")
     with partial_file.open("wb") as file:
@@ -134,34 +118,28 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
     return replace(env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
 
 
-def _survey(env: EnvConfig, seeds: Sequence[int]) -> Survey:
+def _survey(env: EnvConfig, tasked: Wave) -> Survey:
     """Make all trials on hosts of one task."""
+    env, seeds = _on_task(env, tasked)
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
-    def play(policy: Policy) -> tuple[list[HostEpisode], list[Episode]]:
-        fleet = SeedTrainingFleet(_surveyed(env), len(seeds), SURVEY)
-        source = Provenance(version=0, generation=0, state_stride=1, run_seed=SURVEY)
-        episodes = run_wave(fleet, policy, seeds, source, True)
-        return fleet.episodes, episodes
-
-    hosts, bare = play(NeverGrow(spaces))
-    before = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in bare])
-    never = np.array([gain(host, episode) for host, episode in zip(hosts, bare, strict=True)])
+    bare = wave(_surveyed(env), SURVEY, seeds, NeverGrow)
+    before = np.stack([episode.obs[min(trials.LOOK, len(episode) - 1)] for _, episode in bare])
+    never = np.array([gain(host, episode) for host, episode in bare])
     outcomes, steps, epochs = [], [], []
     for k in range(len(TRIALS)):
-        grown, episodes = play(TrialTeacher(spaces, None, k))
-        pairs = list(zip(grown, episodes, strict=True))
-        outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in pairs])
-        for i, episode in enumerate(episodes if len(TRIALS[k]) == 1 else ()):
-            seen, own = _trial(reader, episode, grown[i].horizon_epochs)
+        grown = wave(_surveyed(env), SURVEY, seeds, partial(TrialTeacher, judgement=None, trial=k))
+        outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in grown])
+        for i, (host, episode) in enumerate(grown if len(TRIALS[k]) == 1 else ()):
+            seen, own = _trial(reader, episode, host.horizon_epochs)
             own["host"], own["size"] = i, TRIALS[k][0]
             steps.append(seen)
             epochs.append(own)
     gains, doublings, compute = np.array(outcomes).transpose(2, 1, 0)
-    prices = np.array([host.prices for host in hosts])
+    prices = np.array([host.prices for host, _ in bare])
     return Survey(
-        model_features(reader, before).astype(np.float64), prices, gains - never[:, None], doublings, compute,
+        trials.model_features(reader, before).astype(np.float64), prices, gains - never[:, None], doublings, compute,
         np.concatenate(steps), np.concatenate(epochs),
     )  # fmt: skip
 
@@ -172,12 +150,12 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
     training = reader.slot(obs, "stage").argmax(-1) == Stage.TRAINING
     steps = np.flatnonzero(training.any(1))
     slots = training[steps].argmax(1)
-    seen = trial_features(reader, obs[steps], slots).astype(np.float64)
+    seen = trials.trial_features(reader, obs[steps], slots).astype(np.float64)
     epochs = np.zeros(len(steps), EPOCH)
     epochs["left"] = horizon_epochs - steps
     epochs["spent"] = 4.0 * reader.base(obs[steps], "compute")[:, 0]
     epochs["effort"] = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
-    epochs["worth"] = worth_now(reader, obs[steps], slots)
+    epochs["worth"] = trials.worth_now(reader, obs[steps], slots)
     return seen, epochs
 
 
@@ -190,7 +168,7 @@ def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgemen
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
     price, compute_price = survey.prices.T
-    going = survey.epochs["left"] > LEFT
+    going = survey.epochs["left"] > trials.LEFT
     epochs, steps, last = survey.epochs[going], survey.steps[going], survey.epochs[~going]
     outcome = survey.gains - price[:, None] * survey.doublings  # [N, trials], compute excluded
     alone = [TRIALS.index((size,)) for size in range(len(SIZES))]
@@ -237,15 +215,12 @@ def _waves(config: Config, hosts: int, rng: np.random.Generator) -> list[Wave]:
     return [(task, seeds[i, k : k + WAVE].tolist()) for i, task in enumerate(tasks) for k in starts]
 
 
-def _jobs(config: Config, waves: Sequence[Wave]) -> tuple[tuple[EnvConfig, ...], tuple[list[int], ...]]:
-    env = replace(config.env, device="cpu", cuda_graph=False)
-    envs = tuple(on_family(env, task) for task, _ in waves)
-    return envs, tuple(seeds for _, seeds in waves)
+def _on_task(env: EnvConfig, tasked: Wave) -> tuple[EnvConfig, list[int]]:
+    return on_family(replace(env, device="cpu", cuda_graph=False), tasked[0]), tasked[1]
 
 
-def _teach(
-    run_seed: int, state_stride: int, judgement: Judgement, env: EnvConfig, seeds: Sequence[int]
-) -> list[Episode]:
-    fleet = SeedTrainingFleet(env, len(seeds), run_seed)
-    source = Provenance(version=0, generation=0, state_stride=state_stride, run_seed=run_seed)
+def _teach(config: Config, judgement: Judgement, tasked: Wave) -> list[Episode]:
+    env, seeds = _on_task(config.env, tasked)
+    fleet = SeedTrainingFleet(env, len(seeds), config.run.seed)
+    source = Provenance(0, 0, config.learner.state_stride, config.run.seed)
     return run_wave(fleet, TrialTeacher(fleet.spaces, judgement, temperature=TEMPERATURE), seeds, source)

@@ -39,6 +39,8 @@ IN_TRIAL = (
 )  # fmt: skip
 COLUMN = ("contribution", "contribution_velocity", "size", "gradient_norm", "epochs_in_stage")
 """Features that are read within a trial: of the model, and of the column that is tried."""
+DESIGN = (SIZES, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
+"""All that a survey depends on."""
 
 
 def model_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -87,7 +89,9 @@ class TrialTeacher(RulePolicy):
 
     def _look(self, obs: NDArray[np.float32], stages: NDArray[np.int64]) -> None:
         """Ask the regressions about all models at once."""
-        self._epoch, self._left = self._epochs(obs)
+        horizon = self.reader.horizon_epochs(obs)
+        self._epoch = np.round(self.reader.base(obs, "time")[:, 0] * horizon).astype(np.int64)
+        self._left = horizon.astype(np.int64) - self._epoch
         deciding = self._epoch == LOOK
         self._start = np.zeros((len(obs), len(TRIALS)))
         if self.judgement is None:
@@ -110,21 +114,14 @@ class TrialTeacher(RulePolicy):
             worth[going_on] -= (self.reader.compute_price(obs) * effort)[going_on]
         return worth
 
-    def _epochs(self, obs: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the epochs that have passed and that are left, `[N]`."""
-        horizon = self.reader.horizon_epochs(obs)
-        epoch = np.round(self.reader.base(obs, "time")[:, 0] * horizon).astype(np.int64)
-        return epoch, horizon.astype(np.int64) - epoch
-
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
         row, stages = model.row, model.stages
         if memory[0] == 0 and self._epoch[row] == LOOK:
             memory[0] = self._chosen(model, self._start[row])
         if memory[0] <= 0:
             return WAIT
-        for slot in np.flatnonzero(stages == Stage.GERMINATED).tolist():
-            if model.legal(Op.ADVANCE, slot):
-                return choices(Op.ADVANCE, slot)
+        if (trained := self._advance(model)) is not None:
+            return trained
         for i, size in enumerate(TRIALS[int(memory[0]) - 1]):
             if self._epoch[row] == LOOK + i * BETWEEN and (free := model.germinable(self._blueprints[size])):
                 return choices(Op.GERMINATE, free[0], self._blueprints[size], target=AVERAGE, speed=INSTANT)

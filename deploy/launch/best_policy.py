@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,8 @@ class BestPolicy:
     def after_update(self, metrics: dict[str, float]) -> None:
         """Note an update."""
         version = int(metrics["policy_version"])
-        self._made[version] = LearnerProgress(
-            update=int(metrics["update"]),
-            version=version,
-            episodes_trained=int(metrics["episodes_trained"]),
-            env_steps=int(metrics["env_steps"]),
-            elapsed_s=metrics["elapsed_s"],
-        )
+        counts = {name: int(metrics[name]) for name in ("update", "episodes_trained", "env_steps")}
+        self._made[version] = LearnerProgress(version=version, elapsed_s=metrics["elapsed_s"], **counts)
         self._updates += 1
         for old in list(self._made)[:-KNOWN]:
             del self._made[old]
@@ -107,16 +103,9 @@ class BestPolicy:
         progress = replace(
             self._made.get(weights.version, LearnerProgress()), version=weights.version, generation=weights.generation
         )
-        row = {
-            "update": progress.update,
-            "env_steps": progress.env_steps,
-            "elapsed_s": progress.elapsed_s,
-            "policy_version": weights.version,
-            "episodes": len(returns),
-            "return_mean": mean,
-            "return_low": low,
-            "return_high": high,
-        }
+        row = {name: getattr(progress, name) for name in ("update", "env_steps", "elapsed_s")}
+        row |= {"policy_version": weights.version, "episodes": len(returns)}
+        row |= {"return_mean": mean, "return_low": low, "return_high": high}
         best, self._evaluated = self._best, weights.version
         try:
             if best is None or mean >= best["return_mean"]:  # of equal ones, the later policy was trained for longer
@@ -128,22 +117,17 @@ class BestPolicy:
             self._note(f"the evaluation of update {progress.update} could not be written: {error}")
         if best is not None and mean > best["return_mean"]:
             found = (number(x, sign="-") for x in (mean, low, high))
-            self._note(
-                "update {}: mean return {} (95% interval {} to {}) of {} evaluation episodes, the best so far".format(
-                    progress.update, *found, len(returns)
-                )
-            )
+            text = "update {}: mean return {} (95% interval {} to {}) of {} evaluation episodes, the best so far"
+            self._note(text.format(progress.update, *found, len(returns)))
 
 
 def _best_so_far(run_dir: Path) -> dict[str, Any] | None:
     """Return the line of the policy that is kept, which is the last of the best ones; None if there is none."""
     if not (run_dir / BEST).is_file() or not (run_dir / EVALUATIONS).is_file():
         return None
-    best = None
+    rows: list[tuple[float, int, dict[str, Any]]] = []  # of equal ones, the later is the larger
     for line in (run_dir / EVALUATIONS).read_text(encoding="utf-8").splitlines():
-        try:
+        with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
             row = json.loads(line)
-            best = row if best is None or row["return_mean"] >= best["return_mean"] else best
-        except (ValueError, KeyError, TypeError):  # a line that was cut off
-            continue
-    return best
+            rows.append((float(row["return_mean"]), len(rows), row))
+    return max(rows)[-1] if rows else None

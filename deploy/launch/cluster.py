@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
@@ -32,7 +33,6 @@ from deploy.launch.ray.runtime_env import runtime_env
 from deploy.launch.signals import own_signals, stop_on_signal
 from deploy.launch.supervision.supervisor import FINISHED, RunStatus, Supervisor
 
-P = ParamSpec("P")
 R = TypeVar("R")
 RAY_NAMESPACE = "tamiyo"
 CONNECT_S = 5.0
@@ -63,11 +63,11 @@ def train_on_cluster(config: Config, resume: Path | None) -> int:
                 "that all machines of the cluster can reach: add --redis redis://HOST:6379/0"
             )
         else:
-            prepared, run_dir = run_on_cluster(prepare)(with_passwords(config), resume)
+            prepared, run_dir = on_cluster(prepare, with_passwords(config), resume)
             name = run_dir.name
             _start_supervisor(name, prepared, run_dir)
         run = RemoteRun(name)
-        status = follow(run, stop, console, name)
+        status = follow(run.poll, stop, console, name)
         if status.phase not in FINISHED:
             console.print(
                 f"stopped following; run {name!r} continues. Follow it again with: tamiyo train --run.name {name} "
@@ -76,7 +76,7 @@ def train_on_cluster(config: Config, resume: Path | None) -> int:
             )
             return 130
         run.end()
-        return print_outcome(status, console, run_on_cluster(write_run_report))
+        return print_outcome(status, console, partial(on_cluster, write_run_report))
 
 
 def stop_run(name: str, address: str) -> int:
@@ -87,9 +87,9 @@ def stop_run(name: str, address: str) -> int:
             raise UserError(f"no run {name!r} is running at {address}")
         run = RemoteRun(name)
         run.stop()
-        status = follow(run, threading.Event(), console, name, quiet=True)
+        status = follow(run.poll, threading.Event(), console, name, quiet=True)
         run.end()
-        return 0 if print_outcome(status, console, run_on_cluster(write_run_report)) in (0, 130) else 1
+        return 0 if print_outcome(status, console, partial(on_cluster, write_run_report)) in (0, 130) else 1
 
 
 def prepare(config: Config, resume: Path | None) -> tuple[Config, Path]:
@@ -108,26 +108,12 @@ def cluster(address: str, environment: Mapping[str, Any] | None = None) -> Itera
     `environment` is Ray's `runtime_env`. Raises `UserError` if no cluster answers, after `RETRY_S` if the reason may
     pass.
     """
-    try:
-        _connect(address, environment)
-    except (OSError, RuntimeError, ValueError, psutil.Error, grpc.RpcError, RayError) as error:
-        raise UserError(
-            f"no Ray cluster answers at {address} ({last_line(error)}): give auto, "
-            "HOST:6379 or ray://HOST:10001, and set RAY_AUTH_TOKEN if the cluster uses token authentication"
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _connect(address: str, environment: Mapping[str, Any] | None) -> None:
     target = urlsplit(address if "//" in address else f"//{address}")
     deadline_s = time.monotonic() + RETRY_S
     while True:
-        if target.hostname and target.port:  # fail fast: Ray itself would retry for minutes
-            socket.create_connection((target.hostname, target.port), timeout=CONNECT_S).close()
         try:
+            if target.hostname and target.port:  # fail fast: Ray itself would retry for minutes
+                socket.create_connection((target.hostname, target.port), timeout=CONNECT_S).close()
             with own_signals():
                 ray.init(
                     address=address,
@@ -136,12 +122,20 @@ def _connect(address: str, environment: Mapping[str, Any] | None) -> None:
                     logging_level=logging.ERROR,
                     log_to_driver=False,
                 )
-            return
-        except TRANSIENT:
-            ray.shutdown()
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(RETRY_EVERY_S)
+            break
+        except (OSError, RuntimeError, ValueError, psutil.Error, grpc.RpcError, RayError) as error:
+            if isinstance(error, TRANSIENT) and time.monotonic() <= deadline_s:
+                ray.shutdown()
+                time.sleep(RETRY_EVERY_S)
+                continue
+            raise UserError(
+                f"no Ray cluster answers at {address} ({last_line(error)}): give auto, "
+                "HOST:6379 or ray://HOST:10001, and set RAY_AUTH_TOKEN if the cluster uses token authentication"
+            ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _with_absolute_paths(config: Config) -> Config:
@@ -219,21 +213,15 @@ def _is_running(name: str) -> bool:
     return True
 
 
-def run_on_cluster(call: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that it runs on a machine of the cluster, which has access to the run folder and to Redis.
-
-    A `UserError` of the function is raised here again.
-    """
-
-    def call_remotely(*args: P.args, **kwargs: P.kwargs) -> R:
-        remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": process_environment(False)})(call)
-        try:
-            answer: R = ray.get(remote.remote(*args, **kwargs))
-        except RayError as error:
-            raise _user_error(error, "a task on the cluster failed") from error
-        return answer
-
-    return call_remotely
+def on_cluster(call: Callable[..., R], *args: Any) -> R:
+    """Call a function on a machine of the cluster, which has access to the run folder and to Redis. A `UserError` of
+    the function is raised here again."""
+    remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": process_environment(False)})(call)
+    try:
+        answer: R = ray.get(remote.remote(*args))
+    except RayError as error:
+        raise _user_error(error, "a task on the cluster failed") from error
+    return answer
 
 
 def _user_error(error: RayError, what: str) -> UserError:

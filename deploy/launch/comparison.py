@@ -43,9 +43,10 @@ class Comparison:
 
     def run(self) -> None:
         """Compare, and write the results for the report, or why there are none."""
-        if self.play is None or not self.episodes:
+        why = "programs outside of the run play its environment" if self.play is None else ""
+        why = why or ("" if self.episodes else "run.reference_episodes is 0")
+        if self.play is None or why:
             self.note("training is complete")
-            why = "run.reference_episodes is 0" if self.play else "programs outside of the run play its environment"
         else:
             try:
                 why = self._compare(self.play)
@@ -64,7 +65,21 @@ class Comparison:
         players: tuple[PolicyName, ...] = ("learned", "random") if env_id else ("learned", "random", "never_grow")
         self.note(f"training is complete; comparing {', '.join(players)} for {clock(limit_s)} at most ...")
         seeds = stream(self.seed, 0, Purpose.COMPARISON).integers(0, 2**31, self.episodes).tolist()
-        played = self._rounds(play, players, seeds, lambda: self.stop() or time.monotonic() > deadline)
+        played: dict[str, list[dict[str, Any]]] = {name: [] for name in players}
+        width = self.num_actors * self.acting.actors.envs_per_actor
+
+        def over() -> bool:
+            return self.stop() or time.monotonic() > deadline
+
+        for start in range(0, len(seeds), width):  # rounds of an episode per environment, as many as are complete
+            if over():
+                break
+            try:
+                part = {name: play(name, seeds[start : start + width], False, over) for name in players}
+            except TimeoutError:
+                break
+            for name, timelines in part.items():
+                played[name] += timelines
         seeds = seeds[: len(played["random"])]
         if len(seeds) < 2:
             return "it was interrupted" if self.stop() else f"too few episodes were complete after {clock(limit_s)}"
@@ -82,23 +97,6 @@ class Comparison:
             except Exception as error:
                 self.note(f"no example episode: {_line(error)}")
         return ""
-
-    def _rounds(
-        self, play: Play, players: Sequence[PolicyName], seeds: list[int], over: Stop
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Play the seeds in rounds of one episode per environment, as many as are complete before `over`."""
-        played: dict[str, list[dict[str, Any]]] = {name: [] for name in players}
-        width = self.num_actors * self.acting.actors.envs_per_actor
-        for start in range(0, len(seeds), width):
-            if over():
-                break
-            try:
-                part = {name: play(name, seeds[start : start + width], False, over) for name in players}
-            except TimeoutError:
-                break
-            for name, timelines in part.items():
-                played[name] += timelines
-        return played
 
     def _draw_episode(self, play: Play, played: list[dict[str, Any]]) -> None:
         """Write the example episode of the report: the one in which the policy grew most, played greedily."""

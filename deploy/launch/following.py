@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 
@@ -14,14 +14,8 @@ from deploy.launch.supervision.supervisor import FINISHED, Phase, RunStatus
 from deploy.report.progress import ProgressDisplay
 
 
-class PollableRun(Protocol):
-    """A local or remote supervisor."""
-
-    def poll(self, notes_seen: int = 0) -> RunStatus: ...
-
-
 def follow(
-    run: PollableRun,
+    poll: Callable[[int], RunStatus],
     stop: threading.Event,
     console: Console,
     title: str,
@@ -30,12 +24,13 @@ def follow(
 ) -> RunStatus:
     """Show progress and notes until the run has finished or `stop` is set.
 
-    `extra_notes` is called on each poll and returns further lines to print; `quiet` prints only notes.
+    `poll` is that of a supervisor; `extra_notes` is called with it and returns further lines to print; `quiet` prints
+    only notes.
     """
     seen = 0
-    with ProgressDisplay(title, console) as progress:
+    with closing(ProgressDisplay(title, console)) as progress:
         while True:
-            status = run.poll(seen)
+            status = poll(seen)
             seen = status.notes_total
             for note in status.notes + extra_notes():
                 progress.note(note)

@@ -21,11 +21,10 @@ from deploy.launch.comparison import Comparison, Stop
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
 from deploy.launch.following import write_run_report
 from deploy.launch.prepare import check_machine, prepare_here
-from deploy.launch.process_settings import acting, learner_settings, namespace
+from deploy.launch.process_settings import acting, learner_settings
 from deploy.launch.processes import update_line
 from deploy.launch.signals import stop_on_signal
 from learner.service import open_learner
-from learner.train import Learner
 
 
 def train_in_process(config: Config, resume: Path | None = None) -> int:
@@ -49,48 +48,33 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
         def play(player: PolicyName, seeds: Sequence[int], deterministic: bool, stop: Stop) -> list[dict[str, Any]]:
             return worker.play(player, seeds, deterministic)
 
-        best = BestPolicy(run_dir, config, note)
-        learner, worker = one_of_each(config, run_dir, note, best)
+        shown = 0
+
+        def report(metrics: dict[str, float]) -> None:
+            nonlocal shown
+            for line in (*learner.notes[shown:], update_line(metrics)):
+                note(line)
+            shown = len(learner.notes)
+            best.after_update(metrics)
+
+        best, s = BestPolicy(run_dir, config, note), learner_settings(config, run_dir)
+        learner = open_learner(s, lambda: connect(s.redis, s.queue, s.namespace), report)
+        actor = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, s.redis, s.namespace)
+        # A full queue must not make it wait: only this process empties it.
+        worker = RolloutWorker(actor, max_busy_wait_s=0.0)
         stack.enter_context(closing(worker))
         progress = learner.run(lambda: in_turns(worker, best, stop.is_set))
         if stop.is_set():
             console.print(f"stopped; continue with: tamiyo train --in-process --resume {run_dir}", soft_wrap=True)
             return 130
         best.finish(play, stop.is_set, progress.elapsed_s)
+        run, acting_config = config.run, worker.settings.acting
         Comparison(
-            run_dir=run_dir,
-            acting=worker.settings.acting,
-            seed=config.run.seed,
-            episodes=config.run.reference_episodes,
-            elapsed_s=progress.elapsed_s,
-            note=note,
-            stop=stop.is_set,
-            play=play,
-            num_actors=1,
+            run_dir, acting_config, run.seed, run.reference_episodes, progress.elapsed_s, note, stop.is_set, play, 1
         ).run()
     headline, page = write_run_report(run_dir)
     console.print(f"{headline}\nreport: {page}", soft_wrap=True)
     return 0
-
-
-def one_of_each(
-    config: Config, run_dir: Path, note: Callable[[str], None], best: BestPolicy
-) -> tuple[Learner, RolloutWorker]:
-    """Return the learner of a run and its only actor; `note` prints updates and notes."""
-    shown, redis = 0, config.run.redis
-
-    def report(metrics: dict[str, float]) -> None:
-        nonlocal shown
-        for line in (*learner.notes[shown:], update_line(metrics)):
-            note(line)
-        shown = len(learner.notes)
-        best.after_update(metrics)
-
-    s = learner_settings(config, run_dir)
-    learner = open_learner(s, lambda: connect(redis, s.queue, s.namespace), report)
-    settings = WorkerSettings(acting(config), 0, run_dir.name, config.run.seed, redis, namespace(config))
-    # A full queue must not make it wait: only this process empties it.
-    return learner, RolloutWorker(settings, max_busy_wait_s=0.0)
 
 
 def in_turns(worker: RolloutWorker, best: BestPolicy, stop: Callable[[], bool]) -> bool:

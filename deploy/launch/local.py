@@ -83,8 +83,8 @@ def train(
             died = server is not None and server.restart_if_dead()
             return ["the embedded Redis server died and was restarted"] if died else []
 
-        status = follow(supervisor, stop, console, run_dir.name, tend)
+        status = follow(supervisor.poll, stop, console, run_dir.name, tend)
         if stop.is_set() and status.phase not in FINISHED:
             supervisor.stop()
-            status = follow(supervisor, threading.Event(), console, run_dir.name, tend, quiet=True)
+            status = follow(supervisor.poll, threading.Event(), console, run_dir.name, tend, quiet=True)
     return print_outcome(status, console)

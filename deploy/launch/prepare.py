@@ -96,18 +96,17 @@ def _check_environment(config: Config, run_dir: Path) -> None:
     """Raise `UserError` if a run would continue in another environment. Its spaces may be the same."""
     if not (run_dir / "config.yaml").is_file():
         return
-    before, now = map(_environment, (from_yaml(run_dir / "config.yaml"), config))
+
+    def named(of: Config) -> str:
+        gym_id = of.gym.id.rpartition(":")[2] or "the seed-training environment"
+        return "an external environment" if of.external.spaces else gym_id
+
+    before, now = map(named, (from_yaml(run_dir / "config.yaml"), config))
     if before != now:
         raise UserError(
             f"{run_dir} has trained in {before}, not in {now}: resume it without --env, or start a new run with its "
             f"weights, by --init-from {run_dir}"
         )
-
-
-def _environment(config: Config) -> str:
-    if config.external.spaces:
-        return "an external environment"
-    return config.gym.id.rpartition(":")[2] or "the seed-training environment"
 
 
 def _new_folder(config: Config) -> Path:
@@ -129,8 +128,11 @@ def compile_kernels(config: Config, console: Console, actors: bool = True, learn
     learns_here = learner and pick_device(config.learner.device).type == "cpu"
     parts = [kernels.POLICY] if actors or learns_here else []
     if actors and config.on_seed_hosts:
+        from actors.env.tasks import find_family
+
         parts += [kernels.ENVIRONMENTS] if config.env.backend != "torch" else []
-        parts += [kernels.CNNS] if config.env.device != "cuda" and _has_cnns(config) else []
+        cnns = any(find_family(task).kind != "vector" for task in config.env.tasks)
+        parts += [kernels.CNNS] if config.env.device != "cuda" and cnns else []
     missing = kernels.missing(parts)
     if not missing:
         return
@@ -139,13 +141,6 @@ def compile_kernels(config: Config, console: Console, actors: bool = True, learn
     with ThreadPoolExecutor() as threads:  # each waits for a process of its own
         for done in [threads.submit(kernels.compile_part, part) for part in missing]:
             done.result()
-
-
-def _has_cnns(config: Config) -> bool:
-    """Return whether a task has a convolutional host."""
-    from actors.env.tasks import find_family
-
-    return any(find_family(task).kind != "vector" for task in config.env.tasks)
 
 
 def pretrain(config: Config, run_dir: Path, console: Console) -> Config:
@@ -169,15 +164,17 @@ def cores() -> int:
 
 def check_machine(config: Config) -> None:
     """Raise `UserError` if the metrics port is in use or the learner device is missing."""
-    require_free_port(config.run.metrics_port, "run.metrics_port")
+    require_free_port(config.run.metrics_port)
     pick_device(config.learner.device)
 
 
-def require_free_port(port: int, setting: str) -> None:
-    """Raise `UserError` if this loopback port is in use; 0 is always free."""
+def require_free_port(port: int) -> None:
+    """Raise `UserError` if the port of metrics is in use on loopback; 0 is always free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise UserError(f"{setting} is {port}, but that port is in use: give a free port, or 0 for any") from error
+            raise UserError(
+                f"run.metrics_port is {port}, but that port is in use: give a free port, or 0 for any"
+            ) from error

@@ -41,17 +41,25 @@ def acting(config: Config) -> ActingConfig:
 def checked_spaces(config: Config) -> Spaces:
     """Return the spaces of the environment. Raises `UserError` if it does not exist or cannot be trained on."""
     if config.gym.id:
-        spaces = gym_spaces(config.gym)
-        _check_size(config, spaces, "gym.max_segment_steps", config.gym.max_segment_steps)
-        return spaces
-    if config.external.spaces:
-        spaces = read_spaces(Path(config.external.spaces))
-        _check_size(config, spaces, "external.max_segment_steps", config.external.max_segment_steps)
-        return spaces
-    check_tasks(config.env, config.run.seed)
-    _check_gpus(config)
-    spaces = seed_spaces(config.env.total_slots, config.env.profile)
-    _check_size(config, spaces, "env.horizon_epochs", config.env.max_horizon_epochs)
+        spaces, setting, steps = gym_spaces(config.gym), "gym.max_segment_steps", config.gym.max_segment_steps
+    elif config.external.spaces:
+        spaces, steps = read_spaces(Path(config.external.spaces)), config.external.max_segment_steps
+        setting = "external.max_segment_steps"
+    else:
+        check_tasks(config.env, config.run.seed)
+        _check_gpus(config)
+        spaces = seed_spaces(config.env.total_slots, config.env.profile)
+        setting, steps = "env.horizon_epochs", config.env.max_horizon_epochs
+    floats, stride = StateSizes.from_config(config.policy).floats, config.learner.state_stride
+    limit = config.queue.max_episode_bytes
+    needed = largest_episode_bytes(spaces, steps, floats, stride, config.learner.burn_in)
+    require(steps <= MAX_DIMENSION, f"{setting} is {steps}: an episode has at most {MAX_DIMENSION} steps")
+    require(
+        needed <= limit,
+        f"{setting} is {steps}: an episode would take up to {needed} bytes, more than queue.max_episode_bytes "
+        f"({limit}), and be rejected. Lower {setting}, or raise queue.max_episode_bytes "
+        f"(up to {MAX_REDIS_VALUE_BYTES})",
+    )
     return spaces
 
 
@@ -70,20 +78,6 @@ def _check_gpus(config: Config) -> None:
         share == 0 or not idle,
         f"actors.gpus_per_actor is {share:g}, but no host would use a GPU, because MLP hosts are faster on a CPU: "
         "leave it out, or set env.device to cuda",
-    )
-
-
-def _check_size(config: Config, spaces: Spaces, setting: str, steps: int) -> None:
-    """Raise `ConfigError` if whole episodes or segments would be too large for the queue."""
-    floats, stride = StateSizes.from_config(config.policy).floats, config.learner.state_stride
-    limit = config.queue.max_episode_bytes
-    needed = largest_episode_bytes(spaces, steps, floats, stride, config.learner.burn_in)
-    require(steps <= MAX_DIMENSION, f"{setting} is {steps}: an episode has at most {MAX_DIMENSION} steps")
-    require(
-        needed <= limit,
-        f"{setting} is {steps}: an episode would take up to {needed} bytes, more than queue.max_episode_bytes "
-        f"({limit}), and be rejected. Lower {setting}, or raise queue.max_episode_bytes "
-        f"(up to {MAX_REDIS_VALUE_BYTES})",
     )
 
 

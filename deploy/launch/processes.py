@@ -111,7 +111,7 @@ def run_actors(config: Config) -> int:
         from deploy.launch.endpoint import serve_endpoint
 
         return serve_endpoint(config)
-    require_free_port(config.run.metrics_port, "run.metrics_port")
+    require_free_port(config.run.metrics_port)
     console = Console(highlight=False)
     compile_kernels(config, console, learner=False)
     ray_context: AbstractContextManager[str | None] = (
@@ -147,8 +147,7 @@ def run_actors(config: Config) -> int:
 def process_metrics(config: Config) -> Iterator[ProcessMetrics]:
     """Metrics of a process outside Ray, served on `run.metrics_port` if it is set."""
     metrics = ProcessMetrics(namespace(config))
-    close = metrics.serve(config.run.metrics_host, config.run.metrics_port) if config.run.metrics_port else lambda: None
-    try:
+    with ExitStack() as stack:
+        if config.run.metrics_port:
+            stack.callback(metrics.serve(config.run.metrics_host, config.run.metrics_port))
         yield metrics
-    finally:
-        close()

@@ -6,6 +6,8 @@ Figures that are narrower than `WIDTH_IN` are for phones: legends are above them
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,10 +17,21 @@ from numpy.typing import NDArray
 
 from actors.env.rendering.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, color
 from actors.env.rendering.timeline_chart import WIDTH_IN, draw_episode
-from deploy.report.run_folder import References, RunFolder
-from deploy.report.statistics import Interval, mean_interval, stratified_mean
+from deploy.report.run_folder import RunFolder
+from deploy.report.statistics import mean_interval, stratified_mean
 
 Floats = NDArray[np.float64]
+
+
+class FigureSpec(NamedTuple):
+    """A figure with its title and caption."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[..., Figure | None]
+
+
 MOST_LINES, OTHERS = 12, "others"  # in one figure
 
 
@@ -29,7 +42,11 @@ def learning_curve(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
         return None
     x, window = run.series("update"), max(3, len(run.metrics) // 6)
     figure, ax = _figure(3.6, width_in)
-    mean, low, high = _rolling_rewards(run, window) if run.per_step else run.episodes.rolling_returns(x, window)
+    if run.per_step:  # mean rewards of a step over the last updates, without a band
+        y = run.series("reward_mean")
+        mean = low = high = np.array([y[max(0, i - window + 1) : i + 1].mean() for i in range(len(y))])
+    else:
+        mean, low, high = run.episodes.rolling_returns(x, window)
     if not np.isfinite(mean).any():
         return None
     if run.references is not None and not (run.per_step or run.references.cut_at):
@@ -38,9 +55,7 @@ def learning_curve(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
             ax.axhline(level, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)), label=name)
     ax.fill_between(x, low, high, color=POLICIES["learned"], alpha=0.18, lw=0)
     ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, label="learned")
-    _updates_axis(ax, x)
-    _legend(ax)
-    ax.set_ylabel("mean reward of a step" if run.per_step else _return_label(run))
+    _finish(ax, x, "mean reward of a step" if run.per_step else _return_label(run))
     return figure
 
 
@@ -59,11 +74,9 @@ def op_shares(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     figure, ax = _figure(3.0, width_in)
     labels = [name.lower().replace("_", " ") for name in names]
     ax.stackplot(x, stack, labels=labels, colors=[color(n, OPS) for n in names], lw=0.4, edgecolor="white")
-    _updates_axis(ax, x)
-    _legend(ax, reverse=True)
+    _finish(ax, x, "fraction of steps", reverse=True)
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_ylabel("fraction of steps")
     return figure
 
 
@@ -79,10 +92,8 @@ def head_entropies(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
         heads = dict(first) | {OTHERS: np.mean(rest, axis=0)}
     for name, values in heads.items():
         ax.plot(x, values, color=color(name, HEADS), lw=2.0 if name == "op" else 1.5, label=name.replace("_", " "))
-    _updates_axis(ax, x)
-    _legend(ax)
+    _finish(ax, x, "entropy (1 = uniform)")
     ax.set_ylim(0, 1.03)
-    ax.set_ylabel("entropy (1 = uniform)")
     return figure
 
 
@@ -118,14 +129,14 @@ def task_returns(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     counts = Counter(references.tasks)
     tasks = sorted(counts)
     figure, ax = _figure(0.9 + 0.5 * len(tasks), width_in)
+    policies = {"learned": references.learned} | references.baselines
     for row, task in enumerate(tasks):
-        by_policy = _by_policy(references, task)
-        for k, (name, values) in enumerate(by_policy.items()):
-            offset = 0.24 * ((len(by_policy) - 1) / 2 - k)
-            interval = _interval(values)
-            ax.plot([interval.low, interval.high], [row + offset] * 2, color=POLICIES[name], lw=2.4, alpha=0.45)
-            label = name if row == 0 else None
-            ax.plot(interval.mean, row + offset, "o", color=POLICIES[name], ms=6.5, mec="white", mew=1, label=label)
+        for k, (name, returns) in enumerate(policies.items()):
+            values = [value for value, of in zip(returns, references.tasks, strict=True) if of == task]
+            mean, low, high = mean_interval(values) if len(values) > 1 else values * 3
+            y, tint = row + 0.24 * ((len(policies) - 1) / 2 - k), POLICIES[name]
+            ax.plot([low, high], [y, y], color=tint, lw=2.4, alpha=0.45)
+            ax.plot(mean, y, "o", color=tint, ms=6.5, mec="white", mew=1, label=None if row else name)
     ax.axvline(0, color="#b6bec8", lw=0.8)
     between = "  " if width_in >= WIDTH_IN else "\n"
     ax.set_yticks(range(len(tasks)), [f"{t}{between}(n={counts[t]})" for t in tasks], color=INK)
@@ -146,24 +157,8 @@ def slot_timeline(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     return draw_episode(run.episode.timeline, run.episode.never_grow_accuracy, width_in, every_slot=False)
 
 
-def _by_policy(references: References, task: str) -> dict[str, list[float]]:
-    rows = [i for i, t in enumerate(references.tasks) if t == task]
-    by_name = {"learned": references.learned} | references.baselines
-    return {name: [values[i] for i in rows] for name, values in by_name.items()}
-
-
-def _interval(values: list[float]) -> Interval:
-    return mean_interval(values) if len(values) > 1 else Interval(values[0], values[0], values[0])
-
-
 def _return_label(run: RunFolder) -> str:
     return "return (points)" if run.unit else "return of whole episodes"
-
-
-def _rolling_rewards(run: RunFolder, window: int) -> Floats:
-    """Mean rewards `[3, updates]` of a step over the last `window` updates, without a band."""
-    y = run.series("reward_mean")
-    return np.array([[y[max(0, i - window + 1) : i + 1].mean()] * 3 for i in range(len(y))]).T
 
 
 def _figure(height_in: float, width_in: float) -> tuple[Figure, Axes]:
@@ -177,7 +172,10 @@ def _updates_axis(ax: Axes, x: Floats) -> None:
     ax.set_xlabel("update")
 
 
-def _legend(ax: Axes, reverse: bool = False) -> None:
+def _finish(ax: Axes, x: Floats, label: str, reverse: bool = False) -> None:
+    """Draw the axes, and the legend beside them or, on phones, above."""
+    _updates_axis(ax, x)
+    ax.set_ylabel(label)
     figure = ax.get_figure(root=True)
     assert figure is not None
     if figure.get_size_inches()[0] >= WIDTH_IN:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,40 +15,30 @@ Floats = NDArray[np.float64]
 BINS = 600  # of updates, for the learning curve
 
 
-@dataclass
 class EpisodeStatistics:
     """Counts of all episodes, and moments of the returns of whole ones."""
 
-    updates_per_bin: int
-    count: int = 0
-    steps: int = 0
-    whole: int = 0  # that are not segments; a segment has the return up to its end
-    moments: dict[str, Floats] = field(default_factory=dict)
-    """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Count an episode."""
-        self.count += 1
-        self.steps += int(row["steps"])
-        value = float(row["return"])
-        if row.get("end_reason") != EndReason.CUT:
-            self.whole += 1
-            at = min(int(row["update"]) // self.updates_per_bin, BINS - 1)
-            self.moments.setdefault(row["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
+    def __init__(self, rows: Iterable[Mapping[str, Any]], last_update: int) -> None:
+        """Gather the rows of a run with so many updates."""
+        self._updates_per_bin = 1 + last_update // BINS
+        self.count = self.steps = 0
+        self.whole = 0  # that are not segments; a segment has the return up to its end
+        self.moments: dict[str, Floats] = {}
+        """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
+        for row in rows:
+            self.count += 1
+            self.steps += int(row["steps"])
+            value = float(row["return"])
+            if row.get("end_reason") != EndReason.CUT:
+                self.whole += 1
+                at = min(int(row["update"]) // self._updates_per_bin, BINS - 1)
+                self.moments.setdefault(row["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
 
     def rolling_returns(self, updates: Floats, window: int) -> Floats:
         """Return the stratified mean and its band over the whole episodes of the last `window` updates,
         `[3, updates]`; NaN where there are none."""
         by_task = np.stack(list(self.moments.values()))  # [tasks, BINS, 3]
         until = np.concatenate([np.zeros((len(by_task), 1, 3)), by_task.cumsum(1)], 1)
-        bins = (updates // self.updates_per_bin).astype(np.int64).clip(0, BINS - 1)
+        bins = (updates // self._updates_per_bin).astype(np.int64).clip(0, BINS - 1)
         first = bins[np.maximum(np.arange(len(bins)) - window + 1, 0)]
         return stratified_moments(*np.moveaxis(until[:, bins + 1] - until[:, first], -1, 0))
-
-
-def summarize(rows: Iterable[Mapping[str, Any]], last_update: int) -> EpisodeStatistics:
-    """Gather the rows of a run with so many updates."""
-    found = EpisodeStatistics(updates_per_bin=1 + last_update // BINS)
-    for row in rows:
-        found.add(row)
-    return found

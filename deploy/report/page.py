@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
 from actors.env.rendering.timeline_chart import NARROW_IN
@@ -18,20 +15,9 @@ from deploy.report.inline_svg import inline_svg
 from deploy.report.numbers import number
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
-from deploy.report.statistics import Interval, paired_interval
-
-
-class ReportFigure(NamedTuple):
-    """A figure of the report with its title and caption."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[..., Figure | None]
-
 
 FIGURES = (
-    ReportFigure(
+    charts.FigureSpec(
         "learning_curve",
         "Learning curve",
         "Undiscounted return of the episodes that ended in recent updates: their mean, with all tasks weighted "
@@ -39,53 +25,38 @@ FIGURES = (
         "mean reward of a step. Dashed lines show the baselines; the paired comparison is more precise.",
         charts.learning_curve,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "task_returns",
         "Return by task",
         "All policies on the same seeds; bars are 95% intervals of the mean.",
         charts.task_returns,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "slot_timeline",
         "One episode, epoch by epoch",
         "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot that was used: "
         "the color is the stage, the filled height is alpha, the text is the blueprint. Marks are the policy's ops.",
         charts.slot_timeline,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "op_shares",
         "Actions",
         "Fraction of steps for each choice, or range of choices, of the first head; of many, the commonest.",
         charts.op_shares,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "head_entropies",
         "Policy entropy",
         "Normalized entropy of each head, over the steps where it was relevant and had several legal choices.",
         charts.head_entropies,
     ),
-    ReportFigure(
+    charts.FigureSpec(
         "flow",
         "Data flow",
         "Policy lag is the number of weight versions published since the oldest step of an episode or segment.",
         charts.flow,
     ),
 )
-
-
-class BaselineDifference(NamedTuple):
-    """A paired comparison of the learned policy with a baseline."""
-
-    against: str
-    interval: Interval
-    n: int
-
-    @property
-    def verdict(self) -> str:
-        """Whether the 95% interval excludes zero, and on which side."""
-        if self.interval.low > 0:
-            return "better"
-        return "worse" if self.interval.high < 0 else "not distinguishable"
 
 
 def write_report(run_dir: Path) -> tuple[str, Path]:
@@ -115,15 +86,8 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["number"] = number
-    sentences = headline(run)
-    page = environment.get_template("report.html.j2").render(
-        run=run,
-        headline=sentences,
-        comparisons=_comparisons(run),
-        facts=_facts(run),
-        stops=_stops(run),
-        drawn=drawn,
-    )
+    sentences, texts = headline(run), {"facts": _facts(run), "stops": _stops(run)}
+    page = environment.get_template("report.html.j2").render(run=run, headline=sentences, drawn=drawn, **texts)
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return " ".join(sentences), path
@@ -131,36 +95,24 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
 
 def headline(run: RunFolder) -> list[str]:
     """Summarize the comparison with the baselines in one or two sentences."""
-    comparisons = _comparisons(run)
-    if not comparisons:
+    if run.references is None or not run.comparisons:
         return [f"No comparison: {run.why_no_references}."]
-    cut_at = run.references.cut_at if run.references else 0
-    return [_sentence(c, run.unit) for c in comparisons] + (
-        [f"Episodes were cut after {cut_at:,} steps and count up to there."] if cut_at else []
-    )
-
-
-def _sentence(c: BaselineDifference, unit: str) -> str:
-    mean, low, high = c.interval
-    unit = f" {unit}" if unit else ""
-    low, high = (-high, -low) if c.verdict == "worse" else (low, high)
-    scale = c.interval.size
-    bounds = f"[{number(low, scale, '')}, {number(high, scale, '')}] (95%, n={c.n} paired seeds)"
-    if c.verdict == "better":
-        return f"Learned beats {c.against} by {number(mean, scale, '')}{unit} {bounds}."
-    if c.verdict == "worse":
-        return f"Learned is worse than {c.against} by {number(-mean, scale, '')}{unit} {bounds}."
-    return f"Learned does not beat {c.against}: {number(mean, scale)}{unit} {bounds}, an interval that includes zero."
-
-
-def _comparisons(run: RunFolder) -> list[BaselineDifference]:
-    r = run.references
-    if r is None or len(r.learned) < 2:
-        return []
-    return [
-        BaselineDifference(name, paired_interval(r.learned, values), len(r.learned))
-        for name, values in r.baselines.items()
-    ]
+    found, n, unit = [], len(run.references.learned), f" {run.unit}" if run.unit else ""
+    for baseline, interval in run.comparisons.items():
+        mean, low, high = (number(x, interval.size, "") for x in interval)
+        if interval.verdict == "worse":
+            mean, low, high = (number(-x, interval.size, "") for x in (interval.mean, interval.high, interval.low))
+        bounds = f"[{low}, {high}] (95%, n={n} paired seeds)"
+        if interval.verdict == "better":
+            found.append(f"Learned beats {baseline} by {mean}{unit} {bounds}.")
+        elif interval.verdict == "worse":
+            found.append(f"Learned is worse than {baseline} by {mean}{unit} {bounds}.")
+        else:
+            mean = number(interval.mean, interval.size)
+            found.append(f"Learned does not beat {baseline}: {mean}{unit} {bounds}, an interval that includes zero.")
+    if cut_at := run.references.cut_at:
+        found.append(f"Episodes were cut after {cut_at:,} steps and count up to there.")
+    return found
 
 
 def _facts(run: RunFolder) -> list[tuple[str, str]]:
@@ -174,9 +126,8 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("steps", f"{run.episodes.steps:,}"))
         if elapsed > 0:
             facts.append(("episodes / s", f"{run.episodes.count / elapsed:.1f}"))
-    grown = [c.interval for c in _comparisons(run) if c.against == "never grow"]
-    if grown:  # the return of a seed host includes what it learns without growing
-        return [*facts, ("J over never growing", number(grown[0].mean, grown[0].size))]
+    if grown := run.comparisons.get("never grow"):  # the return of a host includes what it learns without growing
+        return [*facts, ("J over never growing", number(grown.mean, grown.size))]
     for name, title in (("return_mean", "last mean return"), ("reward_mean", "last mean reward per step")):
         known = [row[name] for row in run.metrics if row.get(name) is not None]
         if known and run.per_step == (name == "reward_mean"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -15,19 +13,17 @@ PLAIN_EVERY_S = 10.0  # outside a terminal
 
 
 class ProgressDisplay:
-    """A context manager that displays progress: `update` shows the newest line, `note` prints a permanent one."""
+    """Displays progress: `update` shows the newest line, `note` prints a permanent one, `close` ends the display."""
 
     def __init__(self, title: str, console: Console) -> None:
         self._title, self._console = title, console
         self._printed_s, self._unprinted = -math.inf, ""
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-
-    def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
+        """End the display; the newest line stays."""
         if self._live is not None:
             self._live.stop()
         elif self._unprinted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
-from deploy.report.episodes import EpisodeStatistics, summarize
+from deploy.report.episodes import EpisodeStatistics
+from deploy.report.statistics import Interval, paired_interval
 
 Row = dict[str, Any]
 
@@ -58,6 +60,14 @@ class RunFolder:
     why_no_references: str
     episode: RecordedEpisode | None
 
+    @cached_property
+    def comparisons(self) -> dict[str, Interval]:
+        """The paired difference of the learned policy from each baseline; empty without two references."""
+        found = self.references
+        if found is None or len(found.learned) < 2:
+            return {}
+        return {name: paired_interval(found.learned, values) for name, values in found.baselines.items()}
+
     @property
     def name(self) -> str:
         """Name of the folder."""
@@ -71,11 +81,9 @@ class RunFolder:
     def section(self, name: str) -> Row:
         """The settings of a section; none if the file is damaged."""
         try:
-            settings = yaml.safe_load(self.settings)
-        except (yaml.YAMLError, ValueError, RecursionError):
+            return dict(yaml.safe_load(self.settings)[name])
+        except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError):
             return {}
-        values = settings.get(name) if isinstance(settings, dict) else None
-        return values if isinstance(values, dict) else {}
 
     @property
     def unit(self) -> str:
@@ -107,23 +115,23 @@ def read_run(path: Path) -> RunFolder:
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
     try:
+        episode = None
+        if timeline:
+            seen = _build(Timeline, timeline)
+            episode = RecordedEpisode(seen, timeline["never_grow_accuracy"], timeline["policy_version"])
         metrics = list(_lines(path / "metrics.jsonl"))
         last_update = int(metrics[-1]["update"]) if metrics else 0
         return RunFolder(
             path=path,
             settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
             metrics=metrics,
-            episodes=summarize(_lines(path / "episodes.jsonl"), last_update),
+            episodes=EpisodeStatistics(_lines(path / "episodes.jsonl"), last_update),
             references=_build(References, references) if references and references.get("learned") else None,
             why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
-            episode=_recorded(timeline) if timeline else None,
+            episode=episode,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the run folder {path} is damaged ({error!r})") from error
-
-
-def _recorded(data: Row) -> RecordedEpisode:
-    return RecordedEpisode(_build(Timeline, data), data["never_grow_accuracy"], data["policy_version"])
 
 
 def _build(kind: type[Built], data: Row) -> Built:
@@ -144,16 +152,14 @@ def _lines(path: Path) -> Iterator[Row]:
     """Yield the rows of a JSONL file; an incomplete last line, left by a killed run, is ignored."""
     if not path.is_file():
         return
-    damage: Exception | None = None
+    damage = ""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
-            if damage is not None:
-                raise UserError(f"{path}, line {number - 1} is damaged: {damage}") from damage
+            if damage:
+                raise UserError(f"{path}, line {number - 1} is damaged: {damage}")
             try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError(f"expected an object, not {line[:40].rstrip()}")
-            except (ValueError, RecursionError) as error:
-                damage = error
+                row = dict(json.loads(line))
+            except (ValueError, TypeError, RecursionError) as error:
+                damage = str(error)
             else:
                 yield row

@@ -23,6 +23,11 @@ class Interval(NamedTuple):
         """The number of the three that is farthest from zero, as a positive one."""
         return max(map(abs, self))
 
+    @property
+    def verdict(self) -> str:
+        """Whether the interval of a difference excludes zero, and on which side."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "not distinguishable"
+
 
 def paired_interval(a: Sequence[float], b: Sequence[float], seed: int = 0, resamples: int = 10_000) -> Interval:
     """Mean of `a[i] - b[i]` with a 95% percentile-bootstrap interval over pairs (Efron, 1979).

@@ -6,7 +6,6 @@ import datetime
 import ipaddress
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,17 +34,9 @@ def self_signed(hosts: Sequence[str]) -> CertificateAndKey:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tamiyo policy server")])
     now = datetime.datetime.now(datetime.UTC)
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    others = dict.fromkeys((*names, "crl_sign", "encipher_only", "decipher_only"), False)
+    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, **others)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -81,15 +72,15 @@ def is_good_for(certificate: Path, key: Path, hosts: Sequence[str]) -> bool:
 
 def general_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
     """Return names as certificates hold them. Raises `UserError` for one that no client could connect to."""
-    return [_general_name(host) for host in hosts]
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    with suppress(ValueError):
-        return x509.IPAddress(ipaddress.ip_address(host))
-    if not _HOST.fullmatch(host) or len(host) > 253:
-        raise UserError(
-            f"{host!r} is not the name or address of a host: give it without scheme, port and path, such as --host "
-            "policy.example 10.0.0.7, and letters outside ASCII as xn--..."
-        )
-    return x509.DNSName(host)
+    found: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError as error:
+            if not _HOST.fullmatch(host) or len(host) > 253:
+                raise UserError(
+                    f"{host!r} is not the name or address of a host: give it without scheme, port and path, such as "
+                    "--host policy.example 10.0.0.7, and letters outside ASCII as xn--..."
+                ) from error
+            found.append(x509.DNSName(host))
+    return found

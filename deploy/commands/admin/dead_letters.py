@@ -38,14 +38,10 @@ def _list(letters: Sequence[DeadLetter]) -> int:
     for letter in letters:
         h, size = letter.header, f"{len(letter.payload):,}" if letter.payload else "not kept"
         versions = f"{h.oldest_version} to {h.newest_version}"
-        table.add_row(letter.dead_id, h.episode_id, versions, size, _printable(letter.reason))
+        reason = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in letter.reason)
+        table.add_row(letter.dead_id, h.episode_id, versions, size, Text(reason))  # without markup of Rich
     Console(highlight=False).print(table if letters else "no dead letters")
     return 0
-
-
-def _printable(text: str) -> Text:
-    """Return the text literally, without interpreting Rich markup and with control characters replaced."""
-    return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
 def _requeue(transport: Transport, ids: Sequence[str]) -> int:

@@ -16,7 +16,6 @@ from actors.rollout.episode_files import SUFFIX, find_episodes, read_episode, wr
 from actors.transport.base import BUSY_RETRY_S, EpisodeHeader, PutReply, PutStatus
 from actors.transport.redis import Transport, connect
 from actors.types.episode import Episode, InvalidEpisode
-from actors.types.weights import WeightSet
 from deploy.commands.admin.status import find_run
 from learner.schema import EpisodeSchema
 
@@ -67,10 +66,16 @@ class EpisodeImport:
     def __init__(self, transport: Transport, run: str, wait_s: float) -> None:
         """Raise `UserError` if the run has no weights yet."""
         self._transport, self._run, self._deadline_s = transport, run, time.monotonic() + wait_s
-        self._weights = _newest(transport)
-        config = config_of(self._weights)
-        stride = self._weights.state_stride
-        self._schema = EpisodeSchema(spaces_of(self._weights), StateSizes.from_config(config), stride)
+        try:
+            weights = transport.fetch()
+        except InvalidWeights as error:
+            raise UserError(
+                f"the weights of the run cannot be read ({error}): give the --redis that holds them"
+            ) from error
+        if weights is None:
+            raise UserError("the run has published no weights yet: import once its learner runs")
+        sizes = StateSizes.from_config(config_of(weights))
+        self._schema = EpisodeSchema(spaces_of(weights), sizes, weights.state_stride)
         self._max_lag = transport.health().learner.get("max_policy_lag")  # unknown before the first update
         self._incarnation: int | None = None
         self._sequence = 0
@@ -135,13 +140,3 @@ class EpisodeImport:
             if reply.status is not PutStatus.BUSY or time.monotonic() + BUSY_RETRY_S > self._deadline_s:
                 return reply
             time.sleep(BUSY_RETRY_S)
-
-
-def _newest(transport: Transport) -> WeightSet:
-    try:
-        weights = transport.fetch()
-    except InvalidWeights as error:
-        raise UserError(f"the weights of the run cannot be read ({error}): give the --redis that holds them") from error
-    if weights is None:
-        raise UserError("the run has published no weights yet: import once its learner runs")
-    return weights

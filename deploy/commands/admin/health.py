@@ -21,19 +21,17 @@ from deploy.config.parser import CommandParser
 def main(args: Sequence[str]) -> int:
     """Print a line for each address. Returns 0 if all are healthy, else 1. Raises `UserError`."""
     parser = CommandParser("health", "Check service health. Exits with 1 if a service is not healthy.")
+    add = parser.add_argument
     kinds = (
         "http://HOST:PORT/PATH must return status 200; grpc://HOST:PORT or grpcs://HOST:PORT must report SERVING "
         "(default: the addresses in TAMIYO_HEALTH)"
     )
     addresses, ca = os.environ.get("TAMIYO_HEALTH", "").split(), os.environ.get("TAMIYO_HEALTH_CA")
-    parser.add_argument("addresses", nargs="*", default=addresses, metavar="ADDRESS", help=kinds)
+    add("addresses", nargs="*", default=addresses, metavar="ADDRESS", help=kinds)
     trusted = "trusted certificate for grpcs:// addresses, PEM (default: the file in TAMIYO_HEALTH_CA)"
-    parser.add_argument("--ca", type=Path, default=ca, metavar="FILE", help=trusted)
-    named = "host name in the certificates of grpcs:// addresses (default: that of the address)"
-    parser.add_argument("--name", default="", help=named)
-    parser.add_argument(
-        "--timeout", type=float, default=3.0, metavar="S", help="seconds to wait for each service (default: 3)"
-    )
+    add("--ca", type=Path, default=ca, metavar="FILE", help=trusted)
+    add("--name", default="", help="host name in the certificates of grpcs:// addresses (default: that of the address)")
+    add("--timeout", type=float, default=3.0, metavar="S", help="seconds to wait for each service (default: 3)")
     options = parser.parse_args(args)
     if not options.addresses:
         raise UserError("no address given: pass one or set TAMIYO_HEALTH; see `tamiyo health --help`")
@@ -68,8 +66,7 @@ def _grpc(url: SplitResult, ca: Path | None, timeout_s: float, name: str) -> str
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    trusted = _read_certificate(ca)
-    target = f"{url.hostname}:{url.port}"
+    trusted, target = _read_certificate(ca), f"{url.hostname}:{url.port}"
     options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]  # as for http://
     options += [("grpc.ssl_target_name_override", name)] if name else []
     if url.scheme == "grpcs":

@@ -38,7 +38,11 @@ def show_status(url: str, run: str | None, as_json: bool) -> int:
         time.sleep(RATE_S)
         ledger, health = transport.ledger(), transport.health()
     elapsed_s = max(health.now_s - began_s, 1e-3)
-    waits, fault = wait_shares(health.learner, list(health.actors.values())), _fault(ledger)
+    waits, fault = wait_shares(health.learner, list(health.actors.values())), ""
+    try:
+        ledger.check()
+    except LedgerError as error:
+        fault = str(error)
     status = {
         "run": name,
         "exact": not fault,
@@ -75,16 +79,11 @@ def find_run(url: str, run: str | None) -> str:
     )
 
 
-def _fault(ledger: Ledger) -> str:
-    try:
-        ledger.check()
-    except LedgerError as error:
-        return str(error)
-    return ""
-
-
 def _panel(status: Mapping[str, Any], ledger: Ledger, health: Health) -> Panel:
-    parts: list[RenderableType] = [_identity(ledger, status["exact"]), _pace(status, health), _actors(ledger, health)]
+    terms = " + ".join(f"{term} {getattr(ledger, term):,}" for term in Ledger.TERMS)
+    verdict = ("   exact", "green") if status["exact"] else ("   WRONG", "bold red")
+    identity = Text.assemble((f"accepted {ledger.accepted:,}", "bold"), f"  =  {terms}", verdict)
+    parts: list[RenderableType] = [identity, _pace(status, health), _actors(ledger, health)]
     accounts = _accounts(health)
     if accounts.row_count:
         parts.append(accounts)
@@ -95,12 +94,6 @@ def _panel(status: Mapping[str, Any], ledger: Ledger, health: Health) -> Panel:
         parts.append(Text(skipped, style="yellow"))
     title = f"[bold]{status['run']}[/]  {status['bottleneck']}"
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
-
-
-def _identity(ledger: Ledger, exact: bool) -> Text:
-    terms = " + ".join(f"{term} {getattr(ledger, term):,}" for term in Ledger.TERMS)
-    verdict = ("   exact", "green") if exact else ("   WRONG", "bold red")
-    return Text.assemble((f"accepted {ledger.accepted:,}", "bold"), f"  =  {terms}", verdict)
 
 
 def _pace(status: Mapping[str, Any], health: Health) -> str:

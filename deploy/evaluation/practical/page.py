@@ -67,22 +67,20 @@ def players_table(results: PracticalResults, at: str) -> TextTable:
 
 def models_table(results: PracticalResults, at: str) -> TextTable:
     """Test metrics and, in brackets, J over never growing; means over the seeds that a player played."""
+
+    def cell(player: str, model: str, width: int, seeds: int) -> str:
+        found = results.outcomes(player, model, width)
+        if not found:
+            return ""
+        test, over = np.mean([(o.test, o.over_never) for o in found], axis=0)
+        text = f"{test:.1f}" if player == NEVER else f"{test:.1f} ({over:+.1f})"
+        return text if len(found) == seeds else f"{text}, {len(found)} seeds"
+
     rows = []
     for model in results.models:
         for width in results.widths[model.name]:
-            seeds = len(results.outcomes(NEVER, model.name, width))
-            if seeds:
-                cells = [_cell(results, model.name, width, name, seeds) for name in results.names]
-                bare = results.outcomes(NEVER, model.name, width)[0]
-                rows.append((model.label, str(width), f"{bare.params:,}", str(seeds), *cells))
+            if bare := results.outcomes(NEVER, model.name, width):
+                cells = [cell(player, model.name, width, len(bare)) for player in results.names]
+                rows.append((model.label, str(width), f"{bare[0].params:,}", str(len(bare)), *cells))
     head = ("model", "width", "parameters", "seeds", *results.names)
     return TextTable(f"Test metric in percent, and J over never growing, {at}", head, rows)
-
-
-def _cell(results: PracticalResults, model: str, width: int, player: str, seeds: int) -> str:
-    found = results.outcomes(player, model, width)
-    if not found:
-        return ""
-    test, over = np.mean([(o.test, o.over_never) for o in found], axis=0)
-    text = f"{test:.1f}" if player == NEVER else f"{test:.1f} ({over:+.1f})"
-    return text if len(found) == seeds else f"{text}, {len(found)} seeds"

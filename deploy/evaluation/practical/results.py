@@ -78,19 +78,18 @@ class PracticalResults:
         needed = (NEVER, player) if player in self.players else WIDTHS
         if any((training, name) not in self.runs for name in needed):
             return None
+        played = [self.runs[training, name] for name in ((player,) if player in self.players else WIDTHS)]
+        used, kept = (sum(run.seconds for run in played), max(run.memory for run in played)), player
         if player == SWEEP:
-            spent = sum(self._flops(training, name) for name in WIDTHS)
-            runs = [self.runs[training, name] for name in WIDTHS]
-            used = sum(run.seconds for run in runs), max(run.memory for run in runs)
+            flops = sum(self._flops(training, name) for name in WIDTHS)
             kept = max(WIDTHS, key=lambda name: self._curve(training, name)[-1])
-            return self._outcome(training, kept, spent, used)
-        if player == HALVING:
-            found = self._halved.get(training)
-            return found and self._outcome(training, WIDTHS[found.kept], found.cost, (nan, nan))
-        run = self.runs[training, player]
-        return self._outcome(training, player, self._flops(training, player), (run.seconds, run.memory))
-
-    def _outcome(self, training: Training, kept: str, flops: float, used: tuple[float, float]) -> Outcome:
+        elif player == HALVING:
+            if training not in self._halved:
+                return None
+            halved = self._halved[training]
+            kept, flops, used = WIDTHS[halved.kept], halved.cost, (nan, nan)
+        else:
+            flops = self._flops(training, player)
         bare, run, doublings = self.runs[training, NEVER], self.runs[training, kept], self._doublings(training, kept)
         worth = Standing(run.test, doublings, log2(flops)).worth(self.prices)
         return Outcome(worth - bare.test, run.test, doublings, flops, run.final_params, *used)

@@ -44,7 +44,8 @@ class EndpointPool:
         except subprocess.TimeoutExpired:
             return
         if status == 2:
-            raise UserError(f"the endpoint could not start: {self._last_line()}")
+            lines = (self._run_dir / "endpoint.log").read_text(errors="replace").strip().splitlines()
+            raise UserError(f"the endpoint could not start: {lines[-1] if lines else 'see endpoint.log'}")
         if not self._backoff.due:
             time.sleep(timeout_s)
             return
@@ -77,7 +78,3 @@ class EndpointPool:
             process.stdin.write(f"{self._redis}\n".encode())
             process.stdin.flush()
         return process
-
-    def _last_line(self) -> str:
-        lines = (self._run_dir / "endpoint.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "see endpoint.log"

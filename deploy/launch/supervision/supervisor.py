@@ -96,7 +96,11 @@ class Supervisor:
         else:
             self._pool = WorkerPool(self._acting, name, s.seed, redis, s.namespace, self._notes.append, gpus, s.run_dir)
         self._reporter = RayMetrics("supervisor", name)
-        self._monitor = RunMonitor(lambda: connect(s.redis, s.queue, s.namespace), self._reporter.report, self._counts)
+        self._monitor = RunMonitor(
+            lambda: connect(s.redis, s.queue, s.namespace),
+            self._reporter.report,
+            lambda: self._pool.counts() | {"learner_restarts": self._learner.restarts},
+        )
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
 
@@ -137,21 +141,16 @@ class Supervisor:
                 self._phase = Phase.COMPARING
                 self._compare()
             self._phase = Phase.DONE if complete else Phase.STOPPED
+            return
         except UserError as error:
-            self._fail(str(error))
+            line = str(error)
         except BaseException as error:  # whatever it is, whoever follows the run waits for its end
-            self._fail(f"the run failed ({type(error).__name__}: {error}); {self._keep_traceback()}")
-
-    def _keep_traceback(self) -> str:
-        """Write the traceback to the run folder. Returns where it is."""
-        trace = self._run_dir / "error.txt"
-        try:
-            trace.write_text(traceback.format_exc())
-        except OSError as error:
-            return f"{trace} cannot be written either ({error.strerror}): continue with --resume when it can"
-        return f"the traceback is in {trace}"
-
-    def _fail(self, line: str) -> None:
+            line, trace = f"the run failed ({type(error).__name__}: {error})", self._run_dir / "error.txt"
+            try:
+                trace.write_text(traceback.format_exc())
+                line += f"; the traceback is in {trace}"
+            except OSError as full:
+                line += f"; {trace} cannot be written either ({full.strerror}): continue with --resume when it can"
         self._error, self._phase = " ".join(line.split()), Phase.FAILED
 
     def _train(self) -> bool:
@@ -182,17 +181,10 @@ class Supervisor:
     def _compare(self) -> None:
         if isinstance(self._pool, WorkerPool):
             self._best.finish(self._pool.play, self._stop.is_set, self._progress.elapsed_s)
-        Comparison(
-            run_dir=self._run_dir,
-            acting=self._acting,
-            seed=self._settings.seed,
-            episodes=self._reference_episodes,
-            elapsed_s=self._progress.elapsed_s,
-            note=self._notes.append,
-            stop=self._stop.is_set,
-            play=self._pool.play if isinstance(self._pool, WorkerPool) else None,
-            num_actors=self._pool.size,
-        ).run()
+        play = self._pool.play if isinstance(self._pool, WorkerPool) else None
+        elapsed_s, note, stop = self._progress.elapsed_s, self._notes.append, self._stop.is_set
+        episodes, seed = self._reference_episodes, self._settings.seed
+        Comparison(self._run_dir, self._acting, seed, episodes, elapsed_s, note, stop, play, self._pool.size).run()
 
     def _scale_actors(self) -> None:
         """With `actors.count: auto`, adapt the number of actors to the cluster.
@@ -231,9 +223,6 @@ class Supervisor:
                 f"the cluster has {have:g} CPUs, but the learner and {actors} actors need {needed}: "
                 "the remaining actors start when it grows"
             )
-
-    def _counts(self) -> dict[str, float]:
-        return self._pool.counts() | {"learner_restarts": self._learner.restarts}
 
     def _progress_line(self) -> str:
         c, p, m, pool = self._settings.config, self._progress, self._metrics, self._pool

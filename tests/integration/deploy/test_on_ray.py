@@ -26,7 +26,7 @@ from deploy.config.flags import parse
 from deploy.config.schema import Config
 from deploy.evaluation.cells import workers
 from deploy.launch import processes
-from deploy.launch.cluster import run_on_cluster
+from deploy.launch.cluster import on_cluster
 from deploy.launch.prepare import open_run
 from deploy.launch.process_settings import learner_settings
 from deploy.launch.ray.local_ray import local_ray
@@ -203,7 +203,7 @@ def test_processes_without_a_share_see_no_gpu(store: Store, tmp_path: Path) -> N
         process = psutil.Process(endpoint._process.pid)
         wait_for(lambda: process.environ().get(VISIBLE) == "", WAIT_S)  # it has a copy of ours at first
         assert seen_by(learner._handle) == ""
-        assert run_on_cluster(os.getenv)(VISIBLE) == ""
+        assert on_cluster(os.getenv, VISIBLE) == ""
         with workers(1) as pool:
             assert pool.submit(os.getenv, VISIBLE).result() == ""
     finally:

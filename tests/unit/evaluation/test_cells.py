@@ -25,7 +25,7 @@ CHEAP, DEAR = Prices(2.0, 0.5), Prices(4.0, 0.5)
 def test_rows_are_kept_and_rounded(tmp_path: Path) -> None:
     rows = [replace(built_row(2, 1 / 3), seed=s, compute=0.123456) for s in range(3)]
     job = Job(BUILT, CONFIG, CHEAP, 7, 3)
-    CellStore(tmp_path).write(job, rows, 1.5)
+    CellStore(tmp_path).write(job, rows)
     found = CellStore(tmp_path).read(job)
     assert found is not None
     assert [row.seed for row in found] == [0, 1, 2]
@@ -37,7 +37,7 @@ def test_rows_are_kept_and_rounded(tmp_path: Path) -> None:
 
 def test_cells_depend_on_what_was_played(tmp_path: Path) -> None:
     store, job = CellStore(tmp_path), Job(POLICY, CONFIG, CHEAP, 7, 2)
-    store.write(job, [grown_row(1.0, 0.5), grown_row(2.0, 0.0)], 1.0)
+    store.write(job, [grown_row(1.0, 0.5), grown_row(2.0, 0.0)])
     assert store.read(job) is not None
     assert store.read(replace(job, player=replace(POLICY, checkpoint=""))) is not None  # the file may be gone
     for other in (
@@ -92,7 +92,7 @@ def test_all_cells_of_a_player_are_in_one_file(tmp_path: Path) -> None:
     store = CellStore(tmp_path)
     jobs = [Job(POLICY, replace(CONFIG, tasks=(task,)), CHEAP, 7, 1) for task in ("spirals", "moons")]
     for job in jobs:
-        CellStore(tmp_path).write(job, [grown_row(1.0, 0.5)], 1.0)
+        CellStore(tmp_path).write(job, [grown_row(1.0, 0.5)])
     assert [path.name for path in tmp_path.iterdir()] == ["policy-abababab.json.gz"]
     assert all(store.read(job) for job in jobs)
     assert store.policies() == [replace(POLICY, checkpoint="")]
@@ -101,7 +101,7 @@ def test_all_cells_of_a_player_are_in_one_file(tmp_path: Path) -> None:
 def test_a_policy_plays_in_its_own_environment(tmp_path: Path) -> None:
     own = replace(POLICY, env=(("column_slots", 0), ("hidden_features", ("price",))))
     store = CellStore(tmp_path)
-    store.write(Job(own, CONFIG, CHEAP, 7, 1), [grown_row(1.0, 0.5)], 1.0)
+    store.write(Job(own, CONFIG, CHEAP, 7, 1), [grown_row(1.0, 0.5)])
     assert CellStore(tmp_path).policies() == [replace(own, checkpoint="")]
 
 

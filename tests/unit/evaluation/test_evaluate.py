@@ -15,7 +15,8 @@ from actors.config import EnvConfig, PolicyConfig
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.slots.spaces import seed_spaces
 from deploy.cli import main
-from deploy.commands.evaluate import EvaluateOptions, EvaluationRun
+from deploy.commands.evaluate import EvaluationRun
+from deploy.commands.evaluation_flags import EvaluateOptions
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.evaluation import tune
@@ -147,6 +148,6 @@ def test_a_policy_outside_a_run_folder_plays_in_the_environment_of_the_study(tmp
     run = _policy(tmp_path / "run")
     (tmp_path / "alone").mkdir()
     save_policy(load_checkpoint(run), tmp_path / "alone" / "policy.safetensors")
-    asked = EvaluationRun(EvaluateOptions(checkpoints=(tmp_path / "alone" / "policy.safetensors",)), Console())
+    asked = EvaluationRun(EvaluateOptions(checkpoint=(tmp_path / "alone" / "policy.safetensors",)), Console())
     assert (asked.config.horizon_epochs, asked.config.inner_steps) == ((15, 40), (8, 32))
     assert [player.env for player in asked.policies] == [()]

@@ -14,14 +14,14 @@ from deploy.evaluation.play import Row
 from deploy.evaluation.players import BEST, BLIND, FEEDFORWARD, NEVER, NO_PRUNE, POLICY
 from deploy.evaluation.results import results_by_condition
 from deploy.evaluation.suite import ALL_PRICES, FREE, PRICED, PRICES
-from deploy.evaluation.targets import EvaluationTarget, targets
+from deploy.evaluation.targets import Target, targets
 from tests.support.made_up_rows import Rows, grown_row, made_up_rows
 
 BARE, CORRELATION = "bare at the end where the sweep is", "correlation of growth and price where growing pays"
 OVER_BEST, OVER_SWEEP, OVER_EQUAL = (f"points over {o}" for o in (BEST, "full sweep", "equal-compute sweep"))
 
 
-def _found(rows: Rows) -> dict[tuple[str, str], EvaluationTarget]:
+def _found(rows: Rows) -> dict[tuple[str, str], Target]:
     return {(t.name, t.condition): t for t in targets(results_by_condition(rows, resamples=200))}
 
 

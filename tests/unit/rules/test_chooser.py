@@ -14,12 +14,12 @@ from actors.config import EnvConfig
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rollout.wave import Policy, Provenance, run_wave
-from actors.rules.choices import CHOICES
 from actors.rules.chooser import ChooserRule
-from actors.rules.gains import ColumnChoice, GainModel, early_features, fit_gains, packaged_gains
+from actors.rules.gains import ColumnChoice, GainModel, early_features, packaged_gains
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import NEVER, Scheduled
 from actors.types.episode import EndReason, Episode
+from benchmarks.fit_chooser import CHOICES, fit_gains
 
 ENV = EnvConfig(tasks=("rings",), host_width=(2, 32), horizon_epochs=(8, 14), inner_steps=2, device="cpu")
 EVERY = tuple(ColumnChoice(*choice) for choice in CHOICES)

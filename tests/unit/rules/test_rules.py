@@ -208,7 +208,7 @@ def test_the_reader_inverts_the_scales_of_the_observation() -> None:
     reader = ObservationReader(env.spaces)
     np.testing.assert_allclose(reader.price(obs), 3.0, rtol=1e-5)
     np.testing.assert_allclose(reader.compute_price(obs), 0.25, rtol=1e-5)
-    np.testing.assert_allclose(reader.doublings(obs), env.episode.standing.doublings, rtol=1e-5)
+    np.testing.assert_allclose(4.0 * reader.base(obs, "growth")[:, 0], env.episode.standing.doublings, rtol=1e-5)
     # The one seed has added all doublings.
     np.testing.assert_allclose(reader.sizes(obs)[0], env.episode.standing.doublings * np.eye(5)[3], rtol=1e-5)
     column = env.episode.lifecycle.slots[env.config.slots]

@@ -18,7 +18,7 @@ from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation.play import play
-from deploy.imitation import teacher
+from deploy.imitation import teacher, trials
 from deploy.imitation.teacher import EPOCH, SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
 from deploy.imitation.trials import BETWEEN, LEFT, LOOK, MARGIN, SIZES, TRIALS, Judgement, worth_now
 
@@ -56,7 +56,7 @@ def judging(start: tuple[float, ...], worth: float) -> Any:
 def test_a_survey_knows_what_each_column_is_worth_although_none_was_asked_whether_it_pays() -> None:
     env = replace(ENV, tasks=("spirals",), points_per_doubling=1e-6)  # a price at which every gain pays
     seeds = [1, 2, 3, 4]
-    found = teacher._survey(replace(env, points_per_doubling=4.0), seeds)
+    found = teacher._survey(replace(env, points_per_doubling=4.0), (env.tasks[0], seeds))
     never, *trials = (
         play(lambda s, r=r: rule_policy(r, s), env, SURVEY, seeds, read_test=False)  # type: ignore[misc]
         for r in ("never", *(f"trial:{size}@{LOOK}-2" for size in SIZES))
@@ -172,9 +172,9 @@ def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch:
     asked: list[EnvConfig] = []
     own = teacher._survey
 
-    def counted(env: EnvConfig, seeds: Any) -> Survey:
+    def counted(env: EnvConfig, wave: Any) -> Survey:
         asked.append(env)
-        return own(env, seeds)
+        return own(env, wave)
 
     monkeypatch.setattr(teacher, "_survey", counted)
     with ThreadPoolExecutor(1) as pool:
@@ -185,7 +185,7 @@ def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch:
         assert len(asked) == 2  # one for each task
         assert first.epochs["host"].max() == 15
         kept_survey(replace(config, env=replace(ENV, inner_steps=3)), pool)  # type: ignore[arg-type]
-        monkeypatch.setattr(teacher, "COLUMN", ("size",))  # what the teacher reads of a column
+        monkeypatch.setattr(trials, "DESIGN", ("size",))  # what the teacher reads of a column
         kept_survey(config, pool)  # type: ignore[arg-type]
     assert len(asked) == 6
     assert len(list((Path(config.run.root) / SURVEYS).iterdir())) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,7 @@ from deploy.report.progress import ProgressDisplay, clock
 def test_the_first_line_is_shown_then_some_and_the_last_one(terminal: bool) -> None:
     out = io.StringIO()
     target = Console(file=out, force_terminal=terminal, width=90, color_system=None)
-    with ProgressDisplay("run", target) as progress:
+    with closing(ProgressDisplay("run", target)) as progress:
         for update in range(5):
             progress.update(f"update {update}")
         progress.note("actor 1 died and was restarted")

@@ -22,7 +22,7 @@ from actors.types.actions import Op
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.report import charts
-from deploy.report.episodes import BINS, summarize
+from deploy.report.episodes import BINS, EpisodeStatistics
 from deploy.report.page import FIGURES, headline, write_report
 from deploy.report.run_folder import RunFolder, read_run
 
@@ -146,7 +146,7 @@ def test_memory_does_not_grow_with_the_run_and_long_runs_keep_their_curve() -> N
         for update in range(1, updates + 1):
             yield {"update": update, "steps": 25, "task_id": "wine", "return": update / 1000}
 
-    run = summarize(rows(12_000), 12_000)
+    run = EpisodeStatistics(rows(12_000), 12_000)
     assert (run.count, run.whole, run.steps) == (12_000, 12_000, 300_000)
     assert max(map(len, run.moments.values())) == BINS
     x = np.arange(1.0, 12_001.0)
