@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from actors.blueprints.family import blueprint_index
 from actors.growth.columns.column import Column
-from tests.support.growth.growing import Run, Script, advance, germinate
+from tests.support.growth.growing import Run, Script, advance, germinate, mlp
 
 
 class ResNet(nn.Module):
@@ -106,6 +106,10 @@ MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
 }
 
 
+COLUMN = Column(lambda scale: mlp(width=int(12 * scale)))
+"""Columns beside an `mlp`."""
+
+
 def grow(slot: int = 0, speed: int = 0, size: str = "double", target: int = 2) -> tuple[int, ...]:
     """The action that germinates a column. Its `target` is an index: 0 is the average with the model, 2 replaces it."""
     return germinate(slot, blueprint_index(f"column_{size}"), 0, target, speed)
@@ -116,8 +120,8 @@ YOUNG = JOINED[:2]
 
 
 def run(name: str, actions: list[Any], **options: Any) -> Run:
-    """Train one of `MODELS` with a scripted policy that grows columns."""
-    make, shape = MODELS[name]
+    """Train an `mlp`, or one of `MODELS`, with a scripted policy that grows columns."""
+    make, shape = (COLUMN.factory, (6,)) if name == "mlp" else MODELS[name]
     torch.manual_seed(0)
     column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model", "loss") if key in options})
     slots = options.pop("slots", [])

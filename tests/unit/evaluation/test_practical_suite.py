@@ -18,7 +18,6 @@ import pytest
 from actors.errors import UserError
 from actors.slots.objective import Prices
 from deploy.cli import main
-from deploy.evaluation.practical.figures import front
 from deploy.evaluation.practical.halving import Arms, Halved, halve, halved_within
 from deploy.evaluation.practical.page import models_table, players_table, write_results
 from deploy.evaluation.practical.results import BUILT, HALVING, NEVER, SWEEP, PracticalResults, Training
@@ -201,15 +200,6 @@ def test_tables_and_figures_are_written_into_a_page(tmp_path: Path) -> None:
         write_results(own, tmp_path, tmp_path / "practical.md")
 
 
-def test_the_front_leads_from_the_bare_model_to_what_was_made_of_it() -> None:
-    panel = front(results()).axes[0]
-    points = {str(line.get_label()): np.asarray(line.get_xydata()) for line in panel.lines}
-    assert points["never grow"].tolist() == [[100.0, 60.0]]
-    assert points[RULE].tolist() == [[400.0, 69.0]]
-    assert points["built at some width"].tolist() == [[100.0, 60.0], [400.0, 70.0], [1600.0, 80.0]]
-    assert [(a.xy, a.xyann) for a in panel.texts] == [((400.0, 69.0), (100.0, 60.0))]
-
-
 def test_a_cell_depends_on_its_settings_and_on_what_the_script_says(tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(SCRIPT)
@@ -280,11 +270,6 @@ def test_unknown_and_missing_scripts_are_one_line(tmp_path: Path) -> None:
 def test_impossible_options_are_one_line(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--suite", "practical", *flags]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_other_suites_have_no_use_for_the_options_of_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "--scripts", str(FOLDER), "--player", "gap"]) == 2
-    assert "--suite heldout has no use for --scripts" in capsys.readouterr().err
 
 
 def cells_of(folder: Path) -> dict[Path, int]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from actors.errors import UserError
 from actors.growth.columns.column import Column
 from tests.support.growth.columns import JOINED, ResNet, grow
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, prune
@@ -100,7 +101,6 @@ AVERAGES: dict[str, Callable[[nn.Module], tuple[Any, Callable[..., Any]]]] = {
     "hand": by_hand(HandEma),
     "hand, a list": by_hand(HandListEMA),
     "timm V1": of_timm("ModelEma"),
-    "timm V2": of_timm("ModelEmaV2"),
     "timm V3": of_timm("ModelEmaV3"),
     "torch_ema": torch_ema,
     "diffusers": diffusers_ema,
@@ -155,39 +155,37 @@ def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
     assert is_the_average()
 
 
-def test_a_plain_copy_is_left_alone() -> None:
-    """As a teacher, or the best model so far."""
+def test_a_plain_copy_is_left_alone_unless_it_is_to_follow() -> None:
+    """It may be a teacher, or the best model so far."""
     torch.manual_seed(0)
     model = ResNet()
-    teacher = copy.deepcopy(model)
+    teacher, follower = copy.deepcopy(model), copy.deepcopy(model)
     column = Column(lambda scale: ResNet(int(4 * scale)))
-    Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(4)
+    script = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
+    own = Run(model, Script(script), [], (1, 5, 5), columns=column)
+    own.grower.follow(follower)
+    own.epochs(8)
     assert [n for n, _ in teacher.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+    follower.load_state_dict(model.state_dict())
+    assert torch.equal(follower.eval()(own.x_y[0]), model.eval()(own.x_y[0]))
+    with pytest.raises(UserError, match="this copy is one of the old: copy the model again"):
+        own.grower.follow(ResNet())
 
 
-def test_the_average_of_another_run_is_left_alone() -> None:
+def test_averages_of_other_runs_and_models_are_left_alone() -> None:
     """As of the run before, which is kept to be compared. One that was loaded anew is the model's own."""
     torch.manual_seed(0)
     column = Column(lambda scale: ResNet(int(4 * scale)))
-    first = HandEma(ResNet())
+    first, listed, other = HandEma(ResNet()), HandListEMA(ResNet()), HandListEMA(Backbone())
     model = ResNet()
+    its = HandListEMA(model)
     own = Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(4)
     assert [n for n, _ in first.module.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+    assert len(listed.shadow_params) == len(list(ResNet().parameters())) < len(its.shadow_params)
+    assert len(other.shadow_params) == len(list(Backbone().parameters()))
     fresh = ResNet()
     ema = HandEma(fresh)
     resumed = Run(fresh, Script([]), [], (1, 5, 5), columns=column)
     resumed.grower.load_state_dict(own.grower.state_dict())
     ema.module.load_state_dict(model.state_dict())
     torch.testing.assert_close(ema.module(own.x_y[0]), model.eval()(own.x_y[0]))
-
-
-def test_lists_of_other_models_and_runs_are_left_alone() -> None:
-    torch.manual_seed(0)
-    before, model = HandListEMA(ResNet()), ResNet()
-    column = Column(lambda scale: ResNet(int(4 * scale)))
-    own = Run(model, Script(JOINED), [], (1, 5, 5), columns=column)
-    other, its = HandListEMA(Backbone()), HandListEMA(model)
-    own.epochs(2)
-    assert len(before.shadow_params) == len(list(ResNet().parameters()))
-    assert len(other.shadow_params) == len(list(Backbone().parameters()))
-    assert len(its.shadow_params) == len(list(model.parameters())) > len(before.shadow_params)

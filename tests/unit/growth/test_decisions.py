@@ -11,13 +11,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from actors.blueprints.family import blueprint_choices
-from actors.errors import UserError
-from actors.growth.controller import GrowthController
 from actors.growth.decision import read_log
-from actors.growth.slots import SlotSpec
 from actors.sessions.session import Answer, SessionLost
 from actors.slots.base_features import BASE
 from actors.slots.slot_features import SLOT
@@ -253,33 +249,3 @@ def test_nothing_is_decided_after_the_horizon() -> None:
 def test_a_missing_shadow_call_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     Run(mlp(), Script(GROWN), ["3"], shadow=False).epochs(4)
     assert "learns nothing: call shadow" in caplog.text
-
-
-def make(model: nn.Module, slots: Any, **options: Any) -> GrowthController:
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return GrowthController(model, slots, optimizer, **{"horizon_epochs": 5, "policy": Script([])} | options)
-
-
-@pytest.mark.parametrize(
-    ("slots", "options", "says"),
-    [
-        (["nowhere"], {}, r"no module 'nowhere'.*its modules are 0, 1, 2, 3"),
-        (["2"], {}, "cannot be inferred from ReLU: give SlotSpec"),
-        (["", "5"], {}, "at the same place"),
-        ([], {}, "1 to 8"),
-        (["3"], {"horizon_epochs": 0}, "must be at least 1"),
-        (["3"], {"max_added_parameters": 0}, "with less than 1 nothing can grow"),
-        (["3"], {"policy": "/nowhere/at/all"}, "no checkpoint at"),
-    ],
-)
-def test_impossible_settings_are_refused_at_construction(slots: list[str], options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        make(mlp(), slots, **options)
-
-
-def test_wrong_metrics_and_widths_are_refused() -> None:
-    with pytest.raises(UserError, match="between 0 and 1"):
-        make(mlp(), ["3"]).step(0.3, 93.0)
-    own = Run(mlp(), Script(GROWN), {"3": SlotSpec(width=5)})
-    with pytest.raises(UserError, match=r"width 5, but its module returned \(32, 12\)"):
-        own.epochs(4)

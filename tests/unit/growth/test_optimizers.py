@@ -10,14 +10,11 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
-from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
 from actors.slots.stage import Stage
-from tests.support.growth.columns import JOINED, YOUNG, host_state
+from tests.support.growth.columns import COLUMN, JOINED, YOUNG, host_state
 from tests.support.growth.growing import GROWN, WAIT, Run, Script, mlp, no_decay, prune
-
-COLUMN = Column(lambda scale: mlp(width=int(12 * scale)))
 
 
 def settings(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[float, float]]:
@@ -231,43 +228,8 @@ def test_several_optimizers_share_a_column() -> None:
     assert 0 < health.gradient_norm < 100
 
 
-class Foreign(Optimizer):
-    """An optimizer that runs no hooks and holds another with groups of its own."""
-
-    def __init__(self, inner: Optimizer) -> None:
-        self.param_groups, self.inner = list(inner.param_groups), inner
-
-
-REFUSED: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
-    "none": (lambda m: None, "no optimizer was given"),
-    "lbfgs": (lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS treats all parameters as one vector"),
-    "of another model": (lambda m: AdamW(mlp().parameters()), "holds no parameter of this model"),
-    "no optimizer": (lambda m: m, "of type Sequential: give a torch.optim.Optimizer"),
-    "an empty list": (lambda m: [], "the list of optimizers is empty"),
-    "without hooks": (lambda m: Foreign(AdamW(m.parameters())), "Foreign runs no step hooks"),
-    "muon alone": (lambda m: matrices_and_vectors(m)[0], "Muon trains matrices only"),
-    "one of two of another": (
-        lambda m: [AdamW(m.parameters()), AdamW(mlp().parameters())], "holds no parameter of this model"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_other_optimizers_are_refused_in_one_line(kind: str) -> None:
-    make, message = REFUSED[kind]
-    with pytest.raises(UserError, match=message) as refusal:
-        Run(mlp(), Script([]), [], optimizer=make, columns=COLUMN)
-    assert "\n" not in str(refusal.value)
-
-
 def test_a_loop_that_steps_another_optimizer_is_warned(caplog: pytest.LogCaptureFixture) -> None:
     own = Run(mlp(), Script(YOUNG), [], columns=COLUMN).epochs(2)
     own.optimizer = SGD(own.model.parameters(), lr=0.1)
     own.epochs(1)
     assert "the optimizer that the controller was given takes no steps" in caplog.text
-
-
-def test_a_second_controller_of_a_grown_model_is_refused() -> None:
-    own = Run(mlp(), Script(YOUNG), [], columns=COLUMN).epochs(2)
-    with pytest.raises(UserError, match="another controller has grown this model"):
-        GrowthController(own.model, [], own.optimizer, columns=COLUMN, horizon_epochs=9, policy=Script([]))

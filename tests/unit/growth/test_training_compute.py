@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from math import log2
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from actors.growth.columns.column import Column
 from actors.growth.flop_count import FlopCount
-from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, MODELS, grow, run
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
 
@@ -122,11 +120,6 @@ def test_compute_of_a_column_that_has_replaced_the_model() -> None:
     assert own.grower.log[-1].compute_doublings == pytest.approx(log2(expected), abs=1e-9)
 
 
-def test_a_run_that_does_not_grow_has_none() -> None:
-    own = counting([]).epochs(HORIZON)
-    assert [d.compute_doublings for d in own.grower.log] == [0.0] * HORIZON
-
-
 def test_seeds_in_the_stream_are_counted() -> None:
     own = Run(mlp(), Script([germinate(0, 3), advance()]), ["3"]).epochs(3)
     shape, growth = own.grower._growth.slot_shapes[0], own.grower._growth
@@ -164,61 +157,3 @@ def test_parameters_stand_in_where_nothing_can_be_counted(
     lines = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]
     assert len(lines) == 1
     assert words[why] in lines[0]
-
-
-@pytest.mark.parametrize("where", ["outside", "in place", "within"])
-def test_compiled_models_are_counted(where: str) -> None:
-    def compiled(model: nn.Sequential) -> nn.Module:
-        if where == "outside":
-            return torch.compile(model, backend="eager")
-        if where == "in place":
-            model.compile(backend="eager")
-        else:
-            model[3].compile(backend="eager")
-        return model
-
-    torch.compiler.reset()
-    columns = Column(lambda s: mlp(width=int(12 * s)))
-    plain, own = (
-        Run(mlp(), Script(JOINED), [], columns=columns, wrap=wrap).epochs(5) for wrap in (lambda m: m, compiled)
-    )
-    assert own.grower._growth.slot_shapes == plain.grower._growth.slot_shapes
-    assert own.grower.log[-1].compute_doublings == plain.grower.log[-1].compute_doublings
-    torch.testing.assert_close(own.losses, plain.losses, rtol=1e-5, atol=1e-6)
-    torch.compiler.reset()
-
-
-def test_mixed_precision_is_counted() -> None:
-    class Autocast(Run):
-        def loss(self, rows: slice) -> Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return super().loss(rows)
-
-    make, shape = MODELS["resnet"]
-    torch.manual_seed(0)
-    own = Autocast(make(1.0), Script(JOINED), [], shape, columns=Column(make)).epochs(4)
-    plain = run("resnet", JOINED).epochs(4)
-    assert own.grower._growth.slot_shapes == plain.grower._growth.slot_shapes
-
-
-@pytest.mark.parametrize("cut", [2, 4, 6])
-def test_a_resumed_run_has_the_same_compute(cut: int) -> None:
-    actions = [grow(target=0), grow(1, size="quad"), advance(), advance(1), advance(), prune(1)]
-
-    def start() -> Run:
-        own = counting(actions, evaluate=lambda: own.validate()[1])
-        return own
-
-    whole, first, second = start().epochs(HORIZON), start().epochs(cut), start()
-    file = io.BytesIO()
-    torch.save([part.state_dict() for part in (first.grower, first.model, first.optimizer)], file)
-    file.seek(0)
-    states = torch.load(file, weights_only=True)
-    for part, state in zip((second.grower, second.model, second.optimizer), states, strict=True):
-        part.load_state_dict(state)
-    second.epochs(HORIZON - cut)
-    expected = [d.compute_doublings for d in whole.grower.log]
-    assert [d.compute_doublings for d in (*first.grower.log, *second.grower.log)] == expected
-    assert expected[-1] > 0.5
-    assert second.grower._growth.slot_shapes == whole.grower._growth.slot_shapes
-    assert second.grower.stages["column 1"] is Stage.HOLDING
