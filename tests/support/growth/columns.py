@@ -135,5 +135,13 @@ def column_of(own: Run, index: int = 0) -> nn.Module:
     return column
 
 
+def assert_left_alone(own: Run, alone: Run) -> None:
+    """Assert that a model trained, bit for bit, as one beside which nothing grows."""
+    assert own.losses == alone.losses
+    found, expected = host_state(own.model), host_state(alone.model)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def host_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: t.clone() for name, t in model.state_dict().items() if "tamiyo" not in name}

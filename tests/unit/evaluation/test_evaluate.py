@@ -103,27 +103,6 @@ def test_policies_of_other_environments_are_refused(tmp_path: Path, capsys: pyte
     assert "was trained with another env.inner_steps than the first policy" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--player", "sometimes"], "'sometimes' is not a rule: the rules are never, trial"),
-        (["--also", "nameless"], "write NAME=PATH"),
-        (["--seeds", "1"], "--seeds is 1: it must be at least 2"),
-        (["--price", "2"], "--suite heldout has no use for --price"),
-        (["--scripts", ".", "--player", "gap"], "--suite heldout has no use for --scripts"),
-        (["--families", "spirals"], "is not in the suite heldout"),
-        (["--tune", "--rules", "x.yaml"], "add --suite train"),
-        (["--tune", "--suite", "train"], "--tune needs --rules FILE"),
-        (["--rules", "none.yaml"], "cannot read none.yaml"),
-    ],
-)
-def test_impossible_options_are_reported(
-    flags: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["evaluate", "--out", str(tmp_path), *flags]) == 2
-    assert reason in capsys.readouterr().err
-
-
 def test_tuning_chooses_rules_on_training_families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "CANDIDATES", {FIXED: ("fixed-column:half@1", "fixed-column:quad@1")})
     rules = tmp_path / "rules.yaml"

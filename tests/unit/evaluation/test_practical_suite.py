@@ -20,16 +20,13 @@ from actors.slots.objective import Prices
 from deploy.cli import main
 from deploy.evaluation.practical.halving import Arms, Halved, halve, halved_within
 from deploy.evaluation.practical.page import models_table, players_table, write_results
-from deploy.evaluation.practical.results import BUILT, HALVING, NEVER, SWEEP, PracticalResults, Training
+from deploy.evaluation.practical.results import BUILT, NEVER, SWEEP, PracticalResults, Training
 from deploy.evaluation.practical.runs import (
-    FOLDER,
-    MODELS,
     PracticalCell,
     PracticalModel,
     PracticalRun,
     cell_file,
     play_cell,
-    practical_models,
     read_run,
     run_script,
 )
@@ -143,14 +140,6 @@ def test_halving_drops_the_worse_half_twice_and_pays_for_all_that_was_trained() 
     assert halved_within([arms], 0.5) == [Halved(0, 1.0)]
 
 
-def test_halving_has_the_policys_flops() -> None:
-    own = results()
-    spent = [own.outcome(training, HALVING) for training in own.trainings()]
-    policy = [own.outcome(training, POLICY) for training in own.trainings()]
-    assert np.mean([o.flops for o in spent if o]) <= np.mean([o.flops for o in policy if o])
-    assert results(without=(POLICY,)).outcome(FIRST, HALVING) is None
-
-
 def test_targets_are_measured_on_what_was_played() -> None:
     own = {FREE: results(), PRICED: results(1.0, 0.25)}
     found = {target.name: target for target in targets(own)}
@@ -247,29 +236,6 @@ def test_scripts_that_do_not_keep_to_the_suite_are_refused(tmp_path: Path, old: 
     script.write_text(SCRIPT.replace(old, new))
     with pytest.raises(UserError, match=told):
         run_script(PracticalCell("own", script, (), 2, 0, 2, NEVER, NOMINAL))
-
-
-def test_unknown_and_missing_scripts_are_one_line(tmp_path: Path) -> None:
-    assert practical_models((), FOLDER) == MODELS
-    with pytest.raises(UserError, match="'own' is not in the suite practical"):
-        practical_models(("own",), FOLDER)
-    with pytest.raises(UserError, match="clone it and name its folder with --scripts"):
-        practical_models((), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--tune"], "--suite practical has no use for --tune"),
-        (["--player", "column"], "no checkpoint at column"),
-        (["--player", "gap:gap=x"], "is not a rule"),
-        (["--seeds", "0"], "--seeds is 0"),
-        (["--price", "-1"], "cannot be negative"),
-    ],
-)
-def test_impossible_options_are_one_line(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "--suite", "practical", *flags]) == 2
-    assert told in capsys.readouterr().err
 
 
 def cells_of(folder: Path) -> dict[Path, int]:

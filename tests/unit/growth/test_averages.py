@@ -55,57 +55,32 @@ class HandListEMA:
             average.copy_(0.5 * average + 0.5 * value)
 
 
-def torch_ema(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    """By parameters that it remembers."""
-    ema = pytest.importorskip("torch_ema").ExponentialMovingAverage(model.parameters(), 0.5)
-    return ema, lambda _: ema.update()
+def average(kind: str, model: nn.Module) -> tuple[Any, Callable[[nn.Module], Any]]:
+    """Return an average and what updates it."""
+    ema: Any
+    match kind:
+        case "torch":
+            ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
+            return ema, ema.update_parameters
+        case "hand":
+            ema = HandEma(model)
+        case "hand, a list":
+            ema = HandListEMA(model)
+        case "torch_ema":  # by parameters that it remembers
+            ema = pytest.importorskip("torch_ema").ExponentialMovingAverage(model.parameters(), 0.5)
+            return ema, lambda _: ema.update()
+        case "diffusers":
+            ema = pytest.importorskip("diffusers.training_utils").EMAModel(model.parameters(), decay=0.5, foreach=True)
+            return ema, lambda m: ema.step(m.parameters())
+        case "ema_pytorch":  # by names that it remembers
+            ema = pytest.importorskip("ema_pytorch").EMA(model, beta=0.5, update_after_step=0, update_every=1)
+            return ema, lambda _: ema.update()
+        case _:
+            ema = getattr(pytest.importorskip("timm.utils"), kind)(model, decay=0.5)
+    return ema, ema.update
 
 
-def diffusers_ema(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    ema = pytest.importorskip("diffusers.training_utils").EMAModel(model.parameters(), decay=0.5, foreach=True)
-    return ema, lambda m: ema.step(m.parameters())
-
-
-def ema_pytorch(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    """By names that it remembers."""
-    ema = pytest.importorskip("ema_pytorch").EMA(model, beta=0.5, update_after_step=0, update_every=1)
-    return ema, lambda _: ema.update()
-
-
-def of_timm(name: str) -> Callable[[nn.Module], tuple[Any, Callable[..., Any]]]:
-    def make(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-        pytest.importorskip("timm")
-        import timm.utils
-
-        ema = getattr(timm.utils, name)(model, decay=0.5)
-        return ema, ema.update
-
-    return make
-
-
-def of_torch(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
-    return ema, ema.update_parameters
-
-
-def by_hand(kind: type[HandEma | HandListEMA]) -> Callable[[nn.Module], tuple[Any, Callable[..., Any]]]:
-    def make(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-        ema = kind(model)
-        return ema, ema.update
-
-    return make
-
-
-AVERAGES: dict[str, Callable[[nn.Module], tuple[Any, Callable[..., Any]]]] = {
-    "torch": of_torch,
-    "hand": by_hand(HandEma),
-    "hand, a list": by_hand(HandListEMA),
-    "timm V1": of_timm("ModelEma"),
-    "timm V3": of_timm("ModelEmaV3"),
-    "torch_ema": torch_ema,
-    "diffusers": diffusers_ema,
-    "ema_pytorch": ema_pytorch,
-}
+KINDS = ["torch", "hand", "hand, a list", "ModelEma", "ModelEmaV3", "torch_ema", "diffusers", "ema_pytorch"]
 
 
 def averaged(ema: Any, model: nn.Module) -> nn.Module:
@@ -121,16 +96,16 @@ def averaged(ema: Any, model: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the controller", "after it"])
-@pytest.mark.parametrize("kind", AVERAGES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
     """Of a model with a column in its middle, which joins, is pruned, and is followed by one that replaces the host."""
     torch.manual_seed(0)
     model = Backbone()
-    made = AVERAGES[kind](model) if early else None
+    made = average(kind, model) if early else None
     column = Column(lambda scale: ResNet(int(4 * scale)), model="net")
     script = [*JOINED, WAIT, WAIT, prune(), grow(1), advance(1), advance(1), fossilize(1)]
     own = Run(model, Script(script), [], (1, 5, 5), columns=column)
-    ema, update = made or AVERAGES[kind](model)
+    ema, update = made or average(kind, model)
 
     def is_the_average() -> bool:
         """Whether it is the model, once that stays as it is."""

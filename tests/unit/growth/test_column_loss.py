@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from actors.growth.columns.column import Column
 from actors.growth.training.column_loss import TrainLossMeter
 from actors.slots.stage import Stage
-from tests.support.growth.columns import MODELS, YOUNG, column_of, grow, host_state, run
+from tests.support.growth.columns import MODELS, YOUNG, assert_left_alone, column_of, grow, run
 from tests.support.growth.growing import Run, Script, advance, germinate, mlp
 
 
@@ -152,10 +152,8 @@ def test_whatever_a_model_carries_is_as_if_no_column_learned(loss_kind: Any) -> 
 
     alone, own = train([]), train([grow(), advance()])
     assert own.grower.stages["column 1"] is Stage.TRAINING
-    assert own.losses == alone.losses
+    assert_left_alone(own, alone)
     assert own.model.calls == alone.model.calls
-    expected, found = host_state(alone.model), host_state(own.model)
-    assert all(torch.equal(expected[n], found[n]) for n in expected)
     assert own.grower._growth.slots[0].gradient_health == 1.0
 
 
@@ -166,10 +164,7 @@ def test_a_column_in_training_leaves_its_host_unchanged(name: str, loss_kind: st
     own = run(name, YOUNG, loss=loss_kind).epochs(2)
     before = {n: t.clone() for n, t in column_of(own).state_dict().items()}
     own.epochs(2)
-    assert own.losses == alone.losses
-    expected, found = host_state(alone.model), host_state(own.model)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[n], found[n]) for n in expected)
+    assert_left_alone(own, alone)
     after = column_of(own).state_dict()
     assert any(not torch.equal(before[n], after[n]) for n in before)
     for n in before:

@@ -12,13 +12,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.blueprints.family import blueprint_choices
 from actors.growth.decision import read_log
-from actors.sessions.session import Answer, SessionLost
+from actors.sessions.session import SessionLost
 from actors.slots.base_features import BASE
 from actors.slots.slot_features import SLOT
 from actors.slots.stage import Stage
-from actors.types.actions import ActionMasks, Op
 from tests.support.growth.growing import (
     GROWN,
     UNREACHABLE,
@@ -31,6 +29,7 @@ from tests.support.growth.growing import (
     germinate,
     mlp,
     prune,
+    untrained,
 )
 
 
@@ -43,34 +42,11 @@ def feature(obs: NDArray[np.float32], name: str, slot: int | None = None) -> lis
     raise KeyError(name)
 
 
-class Random(Script):
-    """Takes random legal actions and records them."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__([])
-        self.rng = np.random.default_rng(seed)
-
-    def step(
-        self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks, *_: object
-    ) -> Answer:
-        assert masks.slot is not None
-        action = np.zeros(6, dtype=np.int64)
-        ops = [o for o in np.flatnonzero(masks.op) if o != Op.WAIT]
-        if ops:
-            action[0] = self.rng.choice(ops)
-            action[1] = self.rng.choice(np.flatnonzero(masks.slot[action[0]]))
-            start = 0
-            for head, size in enumerate((len(blueprint_choices()), 3, 3, 4), start=2):
-                legal = np.flatnonzero(masks.rest[action[0], action[1], start : start + size])
-                action[head] = self.rng.choice(legal) if len(legal) else 0
-                start += size
-        return Answer(action, np.zeros(6, np.float32), 0.0, 0, 0)
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3))])
 def test_added_parameters_never_exceed_the_cap(seed: int) -> None:
     count = sum(p.numel() for p in mlp().parameters())
-    own = Run(mlp(), Random(seed), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30)
+    options: dict[str, Any] = {"deterministic": False, "seed": seed}
+    own = Run(mlp(), untrained(3), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30, **options)
     for _ in range(29):
         own.epochs(1)
         added = sum(p.numel() for p in own.model.parameters()) - count

@@ -12,9 +12,6 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from actors.errors import UserError
-from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
-from actors.sessions.local import LocalPolicy
-from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from tests.support.growth.columns import grow, run
 from tests.support.growth.growing import (
@@ -29,15 +26,10 @@ from tests.support.growth.growing import (
     mlp,
     no_decay,
     prune,
+    untrained,
 )
 
 BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]
-
-
-def untrained() -> LocalPolicy:
-    torch.manual_seed(0)
-    config = PolicyConfig(hidden_size=12)
-    return LocalPolicy(FactoredRecurrentActorCritic(seed_spaces(2), config))
 
 
 def restore(own: Run, states: list[Any], schedule: Any = None) -> None:

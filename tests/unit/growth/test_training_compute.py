@@ -82,13 +82,25 @@ def test_columns_are_counted_in_multiples_of_the_model() -> None:
     assert ratios[uncounted] == uncounted / growth.host_params, "parameters stand in"
 
 
-@pytest.mark.parametrize("given", ["rows", "counted"])
-@pytest.mark.parametrize("loss", ["own", "rest", "auto"])
-def test_compute_is_what_has_run(loss: str, given: str) -> None:
-    """Against a tally that the networks themselves keep, of a trial of two columns: one joins, the other is pruned."""
-    actions = [grow(target=0), grow(1, size="quad"), advance(), advance(1), advance(), prune(1)]
-    rows = {"train_rows": 96, "val_rows": 96} if given == "rows" else {}
-    own = counting(actions, loss=loss, evaluate=lambda: own.validate()[1], **rows)
+TRIAL = [grow(target=0), grow(1, size="quad"), advance(), advance(1), advance(), prune(1)]
+REPLACED = [grow(), advance(), advance(), fossilize(), grow(1, size="same", target=0), advance(1), advance(1)]
+
+
+@pytest.mark.parametrize(
+    ("actions", "loss", "rows", "widths"),
+    [
+        (TRIAL, "own", {}, 2 + 4),
+        (TRIAL, "rest", {"train_rows": 96, "val_rows": 96}, 2 + 4),
+        (TRIAL, "auto", {"train_rows": 96, "val_rows": 96}, 2 + 4),
+        (REPLACED, "own", {}, 2 + 1),
+    ],
+)
+def test_compute_is_what_has_run(actions: list[Any], loss: str, rows: dict[str, int], widths: int) -> None:
+    """Against a tally that the networks themselves keep: of two columns one joins and the other is pruned, or one
+    replaces the model and the other joins."""
+    measured = {"evaluate": lambda: own.validate()[1]} if actions is TRIAL else {}
+    own = counting(actions, loss=loss, **rows, **measured)
+    host = own.model.flops(96)
     Counting.spent, validations = 0.0, 0.0
     for _ in range(HORIZON):
         own.train()
@@ -96,27 +108,11 @@ def test_compute_is_what_has_run(loss: str, given: str) -> None:
         values = own.validate()
         validations += Counting.spent - before
         own.grower.step(*values)
-    assert {k: s.name for k, s in own.grower.stages.items()} == {"column 1": "HOLDING", "column 2": "EMBARGOED"}
-    host = own.model.flops(96)
+    assert own.grower._seeds.adopted == (None if actions is TRIAL else 0)
+    assert "EMBARGOED" in own.grower.log[-1].stages if actions is TRIAL else "HOLDING" in own.grower.log[-1].stages
     expected = (Counting.spent - validations) / (3 * HORIZON * host)
     # The one pass of each column by which it was counted is not part of it.
-    expected -= (2 + 4) / MINIBATCHES / (3 * HORIZON)
-    assert own.grower.log[-1].compute_doublings == pytest.approx(log2(expected), abs=1e-9)
-
-
-def test_compute_of_a_column_that_has_replaced_the_model() -> None:
-    script = [grow(), advance(), advance(), fossilize(), grow(1, size="same", target=0), advance(1), advance(1)]
-    own = counting(script, loss="own")
-    Counting.spent, validations = 0.0, 0.0
-    for _ in range(HORIZON):
-        own.train()
-        before = Counting.spent
-        values = own.validate()
-        validations += Counting.spent - before
-        own.grower.step(*values)
-    assert own.grower._seeds.adopted == 0
-    expected = (Counting.spent - validations) / (3 * HORIZON * 2.0 * 96 * 9 * 16)
-    expected -= (2 + 1) / MINIBATCHES / (3 * HORIZON)
+    expected -= widths / MINIBATCHES / (3 * HORIZON)
     assert own.grower.log[-1].compute_doublings == pytest.approx(log2(expected), abs=1e-9)
 
 
