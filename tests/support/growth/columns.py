@@ -24,8 +24,7 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.norm(self.stem(x)))
         h = torch.relu(h + self.norm2(self.conv(h)))
-        logits: Tensor = self.head(self.drop(h.mean((2, 3))))
-        return logits
+        return self.head(self.drop(h.mean((2, 3))))
 
 
 class Transformer(nn.Module):
@@ -51,8 +50,7 @@ class Recurrent(nn.Module):
         self.cell, self.head = nn.GRU(1, width, batch_first=True), nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.cell(x[..., None])[0][:, -1])
-        return logits
+        return self.head(self.cell(x[..., None])[0][:, -1])
 
 
 @dataclass
@@ -94,8 +92,7 @@ def logits_of(output: Any) -> Tensor:
         output = output["logits"] if "logits" in output else output["prediction"]
     elif isinstance(output, tuple):
         output = output[0]
-    found: Tensor = getattr(output, "logits", output)
-    return found
+    return getattr(output, "logits", output)
 
 
 MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
@@ -130,9 +127,7 @@ def run(name: str, actions: list[Any], **options: Any) -> Run:
 
 def column_of(own: Run, index: int = 0) -> nn.Module:
     """Return the network that grows in a slot."""
-    column = own.grower._seeds.slot_modules[index].seed
-    assert column is not None
-    return column
+    return own.grower._seeds.slot_modules[index].seed
 
 
 def assert_left_alone(own: Run, alone: Run) -> None:

@@ -111,8 +111,7 @@ class ConvNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.block(self.stem(x)))
-        out: Tensor = self.head(h.flatten(2).mean(-1))
-        return out
+        return self.head(h.flatten(2).mean(-1))
 
 
 def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,7 @@ CLOUDS = FILES[:2]
 
 
 def read(name: str) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text())
-    return config
+    return yaml.safe_load((DEPLOY / name).read_text())
 
 
 def check(config: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ def test_rows_are_kept_and_rounded(tmp_path: Path) -> None:
     job = Job(BUILT, CONFIG, CHEAP, 7, 3)
     CellStore(tmp_path).write(job, rows, 1.5)
     found = CellStore(tmp_path).read(job)
-    assert found is not None
     assert [row.seed for row in found] == [0, 1, 2]
     assert (found[0].gain, found[0].compute, found[0].panic, found[0].ops) == (0.333, 0.1235, False, rows[0].ops)
     assert found[0].curve == tuple(round(x, 2) for x in rows[0].curve)

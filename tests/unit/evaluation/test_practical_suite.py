@@ -67,7 +67,7 @@ test_metric = 0.75
 
 def run(val: float = 50.0, test: float = 60.0, params: int = 100, **changes: object) -> PracticalRun:
     made = PracticalRun([10.0, 20.0, 30.0, val], test, params, params, 2.0 * params, 0.0, [], 1.0, 100.0)
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def results(price: float = 1.0, compute_price: float = 0.0, without: tuple[str, ...] = ()) -> PracticalResults:
@@ -94,9 +94,7 @@ def results(price: float = 1.0, compute_price: float = 0.0, without: tuple[str, 
 
 
 def over_never(own: PracticalResults, training: Training, player: str) -> float:
-    outcome = own.outcome(training, player)
-    assert outcome is not None
-    return outcome.over_never
+    return own.outcome(training, player).over_never
 
 
 def test_the_sweep_is_chosen_on_validation_rows_and_scored_on_test_rows() -> None:
@@ -114,7 +112,6 @@ def test_the_sweep_is_chosen_on_validation_rows_and_scored_on_test_rows() -> Non
         expected = test[kept] - test[0] - 2.0 * doublings[kept] - 0.5 * np.log2(1 + 4 + 16)
         assert over_never(own, FIRST, SWEEP) == pytest.approx(expected)
         outcome = own.outcome(FIRST, SWEEP)
-        assert outcome is not None
         assert outcome.seconds == 3.0
         assert outcome.flops == pytest.approx(21.0), "those of all three"
 
@@ -146,7 +143,6 @@ def test_targets_are_measured_on_what_was_played() -> None:
     behind = found[f"{RULE} over the sweep, c = 0"]
     assert behind.value == pytest.approx(((69 - 2 - 60) - (70 - 2 - 60) + (-2) - 0) / 2)
     assert behind.met is False
-    assert behind.interval is not None
     assert behind.interval.low < -1.5 < behind.interval.high
     assert found["FLOPs of the policy, of the sweep's"].value == pytest.approx((6 + 2) / 2 / 21)
     assert found["FLOPs of the policy, of the sweep's"].met

@@ -41,8 +41,7 @@ for name in sys.argv[1:]:
 def output(network: nn.Module, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
     with torch.no_grad():
         found = network.eval()(*given)
-    logits: torch.Tensor = getattr(found, "logits", found)
-    return logits
+    return getattr(found, "logits", found)
 
 
 def save_grown(name: str, folder: Path) -> None:
@@ -53,8 +52,7 @@ def save_grown(name: str, folder: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
 
     def loss() -> torch.Tensor:
-        found: torch.Tensor = loss_of(model(*given), *given)
-        return found
+        return loss_of(model(*given), *given)
 
     grower = tamiyo.GrowthController(
         model, optimizer=optimizer, columns=tamiyo.Column(make), policy=Script(JOINED), horizon_epochs=EPOCHS
@@ -80,7 +78,6 @@ def test_models_grow_a_column_and_are_read_elsewhere(tmp_path: Path) -> None:
     for name in names:
         save_grown(name, tmp_path)
     for module in (architectures, grown_model):
-        assert module.__file__ is not None
         shutil.copy(module.__file__, tmp_path)
     command = [sys.executable, "-c", FOREIGN, *names]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

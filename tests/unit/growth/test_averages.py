@@ -25,8 +25,7 @@ class Backbone(nn.Module):
         self.net, self.temperature = ResNet(), nn.Linear(3, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.temperature(self.net(x))
-        return out
+        return self.temperature(self.net(x))
 
 
 class HandEma(nn.Module):
@@ -91,8 +90,7 @@ def averaged(ema: Any, model: nn.Module) -> nn.Module:
             for parameter, average in zip(made.parameters(), ema.shadow_params, strict=True):
                 parameter.copy_(average)
         return made
-    found: nn.Module = next(v for v in (getattr(ema, n, None) for n in ("module", "ema_model", "ema")) if v is not None)
-    return found
+    return next(v for v in (getattr(ema, n, None) for n in ("module", "ema_model", "ema")) if v is not None)
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the controller", "after it"])

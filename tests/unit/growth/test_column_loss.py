@@ -196,8 +196,7 @@ def test_losses_whose_input_has_a_range_stay_finite_and_fall(name: str) -> None:
 
     class LossRun(Run):
         def loss(self, rows: slice) -> Tensor:
-            found: Tensor = loss_of(self.model(self.x_y[0][rows]), self.x_y[1][rows])
-            return found
+            return loss_of(self.model(self.x_y[0][rows]), self.x_y[1][rows])
 
         def validate(self) -> tuple[float, float]:
             return self.loss(slice(0, 32)).item(), 0.5

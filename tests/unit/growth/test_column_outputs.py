@@ -86,8 +86,7 @@ def test_a_model_that_computes_its_own_loss_needs_the_name_of_its_head(caplog: p
 
     class OwnRun(Run):
         def loss(self, rows: slice) -> Tensor:
-            loss: Tensor = self.model(self.x_y[0][rows], labels=self.x_y[1][rows])["loss"]
-            return loss
+            return self.model(self.x_y[0][rows], labels=self.x_y[1][rows])["loss"]
 
         def validate(self) -> tuple[float, float]:
             return float(self.loss(slice(None))), 0.5
@@ -182,8 +181,7 @@ def test_a_model_that_changes_its_input_in_place_is_refused(loss_kind: Any) -> N
             self.net = mlp(width=width)
 
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.net(x.sub_(0.5).mul_(2))
-            return out
+            return self.net(x.sub_(0.5).mul_(2))
 
     own = Run(Shifting(), Script(JOINED), [], columns=Column(lambda s: Shifting(int(8 * s)), loss=loss_kind))
     own.x_y = own.x_y[0].clone(), own.x_y[1]

@@ -94,8 +94,7 @@ class Configured(nn.Module):
         self.config, self.net = {"width": width}, mlp(width=width)
 
     def forward(self, x: Tensor, past_key_values: object = None) -> Tensor:
-        out: Tensor = self.net(x)
-        return out
+        return self.net(x)
 
     def generate(self) -> Tensor:
         return self(torch.zeros(1, 6))

@@ -56,7 +56,7 @@ def test_scores_are_of_the_last_minibatch_before_clipping_and_without_the_loss_s
     own.validate()
     own.grower.step(1.0)
     assert [s.score for s in own.grower._growth.slots] == pytest.approx(expected, rel=1e-5)
-    seen = own.grower.config.policy.seen[-1][0]  # type: ignore[union-attr]
+    seen = own.grower.config.policy.seen[-1][0]
     assert feature(seen, "score", 2) == pytest.approx([1.0, math.log1p(expected[2])])
 
 
@@ -79,7 +79,7 @@ def test_training_loss_rows_and_price_are_seen() -> None:
     for train_loss in (None, 2.0, math.nan):
         own.train()
         own.grower.step(1.0, 0.5, train_loss)
-    seen = own.grower.config.policy.seen  # type: ignore[union-attr]
+    seen = own.grower.config.policy.seen
     assert feature(seen[1][0], "train_loss") == pytest.approx([math.log1p(2 / math.log(3)), 0, 0, 0])
     assert feature(seen[2][0], "train_loss_known") == [0, 1, 0, 0]
     host = own.grower._growth.host_params

@@ -155,8 +155,7 @@ class Heads(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.embed(x)[None]
-        out: torch.Tensor = self.head(self.attend(h, h, h)[0][0])
-        return out
+        return self.head(self.attend(h, h, h)[0][0])
 
 
 def test_a_size_that_the_factory_cannot_make_is_not_offered(caplog: pytest.LogCaptureFixture) -> None:

@@ -164,7 +164,7 @@ class Failing(LocalPolicy):
                 raise PolicyError(UNREACHABLE.code, "away")
             return step(*inputs)
 
-        session.step = sometimes  # type: ignore[method-assign]
+        session.step = sometimes
         return session
 
 

@@ -42,8 +42,7 @@ def states_of(own: Run, schedule: Any = None) -> list[Any]:
     file = io.BytesIO()
     torch.save([s.state_dict() for s in (own.grower, own.model, own.optimizer, schedule) if s is not None], file)
     file.seek(0)
-    states: list[Any] = torch.load(file, weights_only=True)
-    return states
+    return torch.load(file, weights_only=True)
 
 
 def seeds(actions: Any) -> Run:
@@ -111,7 +110,7 @@ def test_resume_is_bit_equal(make: Callable[[Any], Run], actions: Any, cut: int)
     expected, found = ([(d.stages, d.compute_doublings) for d in each.grower.log] for each in (whole, second))
     assert found == expected[cut:]
     assert expected[-1][1] > 0
-    seen = [run_.grower.config.policy.seen for run_ in (whole, second)]  # type: ignore[union-attr]
+    seen = [run_.grower.config.policy.seen for run_ in (whole, second)]
     assert all((a[0] == b[0]).all() for a, b in zip(seen[0][cut:], seen[1], strict=True)), "the policy sees the same"
 
 

@@ -56,7 +56,7 @@ def test_policies_see_points_as_accuracy() -> None:
     told = start()
     for loss, share in ((4.0, 0.0), (3.0, 0.25), (1.0, 0.75)):
         told.step(loss, share)
-    pairs = zip(measured.config.policy.seen, told.config.policy.seen, strict=True)  # type: ignore[union-attr]
+    pairs = zip(measured.config.policy.seen, told.config.policy.seen, strict=True)
     assert all((ours[0] == theirs[0]).all() for ours, theirs in pairs)
     resumed = start(higher_is_better=False)
     resumed.load_state_dict(measured.state_dict())
@@ -78,7 +78,6 @@ def test_contributions_are_points_of_the_metric() -> None:
         own.grower.step(own.validate()[0])
     found = own.grower.log[-1].contributions[0]
     without, with_column = sorted(values[-2:], reverse=True)
-    assert found is not None
     assert abs(found) == pytest.approx(100.0 * (without - with_column) / first, abs=1e-3)
 
 

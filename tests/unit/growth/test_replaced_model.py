@@ -123,8 +123,7 @@ class OwnLoss(nn.Module):
 
 class OwnLossRun(Run):
     def loss(self, rows: slice) -> Tensor:
-        loss: Tensor = self.model(self.x_y[0][rows], labels=self.x_y[1][rows])
-        return loss
+        return self.model(self.x_y[0][rows], labels=self.x_y[1][rows])
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -60,8 +60,7 @@ def read_elsewhere(folder: Path, code: str, own: Run) -> int:
 def net(width: int) -> nn.Module:
     scope: dict[str, Any] = {}
     exec(NET, scope)
-    made: nn.Module = scope["Net"](width)
-    return made
+    return scope["Net"](width)
 
 
 def test_the_lines_of_the_page_rebuild_a_grown_model_without_tamiyo(tmp_path: Path) -> None:
@@ -124,8 +123,7 @@ def test_a_part_of_a_model_is_saved(tmp_path: Path) -> None:
             self.net = net(16)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.net(x)
-            return out
+            return self.net(x)
 
     torch.manual_seed(0)
     own = Run(Outer(), Script(JOINED), [], columns=Column(lambda s: net(int(16 * s)), model="net")).epochs(4)

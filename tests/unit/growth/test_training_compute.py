@@ -35,8 +35,7 @@ class Counting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         learns = self.training and torch.is_grad_enabled()
         Counting.spent += (3 if learns else 1) * self.flops(len(x))
-        out: Tensor = self.b(torch.relu(self.a(x)))
-        return out
+        return self.b(torch.relu(self.a(x)))
 
     def flops(self, rows: int) -> float:
         return 2.0 * rows * 9 * self.a.out_features
@@ -129,8 +128,7 @@ class Recurrent(nn.Module):
         self.cell, self.head = nn.LSTM(1, width, batch_first=True), nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.cell(x[..., None])[0][:, -1])
-        return out
+        return self.head(self.cell(x[..., None])[0][:, -1])
 
 
 class Failing(FlopCount):

@@ -38,9 +38,8 @@ class TextRun(Run):
 
     def loss(self, rows: slice) -> Tensor:
         tokens = (torch.arange(12) + torch.arange(rows.start, rows.stop)[:, None]) % VOCABULARY
-        if self.grower.config.columns.output:  # type: ignore[union-attr]
-            loss: Tensor = self.model(tokens, labels=tokens).loss
-            return loss
+        if self.grower.config.columns.output:
+            return self.model(tokens, labels=tokens).loss
         return F.cross_entropy(self.model(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
     def validate(self) -> tuple[float, float]:

@@ -72,8 +72,7 @@ def test_a_compiled_model_sees_every_change(name: str, script: Any, where: str) 
         if where == "outside":
             return torch.compile(model, **options)
         (model if where == "in place" else model[3]).compile(**options)
-        wrapped: nn.Module = model
-        return wrapped
+        return model
 
     torch.compiler.reset()
     plain, own = (
@@ -97,14 +96,12 @@ def by_hand(model: Any) -> nn.Module:
     forward = torch.autocast("cpu", torch.bfloat16)(type(model).forward)
     model._original_forward = model.forward
     model.forward = MethodType(lambda self, x: forward(self, x).float(), model)
-    wrapped: nn.Module = model
-    return wrapped
+    return model
 
 
 def by_accelerate(model: nn.Module) -> nn.Module:
     accelerate = pytest.importorskip("accelerate")
-    wrapped: nn.Module = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
-    return wrapped
+    return accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
 
 
 @pytest.mark.parametrize("prepare", [by_hand, by_accelerate])
@@ -112,7 +109,7 @@ def by_accelerate(model: nn.Module) -> nn.Module:
 def test_columns_enter_the_mixed_precision_that_a_models_forward_enters(prepare: Any, loss_kind: Any) -> None:
     def within(network: nn.Module) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            return nn.Sequential.forward(network, x).float()  # type: ignore[arg-type]
+            return nn.Sequential.forward(network, x).float()
 
     columns = Column(lambda s: mlp(width=int(12 * s)), loss=loss_kind)
     own = Run(mlp(), Script([grow(target=0), *JOINED[1:]]), [], wrap=prepare, columns=columns).epochs(2)
@@ -144,12 +141,8 @@ def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> No
     assert own.grower.stages["column 1"] is Stage.HOLDING
     assert losses[:9] == scaled(run(name, []), 3, dtype)
     assert own.grower._growth.slot_shapes == run(name, JOINED).epochs(4).grower._growth.slot_shapes, "FLOPs"
-    norm = own.grower._growth.slots[0].gradient_norm
-    assert norm is not None
-    assert 0 < norm < 10  # of gradients that the scaler has divided again
-    score = own.grower._growth.slots[1].score
-    assert score is not None
-    assert 0 < score < 10, "a loss scale cancels"
+    assert 0 < own.grower._growth.slots[0].gradient_norm < 10  # of gradients that the scaler has divided again
+    assert 0 < own.grower._growth.slots[1].score < 10, "a loss scale cancels"
 
 
 def test_the_cap_holds_for_columns() -> None:
@@ -181,7 +174,7 @@ def test_a_frozen_backbone_does_not_forbid_growing(caplog: pytest.LogCaptureFixt
     model = MODELS["resnet"][0](1.0)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    model.head.requires_grad_(True)  # type: ignore[operator,union-attr]
+    model.head.requires_grad_(True)
     own = Run(model, Script([grow(size="quad"), *JOINED[1:]]), [], (1, 5, 5), columns=Column(MODELS["resnet"][0]))
     own.epochs(4)
     assert [d.reason for d in own.grower.log] == [""] * 4
