@@ -68,7 +68,7 @@ def test_a_compiled_model_sees_every_change(name: str, script: Any, where: str) 
         return graph.forward
 
     def compiled(model: Any) -> nn.Module:
-        options: dict[str, Any] = {"backend": count, "fullgraph": name != "gru"}
+        options: dict[str, Any] = {"backend": count, "fullgraph": name != "gru" and where != "within"}
         if where == "outside":
             return torch.compile(model, **options)
         (model if where == "in place" else model[3]).compile(**options)
@@ -84,7 +84,8 @@ def test_a_compiled_model_sees_every_change(name: str, script: Any, where: str) 
         own.epochs(1)
         assert own.grower.stages == plain.grower.stages
     torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
-    assert 1 <= len(graphs) <= 14
+    assert len(graphs) <= 14
+    assert graphs or where == "within"
     assert own.grower._growth.slot_shapes == plain.grower._growth.slot_shapes
     assert own.grower.log[-1].compute_doublings == plain.grower.log[-1].compute_doublings
     assert (own.grower._seeds.adopted is not None) == (script is REPLACED)
