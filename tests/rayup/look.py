@@ -38,4 +38,4 @@ def run(folder: str, actors: str) -> str:
 
 
 if __name__ == "__main__":
-    print({"nodes": nodes, "keys": keys, "run": run}[sys.argv[1]](*sys.argv[2:]))  # type: ignore[operator]
+    print({"nodes": nodes, "keys": keys, "run": run}[sys.argv[1]](*sys.argv[2:]))

@@ -37,19 +37,18 @@ class Connections:
             raise error
 
 
-def test_transient_failures_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may end while Ray scans all of them, and its client server may fail while it starts."""
-    tries = Connections(monkeypatch, psutil.ZombieProcess(7), STARTING, grpc.RpcError())
+@pytest.mark.parametrize(
+    ("errors", "takes_s"), [((psutil.ZombieProcess(7), STARTING, grpc.RpcError()), 0.0), ((STARTING,), 31.0)]
+)
+def test_transient_failures_are_retried(
+    monkeypatch: pytest.MonkeyPatch, errors: tuple[BaseException, ...], takes_s: float
+) -> None:
+    """A process may end while Ray scans all of them, and its client server may fail while it starts, which can take it
+    half a minute."""
+    tries = Connections(monkeypatch, *errors, takes_s=takes_s)
     with cluster("auto"):
         pass
-    assert tries.attempts == 4
-
-
-def test_a_failure_that_takes_ray_half_a_minute_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries = Connections(monkeypatch, STARTING, takes_s=31.0)
-    with cluster("auto"):
-        pass
-    assert tries.attempts == 2
+    assert tries.attempts == len(errors) + 1
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,15 @@ thing is `tests/compose/run.sh`.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,12 +31,13 @@ from deploy.launch.embedded_redis import find_server
 from deploy.launch.process_settings import checked_spaces
 from learner.run.checkpoint import load_checkpoint
 from tests.compose.ask import STEPS, ask
-from tests.support.composing import ROOT, Service, command_of, project
-from tests.support.launching import SMALL, rows
+from tests.support.launching import SMALL, Command, rows
 from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.integration
-FILE = project()
+ROOT = Path(__file__).parents[3]
+FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+IMAGE_ENTRYPOINT = ["tamiyo"]  # of deploy/Dockerfile
 OURS = {name: service for name, service in FILE["services"].items() if service["image"].startswith("tamiyo:")}
 SETTINGS = {
     "TAMIYO_FLAGS": " ".join(
@@ -40,6 +45,34 @@ SETTINGS = {
     ),
     "TAMIYO_ACTORS_MOST": "2",
 }
+
+
+def interpolated(text: str, settings: Mapping[str, str]) -> str:
+    """Expand `${NAME:-default}`, `${NAME:+replacement}` and `$$` like Compose."""
+    filled = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: settings.get(m[1]) or m[2], text)
+    filled = re.sub(r"\$\{(\w+):\+([^}]*)\}", lambda m: m[2] if settings.get(m[1]) else "", filled)
+    assert "${" not in filled, filled
+    return filled.replace("$$", "$")
+
+
+def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str]:
+    command = service.get("command", [])
+    if isinstance(command, str):
+        words = shlex.split(interpolated(command, settings))
+    else:
+        words = [interpolated(word, settings) for word in command]
+    own = service["image"].startswith("tamiyo:")
+    return [*service.get("entrypoint", IMAGE_ENTRYPOINT if own else []), *words]
+
+
+class Service(Command):
+    def __init__(self, command: list[str], environment: Mapping[str, str], folder: Path) -> None:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        super().__init__(folder, command, {**environment, "PATH": path, "OMP_NUM_THREADS": "1"})
+
+    @property
+    def said(self) -> str:
+        return self.out + self.err
 
 
 def test_every_service_has_limits_a_health_check_and_no_public_port() -> None:

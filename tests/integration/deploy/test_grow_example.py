@@ -47,7 +47,6 @@ def test_eight_lines_add_growth_to_the_example(tmp_path: Path, capfd: pytest.Cap
     assert epochs(output)[:3] == epochs(plain)[:3]
     page = " ".join(PAGE.read_text().split())
     figures = re.search(r"and (\d+) parameters the model reaches ([\d.]+)% .* ([\d,]+) in all, ([\d.]+)%", page)
-    assert figures is not None
     for text, parameters, accuracy in ((plain, *figures.groups()[:2]), (output, *figures.groups()[2:])):
         assert f"\n{parameters.replace(',', '')} parameters" in text
         assert float(accuracy) == pytest.approx(float(re.findall(r"accuracy ([\d.]+)%", text)[-1]), abs=1.0)

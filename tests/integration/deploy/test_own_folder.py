@@ -64,6 +64,7 @@ def test_a_script_trains_on_an_environment_beside_it_and_stops_the_run(tmp_path:
     assert "the script: 130 [1, 2] True" in outcome(tmp_path, "script.py")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_command_trains_on_an_environment_in_the_working_directory(tmp_path: Path) -> None:
     """`tamiyo` puts that folder on the path itself, and `python -m` does it first of all."""

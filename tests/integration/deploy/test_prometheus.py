@@ -50,8 +50,7 @@ class Prometheus:
         with urlopen(address, timeout=10) as reply:
             found = json.load(reply)
         assert found["status"] == "success", found
-        result: list[dict[str, Any]] = found["data"]["result"]
-        return result
+        return found["data"]["result"]
 
     @property
     def answers(self) -> bool:

@@ -48,6 +48,11 @@ def checkpoint(folder: Path, core: str) -> Path:
     return folder
 
 
+def module_of(env: Any, **model: Any) -> TamiyoRLModule:
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+    return TamiyoRLModule(**spaces, model_config=model)
+
+
 def runner(folder: Path) -> SingleAgentEnvRunner:
     register_with_rllib()
     spec = RLModuleSpec(module_class=TamiyoRLModule, model_config={"checkpoint": str(folder), "max_seq_len": 5})
@@ -104,10 +109,7 @@ def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path
 def test_the_module_acts_where_its_policy_is(tmp_path: Path) -> None:
     """On `meta`, which has no values (and no LSTM), an input that stays on the CPU is an error."""
     env = MasksObserved(make_env(**ENV))
-    model = {"checkpoint": str(checkpoint(tmp_path, "feedforward"))}
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-    module = TamiyoRLModule(**spaces, model_config=model)
-    module.to("meta")
+    module = module_of(env, checkpoint=str(checkpoint(tmp_path, "feedforward"))).to("meta")
     obs, _ = env.reset(seed=0)
     batch = {Columns.OBS: {name: torch.from_numpy(np.asarray(a))[None].to("meta") for name, a in obs.items()}}
     for forward in (module.forward_exploration, module.forward_inference):
@@ -115,23 +117,18 @@ def test_the_module_acts_where_its_policy_is(tmp_path: Path) -> None:
         assert {output[name].device.type for name in (Columns.ACTIONS, Columns.ACTION_LOGP)} == {"meta"}
 
 
-def test_a_missing_checkpoint_and_missing_masks_are_reported(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_and_missing_masks_are_reported() -> None:
     env = make_env(**ENV)
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-    with pytest.raises(UserError, match="register"):
-        TamiyoRLModule(**spaces, model_config={"checkpoint": "x"})
     masked = MasksObserved(env)
-    for config in ({}, {"policy": {}, "checkpoint": "x"}):
-        with pytest.raises(UserError, match="model_config has no policy"):
-            TamiyoRLModule(
-                observation_space=masked.observation_space, action_space=env.action_space, model_config=config
-            )
-    with pytest.raises(UserError, match=r"choose policy\.critic v"):
-        TamiyoRLModule(
-            observation_space=masked.observation_space,
-            action_space=env.action_space,
-            model_config={"policy": {"critic": "q_op"}},
-        )
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (env, {"checkpoint": "x"}, "register"),
+        (masked, {}, "model_config has no policy"),
+        (masked, {"policy": {}, "checkpoint": "x"}, "model_config has no policy"),
+        (masked, {"policy": {"critic": "q_op"}}, r"choose policy\.critic v"),
+    ]
+    for seen, config, words in cases:
+        with pytest.raises(UserError, match=words):
+            module_of(seen, **config)
     assert masked.observation_space.contains(masked.reset(seed=0)[0])
 
 
@@ -176,11 +173,7 @@ def padded(module: TamiyoRLModule, episodes: list[Any], steps: int) -> dict[str,
 def test_our_endpoint_serves_the_policy_of_a_module(tmp_path: Path) -> None:
     """In an episode it has the values that RLlib's PPO sees, state by state."""
     env = MasksObserved(make_env(**ENV))
-    module = TamiyoRLModule(
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        model_config={"policy": {"hidden_size": 16}},
-    )
+    module = module_of(env, policy={"hidden_size": 16})
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.3 * torch.randn_like(p))

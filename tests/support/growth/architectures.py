@@ -22,8 +22,7 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         skip = F.relu(self.norm(self.down(x)))
-        out: Tensor = self.head(torch.cat([skip, F.relu(self.up(F.relu(self.inner(skip))))], 1))
-        return out
+        return self.head(torch.cat([skip, F.relu(self.up(F.relu(self.inner(skip))))], 1))
 
 
 class GraphNet(nn.Module):
@@ -36,8 +35,7 @@ class GraphNet(nn.Module):
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
         passing = edges / edges.sum(1, keepdim=True).clamp(min=1.0)
         h = F.relu(self.first(passing @ nodes))
-        out: Tensor = self.head(F.relu(self.second(passing @ h)))
-        return out
+        return self.head(F.relu(self.second(passing @ h)))
 
 
 class Tagger(nn.Module):
@@ -61,8 +59,7 @@ class AutoEncoder(nn.Module):
         self.decoder = nn.Sequential(nn.GELU(), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, 12))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.sigmoid(self.decoder(self.encoder(x)))
-        return out
+        return torch.sigmoid(self.decoder(self.encoder(x)))
 
 
 def timm(name: str, scale: float) -> nn.Module:
@@ -75,8 +72,7 @@ def timm(name: str, scale: float) -> nn.Module:
         made = timm.create_model(name, in_chans=1, num_classes=3, dims=widths, depths=(1, 1, 1, 1))
     else:
         made = timm.models.mobilenetv3._gen_mobilenet_v3(name, 0.5 * scale, in_chans=1, num_classes=3)
-    model: nn.Module = made
-    return model
+    return made
 
 
 def transformers(name: str, scale: float) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from actors.blueprints.family import blueprint_index
 from actors.growth.columns.column import Column
-from tests.support.growth.growing import Run, Script, advance, germinate
+from tests.support.growth.growing import Run, Script, advance, germinate, mlp
 
 
 class ResNet(nn.Module):
@@ -24,8 +24,7 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.norm(self.stem(x)))
         h = torch.relu(h + self.norm2(self.conv(h)))
-        logits: Tensor = self.head(self.drop(h.mean((2, 3))))
-        return logits
+        return self.head(self.drop(h.mean((2, 3))))
 
 
 class Transformer(nn.Module):
@@ -51,8 +50,7 @@ class Recurrent(nn.Module):
         self.cell, self.head = nn.GRU(1, width, batch_first=True), nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.cell(x[..., None])[0][:, -1])
-        return logits
+        return self.head(self.cell(x[..., None])[0][:, -1])
 
 
 @dataclass
@@ -94,8 +92,7 @@ def logits_of(output: Any) -> Tensor:
         output = output["logits"] if "logits" in output else output["prediction"]
     elif isinstance(output, tuple):
         output = output[0]
-    found: Tensor = getattr(output, "logits", output)
-    return found
+    return getattr(output, "logits", output)
 
 
 MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
@@ -104,6 +101,10 @@ MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
     "tied transformer": (lambda scale: Transformer(int(8 * scale), tied=True), (6,)),
     "gru": (lambda scale: Recurrent(int(6 * scale)), (6,)),
 }
+
+
+COLUMN = Column(lambda scale: mlp(width=int(12 * scale)))
+"""Columns beside an `mlp`."""
 
 
 def grow(slot: int = 0, speed: int = 0, size: str = "double", target: int = 2) -> tuple[int, ...]:
@@ -116,8 +117,8 @@ YOUNG = JOINED[:2]
 
 
 def run(name: str, actions: list[Any], **options: Any) -> Run:
-    """Train one of `MODELS` with a scripted policy that grows columns."""
-    make, shape = MODELS[name]
+    """Train an `mlp`, or one of `MODELS`, with a scripted policy that grows columns."""
+    make, shape = (COLUMN.factory, (6,)) if name == "mlp" else MODELS[name]
     torch.manual_seed(0)
     column = Column(make, **{key: options.pop(key) for key in ("count", "output", "model", "loss") if key in options})
     slots = options.pop("slots", [])
@@ -126,9 +127,15 @@ def run(name: str, actions: list[Any], **options: Any) -> Run:
 
 def column_of(own: Run, index: int = 0) -> nn.Module:
     """Return the network that grows in a slot."""
-    column = own.grower._seeds.slot_modules[index].seed
-    assert column is not None
-    return column
+    return own.grower._seeds.slot_modules[index].seed
+
+
+def assert_left_alone(own: Run, alone: Run) -> None:
+    """Assert that a model trained, bit for bit, as one beside which nothing grows."""
+    assert own.losses == alone.losses
+    found, expected = host_state(own.model), host_state(alone.model)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def host_state(model: nn.Module) -> dict[str, Tensor]:

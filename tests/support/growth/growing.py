@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from actors.growth.controller import GrowthController
 from actors.growth.slots import SlotSpec
+from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
+from actors.sessions.local import LocalPolicy
 from actors.sessions.refusal import Code
 from actors.sessions.session import Answer, PolicyError
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
@@ -78,6 +81,12 @@ class Script:
         pass
 
 
+def untrained(slots: int = 2, seed: int = 0) -> LocalPolicy:
+    """Return a policy whose actions are about as frequent as each other where they are sampled."""
+    torch.manual_seed(seed)
+    return LocalPolicy(FactoredRecurrentActorCritic(seed_spaces(slots), PolicyConfig(hidden_size=12)))
+
+
 UNREACHABLE = PolicyError(Code.UNAVAILABLE, "no server there [UNAVAILABLE]")
 
 
@@ -102,8 +111,7 @@ class ConvNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.block(self.stem(x)))
-        out: Tensor = self.head(h.flatten(2).mean(-1))
-        return out
+        return self.head(h.flatten(2).mean(-1))
 
 
 def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:

@@ -29,8 +29,7 @@ SUFFIX = {"counter": "_total", "histogram": "_bucket", "gauge": ""}
 
 
 def committed(name: str) -> dict[str, Any]:
-    board: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
-    return board
+    return json.loads((FOLDER / f"{name}.json").read_text())
 
 
 def shown(name: str) -> list[dict[str, Any]]:
@@ -108,8 +107,7 @@ def rules() -> list[dict[str, Any]]:
     (group,) = json.loads(path.read_text())["groups"]
     (board_provider,) = yaml.safe_load((PROVISIONING / "dashboards/tamiyo.yml").read_text())["providers"]
     assert group["folder"] == board_provider["folder"]
-    own: list[dict[str, Any]] = group["rules"]
-    return own
+    return group["rules"]
 
 
 def test_alerts_query_the_provisioned_source_and_link_to_the_panel_of_their_metric() -> None:

@@ -157,7 +157,7 @@ def test_an_mp4_has_the_frames_of_the_episode(tmp_path: Path) -> None:
 class Unpainted(gymnasium.Env[Any, Any]):
     """Says that it renders, and does not."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 9}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 9}
     observation_space = gymnasium.spaces.Discrete(2)
     action_space: gymnasium.spaces.Discrete = gymnasium.spaces.Discrete(2)
 

@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
@@ -19,8 +18,7 @@ CLOUDS = FILES[:2]
 
 
 def read(name: str) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text())
-    return config
+    return yaml.safe_load((DEPLOY / name).read_text())
 
 
 def check(config: dict[str, Any]) -> dict[str, Any]:
@@ -36,16 +34,6 @@ def test_ray_accepts_the_file(name: str) -> None:
     # Nothing is left to Ray's defaults, which would install another Ray and open the dashboard to all.
     assert all("pip install -U" not in c for c in prepared["setup_commands"])
     assert "dashboard-host=0" not in yaml.safe_dump(prepared, width=10_000)
-
-
-def test_a_misspelled_key_is_rejected() -> None:
-    for *path, key in (("head_start_ray_comands",), ("auth", "ssh_usr"), ("docker", "imagge")):
-        section = config = read(CLOUDS[0])
-        for step in path:
-            section = section[step]
-        section[key] = "x"
-        with pytest.raises(jsonschema.ValidationError, match=key):
-            check(config)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
 from deploy.evaluation import statistics as st
-from deploy.report.statistics import mean_interval
 
 Array = NDArray[np.float64]
 REPEATS = 400
@@ -26,25 +25,12 @@ def _null(rng: np.random.Generator, policy: float, family: float, seed: float, r
     return np.asarray(x[:, None])
 
 
-@pytest.mark.parametrize(
-    "null", [(1.0, 1.0, 1.0, 3.0), (1.0, 0.0, 3.0, 3.0), (0.5, 2.0, 3.0, 3.0), (2.0, 0.3, 1.0, 1.0)]
-)
+@pytest.mark.parametrize("null", [(1.0, 0.0, 3.0, 3.0), (0.5, 2.0, 3.0, 3.0), (2.0, 0.3, 1.0, 1.0)])
 def test_intervals_cover_the_truth(null: tuple[float, float, float, float]) -> None:
     rng = np.random.default_rng(1)
     found = [st.interval(_null(rng, *null), resamples=200) for _ in range(REPEATS)]
     covered = np.mean([i.low <= 0 <= i.high for i in found])
     assert 0.90 <= covered <= 0.97, covered
-
-
-def test_intervals_that_ignore_the_hierarchy_cover_only_half() -> None:
-    """Five policies on twenty seeds, treated as a hundred independent rows."""
-    rng = np.random.default_rng(2)
-    hits = []
-    for _ in range(REPEATS):
-        x = rng.standard_normal((5, 1)) + 1.5 * rng.standard_normal((5, 20))
-        i = mean_interval(x.ravel().tolist(), resamples=200)
-        hits.append(i.low <= 0 <= i.high)
-    assert 0.40 <= np.mean(hits) <= 0.62, np.mean(hits)
 
 
 def test_intervals_cover_the_truth_with_a_single_family() -> None:
@@ -95,7 +81,6 @@ def test_fraction_of_a_gap_that_is_closed() -> None:
     gap = 4.0 + rng.standard_normal((1, 1, 6, 20))
     gained = 0.5 * gap + 0.2 * rng.standard_normal((5, 1, 6, 20))
     found = st.share(gained, gap, resamples=500)
-    assert found is not None
     assert found.mean == pytest.approx(gained.mean() / gap.mean())
     assert found.low < 0.5 < found.high
     assert st.share(gained, -gap) is None

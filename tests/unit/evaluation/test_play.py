@@ -28,6 +28,8 @@ def test_a_host_that_is_built_wider_is_an_ordinary_host_of_that_width() -> None:
         assert row.host_width == bare.host_width == narrow[SEEDS.index(row.seed)].host_width
         assert row.curve[1:] == pytest.approx(fixed.curve[1:], abs=0.5)  # a fleet of one rounds differently
         assert row.host_params == bare.host_params
+        assert (len(row.curve), row.curve[-1]) == (CONFIG.horizon_epochs + 1, row.accuracy)
+        assert 0 < row.test_accuracy <= 100
         assert row.doublings == pytest.approx(np.log2(fixed.host_params / bare.host_params))
         assert row.curve[0] == bare.curve[0]  # gains are over the same untrained host
         assert row.gain == pytest.approx(row.accuracy - bare.curve[0])
@@ -35,13 +37,6 @@ def test_a_host_that_is_built_wider_is_an_ordinary_host_of_that_width() -> None:
         wide, drawn = (2 * w + 3 * w * w + 3 * w for w in (4 * bare.host_width, bare.host_width))
         assert row.compute == pytest.approx(np.log2(wide / drawn))
         assert (row.started, row.bare, bare.bare, bare.compute) == (0, False, True, 0.0)
-
-
-def test_a_wider_host_has_a_test_accuracy_and_a_curve_of_the_horizon() -> None:
-    for row in play_built(CONFIG, 5, SEEDS, 2):
-        assert len(row.curve) == CONFIG.horizon_epochs + 1
-        assert row.curve[-1] == row.accuracy
-        assert 0 < row.test_accuracy <= 100
 
 
 @pytest.mark.parametrize("scale", [1, 4])

@@ -49,11 +49,6 @@ def test_an_invalid_file_of_rules_is_reported_in_one_line(tmp_path: Path, text: 
     assert "\n" not in str(found.value)
 
 
-def test_a_missing_file_of_rules_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read"):
-        tune.read_rules(tmp_path / "none.yaml")
-
-
 def test_the_best_rule_of_each_price_is_chosen() -> None:
     """Families count equally: the first has many more episodes."""
     rows = {

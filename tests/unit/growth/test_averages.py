@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from actors.errors import UserError
 from actors.growth.columns.column import Column
 from tests.support.growth.columns import JOINED, ResNet, grow
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, prune
@@ -24,8 +25,7 @@ class Backbone(nn.Module):
         self.net, self.temperature = ResNet(), nn.Linear(3, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.temperature(self.net(x))
-        return out
+        return self.temperature(self.net(x))
 
 
 class HandEma(nn.Module):
@@ -54,58 +54,32 @@ class HandListEMA:
             average.copy_(0.5 * average + 0.5 * value)
 
 
-def torch_ema(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    """By parameters that it remembers."""
-    ema = pytest.importorskip("torch_ema").ExponentialMovingAverage(model.parameters(), 0.5)
-    return ema, lambda _: ema.update()
+def average(kind: str, model: nn.Module) -> tuple[Any, Callable[[nn.Module], Any]]:
+    """Return an average and what updates it."""
+    ema: Any
+    match kind:
+        case "torch":
+            ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
+            return ema, ema.update_parameters
+        case "hand":
+            ema = HandEma(model)
+        case "hand, a list":
+            ema = HandListEMA(model)
+        case "torch_ema":  # by parameters that it remembers
+            ema = pytest.importorskip("torch_ema").ExponentialMovingAverage(model.parameters(), 0.5)
+            return ema, lambda _: ema.update()
+        case "diffusers":
+            ema = pytest.importorskip("diffusers.training_utils").EMAModel(model.parameters(), decay=0.5, foreach=True)
+            return ema, lambda m: ema.step(m.parameters())
+        case "ema_pytorch":  # by names that it remembers
+            ema = pytest.importorskip("ema_pytorch").EMA(model, beta=0.5, update_after_step=0, update_every=1)
+            return ema, lambda _: ema.update()
+        case _:
+            ema = getattr(pytest.importorskip("timm.utils"), kind)(model, decay=0.5)
+    return ema, ema.update
 
 
-def diffusers_ema(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    ema = pytest.importorskip("diffusers.training_utils").EMAModel(model.parameters(), decay=0.5, foreach=True)
-    return ema, lambda m: ema.step(m.parameters())
-
-
-def ema_pytorch(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    """By names that it remembers."""
-    ema = pytest.importorskip("ema_pytorch").EMA(model, beta=0.5, update_after_step=0, update_every=1)
-    return ema, lambda _: ema.update()
-
-
-def of_timm(name: str) -> Callable[[nn.Module], tuple[Any, Callable[..., Any]]]:
-    def make(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-        pytest.importorskip("timm")
-        import timm.utils
-
-        ema = getattr(timm.utils, name)(model, decay=0.5)
-        return ema, ema.update
-
-    return make
-
-
-def of_torch(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
-    return ema, ema.update_parameters
-
-
-def by_hand(kind: type[HandEma | HandListEMA]) -> Callable[[nn.Module], tuple[Any, Callable[..., Any]]]:
-    def make(model: nn.Module) -> tuple[Any, Callable[..., Any]]:
-        ema = kind(model)
-        return ema, ema.update
-
-    return make
-
-
-AVERAGES: dict[str, Callable[[nn.Module], tuple[Any, Callable[..., Any]]]] = {
-    "torch": of_torch,
-    "hand": by_hand(HandEma),
-    "hand, a list": by_hand(HandListEMA),
-    "timm V1": of_timm("ModelEma"),
-    "timm V2": of_timm("ModelEmaV2"),
-    "timm V3": of_timm("ModelEmaV3"),
-    "torch_ema": torch_ema,
-    "diffusers": diffusers_ema,
-    "ema_pytorch": ema_pytorch,
-}
+KINDS = ["torch", "hand", "hand, a list", "ModelEma", "ModelEmaV3", "torch_ema", "diffusers", "ema_pytorch"]
 
 
 def averaged(ema: Any, model: nn.Module) -> nn.Module:
@@ -116,21 +90,20 @@ def averaged(ema: Any, model: nn.Module) -> nn.Module:
             for parameter, average in zip(made.parameters(), ema.shadow_params, strict=True):
                 parameter.copy_(average)
         return made
-    found: nn.Module = next(v for v in (getattr(ema, n, None) for n in ("module", "ema_model", "ema")) if v is not None)
-    return found
+    return next(v for v in (getattr(ema, n, None) for n in ("module", "ema_model", "ema")) if v is not None)
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the controller", "after it"])
-@pytest.mark.parametrize("kind", AVERAGES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
     """Of a model with a column in its middle, which joins, is pruned, and is followed by one that replaces the host."""
     torch.manual_seed(0)
     model = Backbone()
-    made = AVERAGES[kind](model) if early else None
+    made = average(kind, model) if early else None
     column = Column(lambda scale: ResNet(int(4 * scale)), model="net")
     script = [*JOINED, WAIT, WAIT, prune(), grow(1), advance(1), advance(1), fossilize(1)]
     own = Run(model, Script(script), [], (1, 5, 5), columns=column)
-    ema, update = made or AVERAGES[kind](model)
+    ema, update = made or average(kind, model)
 
     def is_the_average() -> bool:
         """Whether it is the model, once that stays as it is."""
@@ -155,39 +128,37 @@ def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
     assert is_the_average()
 
 
-def test_a_plain_copy_is_left_alone() -> None:
-    """As a teacher, or the best model so far."""
+def test_a_plain_copy_is_left_alone_unless_it_is_to_follow() -> None:
+    """It may be a teacher, or the best model so far."""
     torch.manual_seed(0)
     model = ResNet()
-    teacher = copy.deepcopy(model)
+    teacher, follower = copy.deepcopy(model), copy.deepcopy(model)
     column = Column(lambda scale: ResNet(int(4 * scale)))
-    Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(4)
+    script = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
+    own = Run(model, Script(script), [], (1, 5, 5), columns=column)
+    own.grower.follow(follower)
+    own.epochs(8)
     assert [n for n, _ in teacher.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+    follower.load_state_dict(model.state_dict())
+    assert torch.equal(follower.eval()(own.x_y[0]), model.eval()(own.x_y[0]))
+    with pytest.raises(UserError, match="this copy is one of the old: copy the model again"):
+        own.grower.follow(ResNet())
 
 
-def test_the_average_of_another_run_is_left_alone() -> None:
+def test_averages_of_other_runs_and_models_are_left_alone() -> None:
     """As of the run before, which is kept to be compared. One that was loaded anew is the model's own."""
     torch.manual_seed(0)
     column = Column(lambda scale: ResNet(int(4 * scale)))
-    first = HandEma(ResNet())
+    first, listed, other = HandEma(ResNet()), HandListEMA(ResNet()), HandListEMA(Backbone())
     model = ResNet()
+    its = HandListEMA(model)
     own = Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(4)
     assert [n for n, _ in first.module.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+    assert len(listed.shadow_params) == len(list(ResNet().parameters())) < len(its.shadow_params)
+    assert len(other.shadow_params) == len(list(Backbone().parameters()))
     fresh = ResNet()
     ema = HandEma(fresh)
     resumed = Run(fresh, Script([]), [], (1, 5, 5), columns=column)
     resumed.grower.load_state_dict(own.grower.state_dict())
     ema.module.load_state_dict(model.state_dict())
     torch.testing.assert_close(ema.module(own.x_y[0]), model.eval()(own.x_y[0]))
-
-
-def test_lists_of_other_models_and_runs_are_left_alone() -> None:
-    torch.manual_seed(0)
-    before, model = HandListEMA(ResNet()), ResNet()
-    column = Column(lambda scale: ResNet(int(4 * scale)))
-    own = Run(model, Script(JOINED), [], (1, 5, 5), columns=column)
-    other, its = HandListEMA(Backbone()), HandListEMA(model)
-    own.epochs(2)
-    assert len(before.shadow_params) == len(list(ResNet().parameters()))
-    assert len(other.shadow_params) == len(list(Backbone().parameters()))
-    assert len(its.shadow_params) == len(list(model.parameters())) > len(before.shadow_params)

@@ -1,4 +1,4 @@
-"""The controller with DistributedDataParallel: two ranks grow the same seeds and the same column."""
+"""The controller with DistributedDataParallel: two ranks grow the same seeds and the same columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import gc, json, sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from actors.growth.columns.column import Column
-from tests.support.growth.columns import JOINED, MODELS, grow
+from tests.support.growth.columns import MODELS, grow
 from tests.support.growth.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, fossilize, germinate, mlp
 rank, rendezvous = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
@@ -60,8 +60,6 @@ class Outer(torch.nn.Module):
 seeds = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)]
 told = {"seeds": play(ConvNet(), seeds, ["stem", "block"], (1, 5, 4), 8)}
 make, shape = MODELS["resnet"]
-torch.manual_seed(0)
-told["column"] = play(make(1.0), [*JOINED, grow(1), advance(1)], [], shape, 7, columns=Column(make))
 torch.manual_seed(0)
 replacing = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
 told["replaced"] = play(Outer(make(1.0)), replacing, [], shape, 9, columns=Column(make, model="net"))
@@ -109,25 +107,17 @@ def test_gradient_norms_are_those_of_means_not_of_sums(ranks: list[dict[str, Any
     assert ranks[0]["norm"] == pytest.approx(alone.grower._growth.slots[0].gradient_norm, rel=1e-4)
 
 
-def test_ranks_grow_the_same_column(ranks: list[dict[str, Any]]) -> None:
-    """Weights, and BatchNorm's statistics as DDP shares them, are those of the first rank."""
-    first, second = (dict(rank["column"]) for rank in ranks)
-    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "ADVANCE", "WAIT", "WAIT"]
-    assert first["stages"] == ["HOLDING", "TRAINING"]
-    assert len(first["statistics"]) == 12
-    own = first.pop("statistics"), second.pop("statistics")
-    assert first == second
-    assert own[0][4:] == own[1][4:]  # the model's own are shared only at its next forward pass
-
-
-def test_ranks_train_a_model_that_a_column_replaced(ranks: list[dict[str, Any]]) -> None:
-    """DDP would wait for the gradients of a host that is gone; they are averaged all the same."""
+def test_ranks_grow_columns_of_which_one_replaces_the_model(ranks: list[dict[str, Any]]) -> None:
+    """DDP would wait for the gradients of a host that is gone; they are averaged all the same. BatchNorm's statistics
+    are those of the first rank, as DDP shares them."""
     first, second = (dict(rank["replaced"]) for rank in ranks)
     assert first["stages"] == ["FOSSILIZED", "HOLDING"]
     assert first["names"][:2] == ["module.scale", "module.net.stem.weight"]
     assert first["weights"][0] != 1.0
-    first.pop("statistics"), second.pop("statistics")
+    own = first.pop("statistics"), second.pop("statistics")
     assert first == second
+    assert len(own[0]) == 8
+    assert own[0][4:] == own[1][4:]  # the model's own are shared only at its next forward pass
 
 
 def test_the_first_rank_reports_the_run(ranks: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:

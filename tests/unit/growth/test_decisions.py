@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from actors.blueprints.family import blueprint_choices
-from actors.errors import UserError
-from actors.growth.controller import GrowthController
 from actors.growth.decision import read_log
-from actors.growth.slots import SlotSpec
-from actors.sessions.session import Answer, SessionLost
+from actors.sessions.session import SessionLost
 from actors.slots.base_features import BASE
 from actors.slots.slot_features import SLOT
 from actors.slots.stage import Stage
-from actors.types.actions import ActionMasks, Op
 from tests.support.growth.growing import (
     GROWN,
     UNREACHABLE,
@@ -35,6 +29,7 @@ from tests.support.growth.growing import (
     germinate,
     mlp,
     prune,
+    untrained,
 )
 
 
@@ -47,34 +42,11 @@ def feature(obs: NDArray[np.float32], name: str, slot: int | None = None) -> lis
     raise KeyError(name)
 
 
-class Random(Script):
-    """Takes random legal actions and records them."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__([])
-        self.rng = np.random.default_rng(seed)
-
-    def step(
-        self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks, *_: object
-    ) -> Answer:
-        assert masks.slot is not None
-        action = np.zeros(6, dtype=np.int64)
-        ops = [o for o in np.flatnonzero(masks.op) if o != Op.WAIT]
-        if ops:
-            action[0] = self.rng.choice(ops)
-            action[1] = self.rng.choice(np.flatnonzero(masks.slot[action[0]]))
-            start = 0
-            for head, size in enumerate((len(blueprint_choices()), 3, 3, 4), start=2):
-                legal = np.flatnonzero(masks.rest[action[0], action[1], start : start + size])
-                action[head] = self.rng.choice(legal) if len(legal) else 0
-                start += size
-        return Answer(action, np.zeros(6, np.float32), 0.0, 0, 0)
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3))])
 def test_added_parameters_never_exceed_the_cap(seed: int) -> None:
     count = sum(p.numel() for p in mlp().parameters())
-    own = Run(mlp(), Random(seed), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30)
+    options: dict[str, Any] = {"deterministic": False, "seed": seed}
+    own = Run(mlp(), untrained(3), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30, **options)
     for _ in range(29):
         own.epochs(1)
         added = sum(p.numel() for p in own.model.parameters()) - count
@@ -176,7 +148,6 @@ def test_measuring_has_no_side_effects_and_calibrates_batch_norm() -> None:
     own.grower._finish_epoch()
     slot = own.grower._growth.slots[0]
     assert slot.epochs_since_contribution == 0
-    assert slot.contribution is not None
     assert abs(slot.contribution) <= 1.1  # BatchNorm takes a shift out; one row of 96 is 1.04 points
     with own.grower._seeds.activated({}):
         assert abs(own.validate()[1] - shifted) > 0.05  # which running statistics would not
@@ -253,33 +224,3 @@ def test_nothing_is_decided_after_the_horizon() -> None:
 def test_a_missing_shadow_call_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     Run(mlp(), Script(GROWN), ["3"], shadow=False).epochs(4)
     assert "learns nothing: call shadow" in caplog.text
-
-
-def make(model: nn.Module, slots: Any, **options: Any) -> GrowthController:
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return GrowthController(model, slots, optimizer, **{"horizon_epochs": 5, "policy": Script([])} | options)
-
-
-@pytest.mark.parametrize(
-    ("slots", "options", "says"),
-    [
-        (["nowhere"], {}, r"no module 'nowhere'.*its modules are 0, 1, 2, 3"),
-        (["2"], {}, "cannot be inferred from ReLU: give SlotSpec"),
-        (["", "5"], {}, "at the same place"),
-        ([], {}, "1 to 8"),
-        (["3"], {"horizon_epochs": 0}, "must be at least 1"),
-        (["3"], {"max_added_parameters": 0}, "with less than 1 nothing can grow"),
-        (["3"], {"policy": "/nowhere/at/all"}, "no checkpoint at"),
-    ],
-)
-def test_impossible_settings_are_refused_at_construction(slots: list[str], options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        make(mlp(), slots, **options)
-
-
-def test_wrong_metrics_and_widths_are_refused() -> None:
-    with pytest.raises(UserError, match="between 0 and 1"):
-        make(mlp(), ["3"]).step(0.3, 93.0)
-    own = Run(mlp(), Script(GROWN), {"3": SlotSpec(width=5)})
-    with pytest.raises(UserError, match=r"width 5, but its module returned \(32, 12\)"):
-        own.epochs(4)

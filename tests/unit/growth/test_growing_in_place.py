@@ -12,7 +12,8 @@ from torch.optim import lr_scheduler
 
 from actors.growth.slots import SlotSpec
 from actors.slots.stage import Stage
-from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp, prune
+from tests.support.growth.columns import assert_left_alone
+from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
     "linear": (mlp, "3", (6,)),
@@ -27,10 +28,6 @@ def run(host: str, script: list[Any], **options: Any) -> Run:
     return Run(make(), Script(script), [slot], shape, **options)
 
 
-def host_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: t.clone() for name, t in model.state_dict().items() if "tamiyo" not in name}
-
-
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_seed_in_training_leaves_its_host_unchanged(host: str) -> None:
     """Bit for bit, including dropout's random numbers and BatchNorm's running statistics."""
@@ -38,10 +35,7 @@ def test_a_seed_in_training_leaves_its_host_unchanged(host: str) -> None:
     grown = run(host, YOUNG).epochs(2)
     seed = [p.detach().clone() for n, p in grown.model.named_parameters() if "tamiyo" in n]
     grown.epochs(3)
-    assert grown.losses == alone.losses
-    before, after = host_state(alone.model), host_state(grown.model)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_left_alone(grown, alone)
     moved = [p.detach() for n, p in grown.model.named_parameters() if "tamiyo" in n]
     assert seed
     assert any(not torch.equal(a, b) for a, b in zip(seed, moved, strict=True))
@@ -82,7 +76,7 @@ def test_shadow_gradients_are_those_of_the_loss_with_the_seed_on() -> None:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize(("blueprint", "blend"), [(n, (n + m) % 3) for n in range(1, 7) for m in range(2)])
+@pytest.mark.parametrize(("blueprint", "blend"), [(n, n % 3) for n in range(1, 7)])
 def test_germinating_does_not_change_the_model_function(host: str, blueprint: int, blend: int) -> None:
     own = run(host, [germinate(blueprint=blueprint, blend=blend)], max_added_parameters=10_000).epochs(1)
     own.model.eval()
@@ -129,22 +123,10 @@ def test_other_optimizer_moments_survive_added_and_removed_groups() -> None:
             assert all(torch.equal(before[p][k], v) for k, v in own.optimizer.state[p].items())
 
 
-def test_alpha_ramps_and_a_fossilized_seed_keeps_training() -> None:
-    own = run("linear", [germinate(speed=1, target=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
-    assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.233, 0.467, 0.7, 0.7, 0.7]
-    assert own.grower.stages == {"3": Stage.FOSSILIZED}
-    seed = [p.detach().clone() for p in own.grower._seeds.slot_modules[0].seed.parameters()]
-    own.epochs(1)
-    assert any(
-        not torch.equal(a, b) for a, b in zip(seed, own.grower._seeds.slot_modules[0].seed.parameters(), strict=True)
-    )
-
-
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 10),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, 10),
     "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda e: 0.9**e),
-    "step": lambda o: lr_scheduler.StepLR(o, 2),
     "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
     "sequential": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.5)], [3]
@@ -154,29 +136,17 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_schedulers_continue_for_old_and_new_groups(name: str) -> None:
-    own = run("linear", [*GROWN, WAIT, prune()])
+    own = Run(mlp(), Script([*GROWN, WAIT, prune()]), {"3": SlotSpec(lr_scale=0.5)})
     alone = run("linear", [])
     schedules = [SCHEDULERS[name](o.optimizer) for o in (own, alone)]
     for _ in range(7):
         for each, schedule in zip((own, alone), schedules, strict=True):
             each.epochs(1)
             schedule.step(*([1.0] if name == "plateau" else []))
-        rates = {g["lr"] for g in own.optimizer.param_groups}
-        assert rates == {alone.optimizer.param_groups[0]["lr"]}
+        host, *of_seed = (g["lr"] for g in own.optimizer.param_groups)
+        assert host == alone.optimizer.param_groups[0]["lr"]
+        assert of_seed in ([pytest.approx(host / 2)], [])
     assert len(own.optimizer.param_groups) == 1
-
-
-def test_lr_scale_applies_to_the_seed_only() -> None:
-    model = mlp()
-    script = Script(GROWN)
-    own = Run(model, script, {"3": SlotSpec(lr_scale=0.5)})
-    own.optimizer.param_groups[0]["lr"] = 0.02
-    schedule = lr_scheduler.StepLR(own.optimizer, 2)
-    for _ in range(4):
-        own.epochs(1)
-        schedule.step()
-        rates = [g["lr"] for g in own.optimizer.param_groups]
-        assert rates[1] == pytest.approx(rates[0] / 2)
 
 
 def test_token_sequences_and_tuple_outputs_can_be_slots() -> None:

@@ -12,7 +12,6 @@ import torch
 from actors.codec import decode_episode
 from actors.errors import UserError
 from actors.growth.columns.column import Column
-from actors.growth.config import GrowthConfig
 from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
 from actors.policy.publish import config_of, from_weights, to_weights
 from actors.policy.state import StateSizes
@@ -81,6 +80,9 @@ def test_the_return_is_j_and_the_learner_reproduces_the_log_probs(tmp_path: Path
     assert [Op(a).name for a in episode.actions[:, 0]] == [d.asked.split()[0] for d in log[:-1]]
     assert set(episode.policy_version) == {WEIGHTS.version}
     assert episode.generation == WEIGHTS.generation
+    assert isinstance(episode.initial_state, RecurrentState)
+    assert not episode.initial_state.h.any()
+    np.testing.assert_array_equal(episode.states.h[:, :1], episode.initial_state.h)
 
     # What the learner computes with the same weights.
     network = from_weights(WEIGHTS)
@@ -115,7 +117,9 @@ def test_a_resumed_run_reports_the_same_bytes(tmp_path: Path, cut: int) -> None:
     closed.grower.close()  # right after resuming
     if cut > 1:
         episode, complete = written(first), written(whole)
-        assert len(episode) == cut - 1
+        assert (len(episode), episode.end_reason, episode.truncated) == (cut - 1, EndReason.CUT, True)
+        for name in ("obs", "actions", "log_probs", "masks", "values", "rewards", "policy_version"):
+            np.testing.assert_array_equal(getattr(episode, name), getattr(complete, name)[: cut - 1])
         np.testing.assert_array_equal(episode.final_obs, complete.obs[cut - 1])
         assert episode.bootstrap_value == pytest.approx(float(complete.baseline_values[cut - 1]))
     else:
@@ -125,20 +129,6 @@ def test_a_resumed_run_reports_the_same_bytes(tmp_path: Path, cut: int) -> None:
 def _saved(states: Any, path: Path) -> Path:
     torch.save(states, path)
     return path
-
-
-@pytest.mark.long
-def test_a_run_that_is_closed_early_is_cut_before_its_last_decision(tmp_path: Path) -> None:
-    complete, closed = start(tmp_path / "complete").epochs(HORIZON), start(tmp_path / "closed").epochs(4)
-    closed.grower.close()
-    complete.grower.close()
-    whole, episode = written(tmp_path / "complete"), written(tmp_path / "closed")
-    assert (len(episode), episode.end_reason, episode.truncated) == (3, EndReason.CUT, True)
-    for name in ("obs", "actions", "log_probs", "masks", "values", "rewards", "policy_version"):
-        np.testing.assert_array_equal(getattr(episode, name), getattr(whole, name)[:3])
-    np.testing.assert_array_equal(episode.final_obs, whole.obs[3])
-    assert episode.bootstrap_value == pytest.approx(float(whole.baseline_values[3]))
-    assert episode.states.h.shape[1] == -(-3 // episode.state_stride)
 
 
 def test_only_actions_of_the_policy_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -174,7 +164,7 @@ class Failing(LocalPolicy):
                 raise PolicyError(UNREACHABLE.code, "away")
             return step(*inputs)
 
-        session.step = sometimes  # type: ignore[method-assign]
+        session.step = sometimes
         return session
 
 
@@ -196,22 +186,20 @@ def test_a_rule_is_reported_as_a_demonstration(tmp_path: Path) -> None:
     assert Op.GERMINATE in episode.actions[:, 0]
 
 
-def test_without_accuracy_nothing_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    own = start(tmp_path)
+@pytest.mark.parametrize(
+    ("policy", "figures", "why"),
+    [(None, 1, "the validation accuracy is unknown"), (Script([]), 2, "does not say what an episode records")],
+)
+def test_what_cannot_be_reported_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: Any, figures: int, why: str
+) -> None:
+    own = start(tmp_path, policy)
     for _ in range(HORIZON):
         own.train()
-        own.grower.step(own.validate()[0])
+        own.grower.step(*own.validate()[:figures])
     own.grower.close()
     assert not list(tmp_path.iterdir())
-    lines = [r.getMessage() for r in caplog.records if "report" in r.getMessage()]
-    assert len(lines) == 1
-    assert "the validation accuracy is unknown" in lines[0]
-
-
-def test_other_policies_are_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    start(tmp_path, Script([])).epochs(2)
-    assert not list(tmp_path.iterdir())
-    assert "does not say what an episode records" in caplog.text
+    assert caplog.text.count(why) == 1
 
 
 @pytest.mark.long
@@ -224,21 +212,6 @@ def test_a_reported_run_is_sampled() -> None:
     assert any(actions(deterministic=False, seed=seed) != greedy for seed in range(3))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"deterministic": True}, "report needs sampled actions"), ({"dry_run": True}, "dry_run applies nothing")],
-)
-def test_settings_that_cannot_be_reported_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        GrowthConfig(horizon_epochs=3, report=True, **options)
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot report to"):
-        start(tmp_path / "file" / "folder")
-
-
 @pytest.mark.long
 def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     own = start(tmp_path).epochs(3)
@@ -248,13 +221,3 @@ def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     for damaged in ({**good, "episode": good["episode"][:-1]}, *({**good, "standings": s} for s in (short, typed)), 5):
         with pytest.raises(UserError, match="damaged"):
             start(tmp_path).grower.load_state_dict({**state, "report": damaged})
-
-
-@pytest.mark.long
-def test_states_before_steps_are_those_of_the_policy(tmp_path: Path) -> None:
-    own = start(tmp_path).epochs(HORIZON)
-    episode = written(tmp_path)
-    assert isinstance(episode.initial_state, RecurrentState)
-    assert not episode.initial_state.h.any()
-    np.testing.assert_array_equal(episode.states.h[:, :1], episode.initial_state.h)
-    own.grower.close()

@@ -12,44 +12,58 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from actors.errors import UserError
-from actors.growth.columns.column import Column
-from actors.policy.network import FactoredRecurrentActorCritic, PolicyConfig
-from actors.sessions.local import LocalPolicy
-from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from tests.support.growth.columns import grow, run
-from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, no_decay, prune
+from tests.support.growth.growing import (
+    GROWN,
+    WAIT,
+    ConvNet,
+    Run,
+    Script,
+    advance,
+    fossilize,
+    germinate,
+    mlp,
+    no_decay,
+    prune,
+    untrained,
+)
 
 BUSY = [germinate(0, 3, 2, 1, 2), germinate(1, 2), advance(1), advance(0), advance(0), prune(1), advance(1)]
 
 
-def untrained() -> LocalPolicy:
-    torch.manual_seed(0)
-    config = PolicyConfig(hidden_size=12)
-    return LocalPolicy(FactoredRecurrentActorCritic(seed_spaces(2), config))
+def restore(own: Run, states: list[Any], schedule: Any = None) -> None:
+    for part, state in zip((own.grower, own.model, own.optimizer, schedule), states, strict=False):
+        part.load_state_dict(state)
 
 
-def saved(own: Run, schedule: Any) -> bytes:
+def states_of(own: Run, schedule: Any = None) -> list[Any]:
+    """Return the states of the controller, the model, the optimizer and its schedule, from a file."""
     file = io.BytesIO()
-    states = (own.grower, own.model, own.optimizer, schedule)
-    torch.save([s.state_dict() for s in states] + [torch.get_rng_state()], file)
-    return file.getvalue()
+    torch.save([s.state_dict() for s in (own.grower, own.model, own.optimizer, schedule) if s is not None], file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
 
 
 def seeds(actions: Any) -> Run:
     return Run(ConvNet(), Script(actions), ["stem", "block"], (1, 5, 4))
 
 
-def columns(name: str) -> Callable[[Any], Run]:
-    return lambda actions: run(name, actions, train_rows=96)
+def columns(name: str, output: str = "") -> Callable[[Any], Run]:
+    return lambda actions: run(name, actions, train_rows=96, output=output)
+
+
+def measured(actions: Any) -> Run:
+    own = run("gru", actions, evaluate=lambda: own.validate()[1])
+    return own
 
 
 def groups(actions: Any) -> Run:
-    column = Column(lambda scale: mlp(width=int(12 * scale)))
-    return Run(mlp(), Script(actions), [], optimizer=no_decay, columns=column)
+    return run("mlp", actions, optimizer=no_decay)
 
 
 COLUMNS = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
+REPLACED = [grow(), advance(), advance(), fossilize(), grow(1, size="half", target=0), advance(1), advance(1)]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +74,9 @@ COLUMNS = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance
         (columns("resnet"), COLUMNS, 2),
         (groups, COLUMNS, 5),
         (columns("tied transformer"), COLUMNS, 5),
+        (measured, COLUMNS, 4),
+        (columns("resnet"), REPLACED, 4),
+        (columns("resnet", "head"), REPLACED, 6),
         *(pytest.param(seeds, BUSY, cut, marks=pytest.mark.long) for cut in (1, 4, 8)),
         pytest.param(columns("resnet"), COLUMNS, 5, marks=pytest.mark.long),
         pytest.param(columns("tied transformer"), COLUMNS, 2, marks=pytest.mark.long),
@@ -81,21 +98,19 @@ def test_resume_is_bit_equal(make: Callable[[Any], Run], actions: Any, cut: int)
     play(whole, schedule, 12)
     first, schedule = start()
     play(first, schedule, cut)
-    checkpoint = saved(first, schedule)
+    states, rng = states_of(first, schedule), torch.get_rng_state()
     second, schedule = start()
-    grower, model, optimizer, scheduled, rng = torch.load(io.BytesIO(checkpoint), weights_only=True)
-    second.grower.load_state_dict(grower)
-    second.model.load_state_dict(model)
-    second.optimizer.load_state_dict(optimizer)
-    schedule.load_state_dict(scheduled)
+    restore(second, states, schedule)
     torch.set_rng_state(rng)
     play(second, schedule, 12 - cut)
     assert first.losses + second.losses == whole.losses
     own, other = whole.model.state_dict(), second.model.state_dict()
     assert own.keys() == other.keys()
     assert all(torch.equal(own[k], other[k]) for k in own)
-    assert [d.stages for d in whole.grower.log[cut:]] == [d.stages for d in second.grower.log]
-    seen = [run_.grower.config.policy.seen for run_ in (whole, second)]  # type: ignore[union-attr]
+    expected, found = ([(d.stages, d.compute_doublings) for d in each.grower.log] for each in (whole, second))
+    assert found == expected[cut:]
+    assert expected[-1][1] > 0
+    seen = [run_.grower.config.policy.seen for run_ in (whole, second)]
     assert all((a[0] == b[0]).all() for a, b in zip(seen[0][cut:], seen[1], strict=True)), "the policy sees the same"
 
 
@@ -112,14 +127,11 @@ def test_the_policy_state_is_resumed(deterministic: bool) -> None:
     first = make()
     done = play(first, 4)
     second = make()
-    second.grower.load_state_dict(first.grower.state_dict())
-    second.model.load_state_dict(first.model.state_dict())
-    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    grower, *others = states_of(first)
+    restore(second, [grower, *others])
     assert done + play(second, 4) == whole
     forgetful = make()
-    forgetful.grower.load_state_dict(first.grower.state_dict() | {"session": b""})
-    forgetful.model.load_state_dict(first.model.state_dict())
-    forgetful.optimizer.load_state_dict(first.optimizer.state_dict())
+    restore(forgetful, [grower | {"session": b""}, *others])
     assert done + play(forgetful, 4) != whole
 
 
@@ -143,7 +155,10 @@ def test_loading_a_state_removes_what_grew_since(make: Callable[[], nn.Module]) 
     assert not [n for n, _ in own.model.named_parameters() if "tamiyo" in n]
 
 
-def test_a_state_with_other_slots_is_refused() -> None:
+def test_states_of_other_models_are_refused() -> None:
+    replaced = run("gru", REPLACED).epochs(4)
+    with pytest.raises(UserError, match="column 1 has replaced the model: load states into a new one"):
+        replaced.grower.load_state_dict(replaced.grower.state_dict())
     state = Run(mlp(), Script([]), ["1"]).grower.state_dict()
     with pytest.raises(UserError, match=r"slots 1, but this model has 3"):
         Run(mlp(), Script([]), ["3"]).grower.load_state_dict(state)

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from actors.growth.columns.column import Column
 from actors.growth.training.gradients import ShadowGradients
-from tests.support.growth.columns import YOUNG, host_state
-from tests.support.growth.growing import Run, Script, mlp
+from tests.support.growth.columns import YOUNG, host_state, run
+from tests.support.growth.growing import Run, Script
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9),
@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 CARRIES: dict[str, Callable[[GradScaler, Tensor], Tensor]] = {
     "plain": lambda scaler, loss: loss,
     "scaled": lambda scaler, loss: scaler.scale(loss),
-    "scaled, halved, doubled": lambda scaler, loss: scaler.scale(loss) / 2 * 2,
+    "scaled, halved": lambda scaler, loss: scaler.scale(loss) / 2 * 2,
 }
 
 
@@ -37,8 +37,7 @@ def train(
     shadow_last: bool = True,
 ) -> nn.Module:
     """Train an MLP for five epochs of three minibatches as PyTorch's recipe for AMP says; a `scale` of 0 is no AMP."""
-    column = Column(lambda width: mlp(width=int(12 * width)))
-    own = Run(mlp(), Script(actions), [], optimizer=OPTIMIZERS[optimizer], columns=column)
+    own = run("mlp", actions, optimizer=OPTIMIZERS[optimizer])
     scaler = GradScaler("cpu", init_scale=scale or 1.0, enabled=scale > 0)
     for _ in range(5):
         for start in range(0, 96, 32):
@@ -63,9 +62,10 @@ def train(
     return own.model
 
 
-@pytest.mark.parametrize("carries", CARRIES)
-@pytest.mark.parametrize("unscale", [True, False])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "unscale", "carries"),
+    [("sgd", True, "plain"), ("sgd", False, "scaled"), ("fused", False, "plain"), ("fused", True, "scaled, halved")],
+)
 def test_a_column_learns_as_without_a_scaler(optimizer: str, unscale: bool, carries: str) -> None:
     """In full precision a scale that is a power of two changes nothing at all, so that the two runs agree."""
     scaled = train(optimizer, unscale=unscale, carries=carries)
@@ -77,9 +77,9 @@ def test_a_column_learns_as_without_a_scaler(optimizer: str, unscale: bool, carr
 
 
 @pytest.mark.parametrize("shadow_last", [True, False])
-@pytest.mark.parametrize(("scale", "clip"), [(0.0, 0.01), (65536.0, 0.01)])
-def test_clipping_does_not_see_a_column(scale: float, clip: float, shadow_last: bool) -> None:
-    options: dict[str, Any] = {"scale": scale, "unscale": scale > 0, "clip": clip, "shadow_last": shadow_last}
+@pytest.mark.parametrize("scale", [0.0, 65536.0])
+def test_clipping_does_not_see_a_column(scale: float, shadow_last: bool) -> None:
+    options: dict[str, Any] = {"scale": scale, "unscale": scale > 0, "clip": 0.01, "shadow_last": shadow_last}
     grown, alone = (host_state(train("sgd", actions, **options)) for actions in (YOUNG, []))
     assert all(torch.equal(grown[name], alone[name]) for name in alone)
 
@@ -90,10 +90,8 @@ def test_a_gradient_of_a_column_that_overflows_counts_as_zero() -> None:
     scaler.scale(torch.zeros(()))  # a scale exists from its first use on
     gradients = ShadowGradients(nn.Linear(1, 1))
     (fits,) = gradients((1e30 * parameter).sum(), [parameter], scaler)
-    assert fits is not None
     torch.testing.assert_close(fits, torch.full((3,), 1e30))
     (over,) = gradients((1e36 * parameter).sum(), [parameter], scaler)
-    assert over is not None
     assert not over.any()
 
 
@@ -101,8 +99,7 @@ def test_the_minibatch_of_a_step_that_was_skipped_is_dropped() -> None:
     """As a scaler skips it: the next step has the gradients of its own minibatch alone, or of several accumulated."""
 
     def after(batches: list[int], zero: bool) -> dict[str, Tensor]:
-        column = Column(lambda width: mlp(width=int(12 * width)))
-        own = Run(mlp(), Script(YOUNG), [], optimizer=OPTIMIZERS["sgd"], columns=column).epochs(2)
+        own = run("mlp", YOUNG, optimizer=OPTIMIZERS["sgd"]).epochs(2)
         own.optimizer.zero_grad()
         for start in batches:
             rows = slice(start, start + 32)
@@ -128,8 +125,7 @@ class Checkpointed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
         h = self.middle(h) if self.reentrant is None else checkpoint(self.middle, h, use_reentrant=self.reentrant)
-        logits: Tensor = self.last(h)
-        return logits
+        return self.last(h)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -140,7 +136,7 @@ def test_activation_checkpoints_change_nothing(reentrant: bool) -> None:
         column = Column(lambda width: Checkpointed(int(12 * width), kind))
         own = Run(Checkpointed(12, kind), Script(actions), [], columns=column)
         plain = own.loss
-        own.loss = lambda rows: weight * plain(rows)  # type: ignore[method-assign]
+        own.loss = lambda rows: weight * plain(rows)
         torch.manual_seed(1)
         weight.grad = None
         return own.epochs(4).model

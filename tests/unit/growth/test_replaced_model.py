@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
-from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
 from tests.support.growth.columns import MODELS, column_of, grow, run
@@ -54,8 +51,7 @@ def test_seeds_in_the_stream_go_with_the_host_and_columns_that_joined_later_stay
     torch.manual_seed(0)
     script = [germinate(0), grow(1), grow(2, size="same", target=0), advance(0), advance(1), advance(2)]
     script += [advance(0), advance(1), advance(2), fossilize(0), fossilize(1)]
-    columns = Column(lambda s: mlp(width=int(12 * s)))
-    own = Run(mlp(), Script(script), ["3"], columns=columns).epochs(10)
+    own = run("mlp", script, slots=["3"]).epochs(10)
     first, second = column_of(own, 1), column_of(own, 2)
     assert len(own.optimizer.param_groups) == 4
     own.epochs(1)
@@ -111,37 +107,6 @@ def test_contributions_are_measured_of_what_can_be_switched_off() -> None:
     assert first.epochs_since_contribution > 1
 
 
-@pytest.mark.parametrize("cut", [3, 4, 6])
-@pytest.mark.parametrize("output", ["", "head"])
-def test_resume_is_bit_equal(cut: int, output: str) -> None:
-    script = [*JOIN, grow(1, size="half", target=0), advance(1), advance(1)]
-
-    def play(own: Run, epochs: int) -> list[float]:
-        own.epochs(epochs)
-        return own.losses
-
-    whole, first, second = (run("resnet", script, output=output) for _ in range(3))
-    torch.manual_seed(1)
-    play(whole, 9)
-    torch.manual_seed(1)
-    play(first, cut)
-    file = io.BytesIO()
-    torch.save([s.state_dict() for s in (first.grower, first.model, first.optimizer)] + [torch.get_rng_state()], file)
-    file.seek(0)
-    grower, model, optimizer, rng = torch.load(file, weights_only=True)
-    second.grower.load_state_dict(grower)
-    second.model.load_state_dict(model)
-    second.optimizer.load_state_dict(optimizer)
-    torch.set_rng_state(rng)
-    play(second, 9 - cut)
-    assert first.losses + second.losses == whole.losses
-    expected, found = whole.model.state_dict(), second.model.state_dict()
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[k], found[k]) for k in expected)
-    with pytest.raises(UserError, match="column 1 has replaced the model: load states into a new one"):
-        whole.grower.load_state_dict(grower)
-
-
 class OwnLoss(nn.Module):
     """Returns its loss; what comes after the head has parameters of its own if `scaled`."""
 
@@ -158,8 +123,7 @@ class OwnLoss(nn.Module):
 
 class OwnLossRun(Run):
     def loss(self, rows: slice) -> Tensor:
-        loss: Tensor = self.model(self.x_y[0][rows], labels=self.x_y[1][rows])
-        return loss
+        return self.model(self.x_y[0][rows], labels=self.x_y[1][rows])
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -185,65 +149,3 @@ def test_a_part_of_a_model_is_replaced_only_as_far_as_the_column_learned(scaled:
     own.epochs(2)
     if scaled:
         assert own.model.scale.item() != 1.5
-
-
-@pytest.mark.parametrize("start", [0, 2, 3])
-def test_averages_become_the_column_too(start: int) -> None:
-    """Whether or not they began before it germinated; PyTorch's are found."""
-    make, shape = MODELS["gru"]
-    torch.manual_seed(0)
-    model = make(1.0)
-    own = Run(model, Script(JOIN), [], shape, columns=Column(make)).epochs(start)
-    ema = AveragedModel(model)
-    for epoch in range(start, 6):
-        own.train()
-        ema.update_parameters(model)
-        own.grower.step(*own.validate())
-        if epoch < 3:
-            names = [n.removeprefix("module.") for n, _ in ema.named_parameters()]
-            assert names == [n for n, _ in model.named_parameters()]
-    wide = make(2.0)
-    wide.load_state_dict(ema.module.state_dict())
-    x = own.x_y[0]
-    assert torch.equal(wide(x), ema(x))
-    assert (ema(x) - model(x)).abs().max() < 1
-    assert ema.n_averaged == 6 - start
-
-
-def test_followers_become_the_column_too() -> None:
-    make, shape = MODELS["resnet"]
-    torch.manual_seed(0)
-    model = make(1.0)
-    own = Run(model, Script([*JOIN, grow(1, target=0), advance(1), advance(1)]), [], shape, columns=Column(make))
-    ema = AveragedModel(model)
-    own.grower.follow(ema)
-    for _ in range(8):
-        own.epochs(1)
-        ema.update_parameters(model)
-    assert [n.removeprefix("module.") for n, _ in ema.named_parameters()] == [n for n, _ in model.named_parameters()]
-    ema.module.load_state_dict(model.state_dict())
-    assert torch.equal(ema.eval()(own.x_y[0]), model.eval()(own.x_y[0]))
-    with pytest.raises(UserError, match="this copy is one of the old: copy the model again"):
-        own.grower.follow(make(1.0))
-
-
-@pytest.mark.parametrize("where", ["outside", "in place"])
-def test_a_compiled_model_becomes_the_column(where: str) -> None:
-    def compiled(model: nn.Module) -> nn.Module:
-        if where == "outside":
-            return torch.compile(model, backend="eager", fullgraph=True)
-        model.compile(backend="eager", fullgraph=True)
-        return model
-
-    torch.compiler.reset()
-    runs = []
-    for wrap in (lambda m: m, compiled):
-        torch.manual_seed(0)
-        columns = Column(lambda s: mlp(width=int(12 * s)))
-        script = [*JOIN, grow(1, target=0), advance(1), advance(1)]
-        runs.append(Run(mlp(), Script(script), [], columns=columns, wrap=wrap).epochs(8))
-    plain, own = runs
-    assert own.grower.stages == plain.grower.stages
-    assert own.grower._seeds.adopted is not None
-    torch.testing.assert_close(own.losses, plain.losses, rtol=1e-5, atol=1e-6)
-    torch.compiler.reset()

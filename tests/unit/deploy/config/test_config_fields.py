@@ -38,8 +38,3 @@ def unread(section: str, kind: type) -> list[str]:
 def test_every_setting_reaches_a_consumer() -> None:
     sections = get_type_hints(Config)
     assert {section: unread(section, kind) for section, kind in sections.items()} == {s: [] for s in sections}
-
-
-def test_an_unused_setting_is_detected() -> None:
-    fields = dataclasses.make_dataclass("Learning", ["lr", "idle_lr"])
-    assert unread("learner", fields) == ["idle_lr"]

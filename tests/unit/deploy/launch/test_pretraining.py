@@ -127,7 +127,7 @@ def test_demonstrations_from_files_are_imitated_alone_or_beside_the_teachers(con
     assert "40 demonstrations from files" in said
     assert f"{files[40]}: refused: it was cut: a demonstration is a whole episode" in " ".join(said.split())
     assert "imitated 40 episodes" in said
-    before, after = re.search(r"loss ([\d.]+) > ([\d.]+) nats", said).groups()  # type: ignore[union-attr]
+    before, after = re.search(r"loss ([\d.]+) > ([\d.]+) nats", said).groups()
     assert float(after) < 0.9 * float(before)
 
     both = replace(config, imitation=replace(own, episodes=32), run=replace(config.run, name="both"))
