@@ -13,7 +13,7 @@ import pytest
 
 from actors.errors import UserError
 from actors.transport.base import Unreachable
-from actors.transport.retry import Backoff, Retry
+from actors.transport.retry import Retry
 from learner.run.disk import until_there_is_room
 from learner.run.metrics_log import MetricsLog
 
