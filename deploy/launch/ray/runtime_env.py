@@ -30,7 +30,6 @@ def _user_modules(config: Config) -> Iterator[str]:
 
 
 def _module_path(module: str) -> str:
-    """Return the folder of a package or the file of a module."""
     add_working_directory()
     spec = find_spec(module)
     if spec is None or not (spec.submodule_search_locations or spec.origin):
