@@ -304,11 +304,12 @@ def _serve(args: list[str]) -> int:
 
 def _grow(args: list[str]) -> int:
     parser = CommandParser("grow", "Run a training script that uses tamiyo.GrowthController, and print what it grew.")
-    add = parser.add_argument
-    add("script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py")
-    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    parser.add_argument(
+        "script", type=Path, metavar="SCRIPT", help="Python script, such as examples/grow_your_model.py"
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     policy_help = "checkpoint or rule that is served next to it (default: what the script names)"
-    add("--policy", metavar="POLICY", help=policy_help)
+    parser.add_argument("--policy", metavar="POLICY", help=policy_help)
     options = parser.parse_args(args)
     from deploy.commands.grow import grow
 
