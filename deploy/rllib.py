@@ -204,7 +204,6 @@ class TamiyoRLModule(TorchRLModule, ValueFunctionAPI):
         return evaluated, shape
 
     def _state(self, batch: dict[str, Any], rows: int) -> PolicyState:
-        """Return the state before the steps of a batch."""
         state = self.policy.initial_state(rows)._asdict()
         if self.is_stateful():
             state |= {name: t.transpose(0, 1).contiguous() for name, t in batch[Columns.STATE_IN].items()}

@@ -72,7 +72,6 @@ class TrialRule(RulePolicy):
         return WAIT
 
     def _surrender(self, model: ModelState) -> list[int]:
-        """Prune a column that contributes too little."""
         share = self.trial.surrender
         if share is None:
             return WAIT

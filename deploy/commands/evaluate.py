@@ -126,11 +126,7 @@ class EvaluationRun:
 
 
 def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
-    """Return the environment of the evaluation and the policies that are named: that of their runs, or that of preset
-    `research` for checkpoints outside a run folder, such as the policy in the package.
-
-    Raises `UserError` if the policies were trained in different environments.
-    """
+    """Return the environment of the policies that are named, and these. Raises `UserError` if theirs differ."""
     named = [(POLICY, path) for path in options.checkpoint] + [(BLIND, path) for path in options.blind]
     for text in options.also:
         name, equals, other = text.partition("=")

@@ -75,8 +75,7 @@ def _policies(options: EvaluateOptions) -> dict[str, str]:
 def _play(
     cells: Sequence[PracticalCell], options: EvaluateOptions, console: Console
 ) -> dict[PracticalCell, PracticalRun]:
-    """Return the runs of all cells; those that were kept are not played again, unless a server decided in them, which
-    may have changed. With `kept`, nothing is played."""
+    """Return the runs of all cells; those that are kept are not played again, unless a server decided in them."""
     folder = options.cells_folder
     for needed in (options.folder, folder):
         needed.mkdir(parents=True, exist_ok=True)

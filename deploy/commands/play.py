@@ -150,7 +150,6 @@ def _frame(env: Any, env_id: str) -> Any:
 
 
 def _write(path: Path, frames: list[Any], fps: float) -> None:
-    """Write `[H, W, 3]` uint8 frames. Raises `UserError`."""
     try:
         if path.suffix == ".gif":
             from PIL import Image

@@ -123,7 +123,6 @@ def _described(action: argparse.Action) -> list[str]:
 
 
 def _base(flags: argparse.Namespace, resume: Path | None, given: Mapping[str, object]) -> Config:
-    """Return the settings that flags override."""
     if flags.preset is not None and flags.preset not in PRESETS:
         raise UserError(f"unknown preset {flags.preset!r}: give one of {', '.join(sorted(PRESETS))}")
     env = str(given.get("external.spaces") or given.get("gym.id") or "")

@@ -49,25 +49,22 @@ def overlay(base: Config, data: object) -> Config:
     """Override `base` with a mapping of sections. Raises `ConfigError` for an unknown key or an invalid value."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"settings must be sections with keys, such as `learner: {{lr: 0.001}}`, not {show(data)}")
-    names = [f.name for f in dataclasses.fields(base)]
-    changed = {}
+    names, changed = [f.name for f in dataclasses.fields(base)], {}
     for section, values in data.items():
         if section not in names:
             raise ConfigError(f"unknown section {section!r}{suggest(str(section), names)}")
-        changed[section] = _overlay_section(getattr(base, section), section, values)
+        if values is None:
+            continue
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"section {section!r} must hold keys and values, not {show(values)}")
+        own = getattr(base, section)
+        hints = get_type_hints(type(own))
+        for key in values:
+            if key not in hints:
+                raise ConfigError(f"unknown key {key!r} in section {section!r}{suggest(str(key), list(hints))}")
+        given = {key: convert(value, hints[key], f"{section}.{key}") for key, value in values.items()}
+        changed[section] = dataclasses.replace(own, **given)
     return dataclasses.replace(base, **changed)
-
-
-def _overlay_section(base: Any, section: str, values: object) -> Any:
-    if values is None:
-        return base
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"section {section!r} must hold keys and values, not {show(values)}")
-    hints = get_type_hints(type(base))
-    for key in values:
-        if key not in hints:
-            raise ConfigError(f"unknown key {key!r} in section {section!r}{suggest(str(key), list(hints))}")
-    return dataclasses.replace(base, **{k: convert(v, hints[k], f"{section}.{k}") for k, v in values.items()})
 
 
 def summary(config: Config) -> Text:

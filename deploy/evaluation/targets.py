@@ -75,7 +75,6 @@ def _points_over(results: Results, condition: str, other: str, least: float | No
 
 
 def _share_of_flops(results: Results, condition: str) -> Target:
-    """Mean training FLOPs over those of the full sweep."""
     value, found = _share(results, results.mean_values(POLICY, "flops"), results.mean_values(SWEEP, "flops"))
     met = value is not None and value <= FLOPS_SHARE
     return Target("share of the sweep's FLOPs", condition, value, found, f"at most {FLOPS_SHARE:g}", met)
@@ -91,8 +90,7 @@ def _bare_where_the_sweep_is(results: Results, condition: str) -> Target:
 
 
 def _growth_falls_with_the_price(results: Results, condition: str) -> Target:
-    """Spearman's rank correlation of added doublings and price in an episode, averaged over the episodes where the
-    sweep keeps a wider host at the lowest price. It is 0 where a policy adds as much at every price."""
+    """Spearman's rank correlation of doublings and price, where the sweep keeps a wider host at the lowest price."""
     pays = 1.0 - results.values(SWEEP, "bare", min(results.prices))  # [1, F, S]
     grown = np.stack([results.values(POLICY, "doublings", w) for w in results.prices])  # [W, P, F, S]
     prices = np.array([w.doubling for w in results.prices])

@@ -119,7 +119,6 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
 
 
 def _survey(env: EnvConfig, tasked: Wave) -> Survey:
-    """Make all trials on hosts of one task."""
     env, seeds = _on_task(env, tasked)
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)

@@ -205,7 +205,6 @@ def _start_supervisor(name: str, config: Config, run_dir: Path) -> None:
 
 
 def _is_running(name: str) -> bool:
-    """Whether the cluster has a supervisor of this run."""
     try:
         ray.get_actor(_actor_name(name))
     except ValueError:

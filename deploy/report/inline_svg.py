@@ -30,8 +30,7 @@ def inline_svg(figure: Figure, label: str) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # texts stay texts, which can be found and read aloud
         figure.savefig(file, format="svg", transparent=True)
     drawn = file.getvalue()
-    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
-    drawn = re.sub(r"<!--.*?-->", "", drawn, flags=re.DOTALL)
+    drawn = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     view = re.search(r'viewBox="[^"]+"', drawn)
     assert view is not None
     drawn = re.sub(r"<svg[^>]*>", f'<svg role="img" aria-label="{label}" {view[0]}>', drawn, count=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -21,20 +21,13 @@ from deploy.report.statistics import Interval, paired_interval
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class References:
-    """Returns of the learned policy and the baselines on the same n seeds; never-grow exists for seed hosts only."""
+class References(NamedTuple):
+    """Returns of the learned policy and the baselines on the same n seeds."""
 
     tasks: list[str]
     learned: list[float]
-    random: list[float]
-    never_grow: list[float] | None = None
-    cut_at: int = 0  # step at which episodes were cut; 0 if all were played to their end
-
-    @property
-    def baselines(self) -> dict[str, list[float]]:
-        """The returns of each baseline by its name, the stronger one first."""
-        return ({} if self.never_grow is None else {"never grow": self.never_grow}) | {"random": self.random}
+    baselines: dict[str, list[float]]  # by name, the stronger one first; never grow exists for seed hosts only
+    cut_at: int  # step at which episodes were cut; 0 if all were played to their end
 
 
 class RecordedEpisode(NamedTuple):
@@ -43,9 +36,6 @@ class RecordedEpisode(NamedTuple):
     timeline: Timeline
     never_grow_accuracy: list[float]  # [T + 1] points, of the same host without growth
     policy_version: int
-
-
-Built = TypeVar("Built", References, Timeline)
 
 
 @dataclass(frozen=True)
@@ -117,7 +107,7 @@ def read_run(path: Path) -> RunFolder:
     try:
         episode = None
         if timeline:
-            seen = _build(Timeline, timeline)
+            seen = Timeline(**{f.name: timeline[f.name] for f in fields(Timeline) if f.name in timeline})
             episode = RecordedEpisode(seen, timeline["never_grow_accuracy"], timeline["policy_version"])
         metrics = list(_lines(path / "metrics.jsonl"))
         last_update = int(metrics[-1]["update"]) if metrics else 0
@@ -126,7 +116,7 @@ def read_run(path: Path) -> RunFolder:
             settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
             metrics=metrics,
             episodes=EpisodeStatistics(_lines(path / "episodes.jsonl"), last_update),
-            references=_build(References, references) if references and references.get("learned") else None,
+            references=_references(references or {}),
             why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
             episode=episode,
         )
@@ -134,9 +124,12 @@ def read_run(path: Path) -> RunFolder:
         raise UserError(f"the run folder {path} is damaged ({error!r})") from error
 
 
-def _build(kind: type[Built], data: Row) -> Built:
-    """Create a dataclass from `data`; unknown keys are ignored."""
-    return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data})
+def _references(data: Row) -> References | None:
+    if not data.get("learned"):
+        return None
+    named = {"never grow": data.get("never_grow"), "random": data["random"]}
+    baselines = {name: returns for name, returns in named.items() if returns is not None}
+    return References(data["tasks"], data["learned"], baselines, data.get("cut_at", 0))
 
 
 def _object(path: Path) -> Row | None:

@@ -104,8 +104,7 @@ class EpisodeImport:
                 return "the queue is full: import it again later"
 
     def _refusal(self, episode: Episode) -> str:
-        """Return why this run cannot learn from an episode, or "". Raises `InvalidEpisode` for one that does not fit
-        its spaces or its policy."""
+        """Return why this run cannot learn from an episode, or "". Raises `InvalidEpisode` if it does not fit."""
         oldest, newest = episode.oldest_version, int(episode.policy_version.max())
         if oldest < 0:
             return "no weights of a run acted it, but a rule or an unknown policy: use imitation.files instead"

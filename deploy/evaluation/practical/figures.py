@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import NDArray
 
 from actors.env.rendering.palette import INK, MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
@@ -19,7 +20,7 @@ from deploy.evaluation.suite import FREE
 
 COLOURS = ("#0072b2", "#cc79a7", "#e69f00", "#a6761d", "#009e73", "#56b4e9", "#d55e00")
 FRONT, COMPUTE = "practical-front.png", "practical-compute.png"
-Point = tuple[float, float]
+Array = NDArray[np.float64]
 
 
 def write_figures(results: Mapping[str, PracticalResults], folder: Path) -> None:
@@ -60,32 +61,27 @@ def front(results: PracticalResults) -> Figure:
 
 
 def _panel(ax: Axes, results: PracticalResults, model: PracticalModel) -> None:
-    widths = results.widths[model.name]
-    built = sorted({p for w in widths for name in WIDTHS if (p := _point(results, model, w, name))})
-    ax.plot(*_columns(built), "-", color=MUTED, lw=1.1, alpha=0.7, label="built at some width", zorder=1)
-    bare = [_point(results, model, width, NEVER) for width in widths]
-    ax.plot(*_columns([p for p in bare if p]), "o", color=INK, ms=5, label="never grow", zorder=4)
+    def points(players: Sequence[str]) -> Array:
+        """Return the parameters and the test metric at the end, means over the seeds, `[2, widths * players]`."""
+        found = [results.outcomes(player, model.name, w) for w in results.widths[model.name] for player in players]
+        means = [np.mean([(o.params, o.test) for o in own], 0) if own else (np.nan, np.nan) for own in found]
+        return np.transpose(means)
+
+    built = points(WIDTHS)
+    built = np.unique(built[:, np.isfinite(built[0])], axis=1)
+    ax.plot(*built, "-", color=MUTED, lw=1.1, alpha=0.7, label="built at some width", zorder=1)
+    bare = points([NEVER])
+    ax.plot(*bare, "o", color=INK, ms=5, label="never grow", zorder=4)
     grown = [name for name in results.players if name not in (NEVER, *BUILT)]
     for player, tint in zip(grown, COLOURS, strict=False):
-        ends, first = [_point(results, model, width, player) for width in widths], player == grown[0]
-        for start, end in zip(bare, ends, strict=True):
-            if first and start and end:
+        ends, first = points([player]), player == grown[0]
+        for start, end in zip(bare.T, ends.T, strict=True):
+            if first and np.isfinite([*start, *end]).all():
                 ax.annotate("", end, start, arrowprops={"arrowstyle": "-", "color": tint, "lw": 1.4, "alpha": 0.5})
-        size = 8 if first else 4.5
-        ax.plot(*_columns([p for p in ends if p]), "o", color=tint, ms=size, mec="white", label=player, zorder=3)
+        ax.plot(*ends, "o", color=tint, ms=8 if first else 4.5, mec="white", label=player, zorder=3)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_title(model.label, fontsize=10)
     ax.set_xlabel("parameters")
     ax.set_ylabel("test R2, %" if "price" in model.name else "test accuracy, %")
-
-
-def _columns(points: list[Point]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
-
-
-def _point(results: PracticalResults, model: PracticalModel, width: int, player: str) -> Point | None:
-    """Return the parameters at the end, and the test metric in percent: means over the seeds that were played."""
-    found = results.outcomes(player, model.name, width)
-    return (float(np.mean([o.params for o in found])), float(np.mean([o.test for o in found]))) if found else None

@@ -98,7 +98,6 @@ class PracticalResults:
         return log2(self.runs[training, player].final_params / self.runs[training, NEVER].host_params)
 
     def _flops(self, training: Training, player: str) -> float:
-        """Return the training FLOPs, in those of never growing."""
         bare, run = self.runs[training, NEVER], self.runs[training, player]
         return run.flops / bare.flops if player in BUILT else float(2.0**run.compute)
 

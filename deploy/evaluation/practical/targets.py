@@ -84,7 +84,6 @@ def _over(results: PracticalResults, name: str, player: str, other: str, least: 
 
 
 def _flops(results: PracticalResults, name: str, player: str, most: float) -> Target:
-    """Mean training FLOPs over those of the sweep."""
     own = list(chain(*_pairs(results, player, SWEEP, lambda own, _: own.flops).values()))
     sweep = list(chain(*_pairs(results, player, SWEEP, lambda _, theirs: theirs.flops).values()))
     share = sum(own) / sum(sweep) if own else None

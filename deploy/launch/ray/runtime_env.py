@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,20 +16,13 @@ def runtime_env(config: Config) -> dict[str, Any]:
     """Return the runtime environment; empty for `run.ship: image`. Raises `UserError` if a user module is not found."""
     if config.run.ship == "image":
         return {}
-    modules = [_module_path(name) for name in (*OURS, *sorted(set(_user_modules(config)) - set(OURS)))]
+    named = (*config.env.tasks, config.gym.id, *config.gym.wrappers)  # of the user's, where they have a colon
+    theirs = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
+    modules = [_module_path(name) for name in (*OURS, *sorted(theirs - set(OURS)))]
     return {"py_modules": modules, "excludes": ["__pycache__"]}
 
 
-def _user_modules(config: Config) -> Iterator[str]:
-    """Yield the top-level modules of the user's tasks, environment and wrappers."""
-    for name in (*config.env.tasks, config.gym.id, *config.gym.wrappers):
-        module, colon, _ = name.partition(":")
-        if colon:
-            yield module.partition(".")[0]
-
-
 def _module_path(module: str) -> str:
-    """Return the folder of a package or the file of a module."""
     add_working_directory()
     spec = find_spec(module)
     if spec is None or not (spec.submodule_search_locations or spec.origin):

@@ -187,10 +187,7 @@ class Supervisor:
         Comparison(self._run_dir, self._acting, seed, episodes, elapsed_s, note, stop, play, self._pool.size).run()
 
     def _scale_actors(self) -> None:
-        """With `actors.count: auto`, adapt the number of actors to the cluster.
-
-        A learner that lost its machine has priority: if it finds no other place in time, an actor is removed for it.
-        """
+        """Adapt an automatic number of actors to the cluster; for a learner without a place, an actor is removed."""
         if isinstance(self._pool, EndpointPool):  # it reserves nothing
             return
         now = time.monotonic()
