@@ -29,24 +29,22 @@ class Ablations:
 
     def measure(self, blended: Mapping[int, float], training: Mapping[int, float]) -> dict[Subset, EvalResult]:
         """Return the accuracy with each subset of seeds switched on; empty if a measurement failed."""
+        evaluate, calibrate = self._config.evaluate, self._config.calibrate
+        assert evaluate is not None
         alphas, measured, self.inputs = {**blended, **training}, dict[Subset, EvalResult](), 0.0
         try:
             # A hook would compile a compiled model's graphs again.
             with nullcontext(list[int]()) if self._seeds.compiled else inputs_of(self._seeds.called) as inputs:
                 for subset in subsets_to_evaluate(blended, training):
-                    measured[subset] = self._evaluate({s: alpha for s, alpha in alphas.items() if s in subset})
+                    on = {s: alpha for s, alpha in alphas.items() if s in subset}
+                    with torch.no_grad(), without_side_effects(self._model), self._seeds.activated(on):
+                        if calibrate is not None:
+                            with fresh_statistics(self._model):
+                                calibrate()
+                        points = self._metric.points(float(evaluate()))
+                    measured[subset] = EvalResult(nan if points is None else points, 0.0)
         except Exception as error:  # a failed measurement is unknown, and no reason to end a training run
             logger.warning("contributions could not be measured: %s", error)
             return {}
         self.inputs = sum(inputs) / len(measured)
         return measured
-
-    def _evaluate(self, on: Mapping[int, float]) -> EvalResult:
-        evaluate, calibrate = self._config.evaluate, self._config.calibrate
-        assert evaluate is not None
-        with torch.no_grad(), without_side_effects(self._model), self._seeds.activated(on):
-            if calibrate is not None:
-                with fresh_statistics(self._model):
-                    calibrate()
-            points = self._metric.points(float(evaluate()))
-        return EvalResult(nan if points is None else points, 0.0)

@@ -59,7 +59,7 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
     require(
         state.get("format") == FORMAT, f"this state has format {state.get('format')!r}: this version reads {FORMAT}"
     )
-    saved: SavedGrowth = _typed(SavedGrowth, state, "state")
+    saved: SavedGrowth = _typed(SavedGrowth, state, "content")
     require(
         list(saved.slots) == list(names),
         f"this state has slots {', '.join(map(str, saved.slots))}, but this model has {', '.join(names)}: "

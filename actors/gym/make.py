@@ -5,21 +5,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
+import torch
 from gymnasium.envs.registration import load_env_creator, registry
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from actors.config import ConfigError, GymConfig
 from actors.config.gym import make_arguments
 from actors.errors import UserError, described
-from actors.gym.own_dtype import OwnDtype
 from actors.gym.spaces import GymSpaces
 from actors.gym.unified import AnyEnv, UnifiedEnv, close_quietly
 from actors.own_module import add_working_directory, import_own
 from actors.types.spaces import Spaces
 
+T = TypeVar("T")
 Wrap = Callable[[AnyEnv], AnyEnv]
 
 
@@ -124,3 +125,31 @@ def _check_id(env_id: str) -> None:
     close = close or [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]
     hint = f"did you mean {close[0]}?" if close else "to import the package that registers it, write mypkg:MyEnv-v0"
     raise UserError(f"there is no Gymnasium environment {name!r}; {hint}")
+
+
+class OwnDtype(VectorWrapper):
+    """A vector environment for which PyTorch's default dtype is what it last set itself, and only while it runs."""
+
+    def __init__(self, make: Callable[[], VectorEnv[Any, Any, Any]]) -> None:
+        self._theirs = torch.get_default_dtype()
+        super().__init__(self._run(make))
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._run(lambda: self.env.reset(seed=seed, options=options))
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        return self._run(lambda: self.env.step(actions))
+
+    def close(self, **kwargs: Any) -> None:
+        self._run(lambda: self.env.close(**kwargs))
+
+    def _run(self, call: Callable[[], T]) -> T:
+        ours = torch.get_default_dtype()
+        if self._theirs is not ours:
+            torch.set_default_dtype(self._theirs)
+        try:
+            return call()
+        finally:
+            self._theirs = torch.get_default_dtype()
+            if self._theirs is not ours:
+                torch.set_default_dtype(ours)

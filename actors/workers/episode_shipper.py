@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from functools import partial
 
-from actors.serving.server.collector import Account
+from actors.serving.server.training import Account
 from actors.transport.base import BUSY_RETRY_S
 from actors.transport.redis import Transport
 from actors.transport.retry import Retry

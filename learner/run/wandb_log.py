@@ -24,14 +24,18 @@ class WandbLog:
             import wandb
         except ImportError as error:
             raise UserError("run.wandb needs wandb: pip install 'tamiyo[wandb]', or leave out run.wandb") from error
+        name, path = run_dir / "wandb_id", run_dir / "config.yaml"
+        if not name.exists():
+            name.write_text(secrets.token_hex(8))
+        sections: dict[str, Any] = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
         try:
             self._run = wandb.init(
                 project=project,
                 name=run_dir.name,
-                id=_run_id(run_dir),
+                id=name.read_text(),
                 resume="allow",
                 dir=str(run_dir),
-                config=_settings(run_dir),
+                config={section: fields for section, fields in sections.items() if section not in PRIVATE},
                 settings=wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
             )
         except wandb.Error as error:
@@ -46,16 +50,3 @@ class WandbLog:
 
     def close(self) -> None:
         self._run.finish()
-
-
-def _run_id(run_dir: Path) -> str:
-    path = run_dir / "wandb_id"
-    if not path.exists():
-        path.write_text(secrets.token_hex(8))
-    return path.read_text()
-
-
-def _settings(run_dir: Path) -> dict[str, Any]:
-    path = run_dir / "config.yaml"
-    sections = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
-    return {section: fields for section, fields in sections.items() if section not in PRIVATE}

@@ -130,8 +130,11 @@ def parse_tokens(data: bytes) -> ParsedTokens:
             if not token:
                 continue
             scoped = words[-1:] == [TRAIN_SCOPE]
-            expiry = " ".join(words[: len(words) - scoped])
-            parsed.expiries[_hash(token)] = _unix_time(expiry) if expiry else float("inf")
+            expiry_s = float("inf")
+            if expiry := " ".join(words[: len(words) - scoped]):
+                moment = datetime.fromisoformat(expiry)
+                expiry_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            parsed.expiries[_hash(token)] = expiry_s
             if scoped:
                 parsed.trainers.add(_hash(token))
         except (ValueError, OverflowError):
@@ -142,11 +145,6 @@ def parse_tokens(data: bytes) -> ParsedTokens:
 def _hash(token: str) -> str:
     # Comparing hashes instead of tokens keeps the time of a lookup independent of the valid tokens.
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
-
-
-def _unix_time(text: str) -> float:
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 _UNUSABLE = (OSError, ValueError, TypeError)  # a missing file, no PEM, a key with a passphrase

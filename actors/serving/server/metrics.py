@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from actors.metrics.registry import SERVE, prometheus_name
-from actors.serving.server.collector import Account
+from actors.serving.server.training import Account
 
 FIGURES = ("produced", "accepted", "steps", "cut_sessions", "dropped_sessions", "refused")
 _KINDS: dict[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}

@@ -25,12 +25,12 @@ from actors.serving.external import ExternalConfig
 from actors.serving.methods import SERVICE
 from actors.serving.options import ServeOptions, server_channel_options
 from actors.serving.server.calls import Calls
-from actors.serving.server.collector import EpisodeCollector, EpisodeSink
 from actors.serving.server.credentials import CertificateReloader, TokenFile
 from actors.serving.server.handlers import Handlers
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedRule
 from actors.serving.server.service import PolicyService
+from actors.serving.server.training import EpisodeCollector, EpisodeSink
 from actors.sessions.session_state import read_key
 from actors.transport.base import Unreachable
 from actors.types.weights import WeightSet

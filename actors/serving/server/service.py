@@ -10,12 +10,11 @@ import numpy as np
 from actors.serving.messages import end_digest, parse_step, request_digest
 from actors.serving.options import ServeOptions
 from actors.serving.server.batcher import Batcher, BatchResult
-from actors.serving.server.collector import EpisodeCollector
 from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
-from actors.serving.server.training import TrainingEpisode, recorded_step
+from actors.serving.server.training import EpisodeCollector, TrainingEpisode, recorded_step
 from actors.sessions.plain import NO_MASK
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session_state import seal, unseal

@@ -18,8 +18,8 @@ from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
-from actors.serving.server.collector import EpisodeSink
 from actors.serving.server.server import PolicyServer, PolicySource, WeightSource
+from actors.serving.server.training import EpisodeSink
 from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
