@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rules.names import rule_policy
 from actors.slots.objective import Prices
 from actors.types.actions import Op
@@ -45,16 +44,6 @@ def test_a_shorter_training_is_the_beginning_of_a_longer_one(scale: int) -> None
     whole = play_built(CONFIG, 5, SEEDS, scale)
     short = play_built(replace(CONFIG, horizon_epochs=3), 5, SEEDS, scale)
     assert [row.curve for row in short] == [row.curve[:4] for row in whole]
-
-
-def test_scaling_leaves_an_episode_unchanged_but_for_its_width() -> None:
-    drawn, wider = (SeedTrainingFleet(CONFIG, 2, 5, width_scale=k) for k in (1, 2))
-    for fleet in (drawn, wider):
-        fleet.reset(SEEDS)
-    for a, b in zip(drawn.episodes, wider.episodes, strict=True):
-        assert b.host.width == 2 * a.host.width
-        assert a.settings == b.settings
-        assert np.array_equal(a.task.train.x, b.task.train.x)
 
 
 def test_a_rule_plays_legal_actions() -> None:

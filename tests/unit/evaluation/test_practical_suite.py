@@ -249,7 +249,7 @@ def test_a_killed_evaluation_continues_and_a_damaged_cell_is_played_again(
     command += ["--out", str(tmp_path / "out"), "--cells", str(tmp_path / "cells")]
     code = f"from deploy.cli import main; main({command!r})"
     killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while not cells_of(tmp_path / "cells") and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(killed.pid, signal.SIGKILL)

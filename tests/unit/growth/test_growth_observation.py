@@ -118,7 +118,7 @@ def test_a_rule_by_name_grows_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(d.waited for d in loop(mlp(), 6, columns=COLUMN).log)
 
 
-def test_with_columns_the_default_is_a_trial_or_without_measurements_one_column(
+def test_the_default_is_a_trial_of_columns_or_without_measurements_one_column_or_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TAMIYO_POLICY", raising=False)
@@ -127,18 +127,13 @@ def test_with_columns_the_default_is_a_trial_or_without_measurements_one_column(
     one = loop(mlp(), 6, columns=COLUMN)
     assert [d.op for d in one.log].count("GERMINATE") == 1
     assert [d.op for d in one.log[:4]] == ["WAIT"] * 3 + ["GERMINATE"]
+    first = loop(mlp(), 3, slots=["1"]).log[0]
+    assert (first.op, first.slot) == ("GERMINATE", "1")
 
 
 def test_the_policy_in_the_package_is_found_by_its_name() -> None:
     trained = loop(mlp(), 3, columns=COLUMN, policy="trained")
     assert {d.policy_version for d in trained.log} == {read_weights(TRAINED).version}
-
-
-def test_without_columns_the_default_grows_in_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TAMIYO_POLICY", raising=False)
-    grower = loop(mlp(), 3, slots=["1"])
-    assert grower.log[0].op == "GERMINATE"
-    assert grower.log[0].slot == "1"
 
 
 def test_a_registered_column_blueprint_offers_its_scale() -> None:

@@ -28,9 +28,10 @@ ENV = EnvConfig(
 CONFIG = Config(env=ENV, imitation=ImitationConfig(episodes=32, hosts=16))
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return replace(CONFIG, run=replace(CONFIG.run, root=str(tmp_path)))
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Settings of runs in one folder, which therefore share their survey."""
+    return replace(CONFIG, run=replace(CONFIG.run, root=str(tmp_path_factory.mktemp("runs"))))
 
 
 @pytest.fixture(autouse=True)
@@ -168,8 +169,8 @@ def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: 
     assert 0 < both < len(joined)
 
 
-def test_runs_share_a_survey_unless_it_would_differ(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(config.run.root) / SURVEYS
+def test_runs_share_a_survey_unless_it_would_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, folder = replace(CONFIG, run=replace(CONFIG.run, root=str(tmp_path))), tmp_path / SURVEYS
     with ThreadPoolExecutor(1) as pool:
         first = kept_survey(config, pool)
         (file,) = folder.iterdir()
