@@ -18,12 +18,12 @@ from tests.support.learning.toy import SPACES, toy_network
 from tests.support.serving.servers import RunningServer, serving, step_inputs, weights
 
 pytestmark = pytest.mark.integration
-STEPS = 12
+STEPS = 6
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """One with small batches, so that the steps of forty sessions need several."""
+    """One with small batches, so that the steps of twenty sessions need several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batcher, "MAX_BATCH", 8)
         with serving() as running:
@@ -45,7 +45,7 @@ def assert_same(served: Answer, local: Answer) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"core": "lstm+memory", "critic": "q_op"}, {"core": "feedforward"}, {"blind": True, "causal_masks": False}],
+    [{"core": "lstm+memory", "critic": "q_op"}, {"core": "feedforward"}, {"blind": True}, {"causal_masks": False}],
 )
 def test_every_core_and_critic_can_be_served(changes: dict[str, Any]) -> None:
     with serving(weights(**changes)) as running, PolicyClient(running.address) as client:
@@ -62,7 +62,7 @@ def test_every_core_and_critic_can_be_served(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_sessions_that_share_batches_do_not_affect_each_other(server: RunningServer, stream: bool) -> None:
-    """Forty concurrent sessions, deterministic and sampled, with two numbers of slots."""
+    """Twenty concurrent sessions, deterministic and sampled, with two numbers of slots."""
 
     async def play(client: AsyncPolicyClient, seed: int) -> list[Answer]:
         spaces = SPACES if seed % 3 else SPACES.with_slots(4)
@@ -71,7 +71,7 @@ def test_sessions_that_share_batches_do_not_affect_each_other(server: RunningSer
 
     async def main() -> list[list[Answer]]:
         async with AsyncPolicyClient(server.address, stream=stream) as client:
-            return await asyncio.gather(*(play(client, seed) for seed in range(40)))
+            return await asyncio.gather(*(play(client, seed) for seed in range(20)))
 
     policy = LocalPolicy(toy_network(), version=1)
     for seed, answers in enumerate(asyncio.run(main())):

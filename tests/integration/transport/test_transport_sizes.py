@@ -49,7 +49,7 @@ def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store, 
 
 
 def test_reasons_are_printed_literally(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    reason = "[/] [bold red]not markup[/bold red] \x1b[2Jcleared\x07\r\nline"
+    reason = "[/] [bold]x[/] \x1b[2J\x07\r\ny"
     transport = store()
     transport.open_generation(-1, "learner")
     put(transport, 0)
