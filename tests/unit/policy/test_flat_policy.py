@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actors.types.actions import ActionMasks, forced_steps, independent_spec, relevant_heads
+from actors.types.actions import ActionMasks, forced_steps, independent_spec
 from actors.types.spaces import Spaces
 from tests.support.learning.toy import toy_network
 
@@ -17,7 +17,7 @@ def test_every_head_of_an_independent_spec_is_always_relevant() -> None:
     spec = independent_spec(SIZES)
     assert (spec.sizes, spec.offsets, spec.rest_size) == (SIZES, (0, 4, 6), 5)
     actions = np.array([[3, 1, 2], [0, 0, 0]])
-    assert relevant_heads(spec, actions).all()
+    assert spec.relevance_table[actions[..., 0]].all()
     masks = np.ones((2, 9), dtype=np.bool_)
     masks[1] = False
     masks[1, [0, 4, 6]] = True

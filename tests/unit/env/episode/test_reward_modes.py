@@ -23,7 +23,6 @@ from actors.env.episode.twin import (
     twin_coefficient,
     twin_config,
 )
-from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families, make_task
 from actors.policy.baselines import NeverGrow, RandomPolicy
@@ -45,7 +44,7 @@ TINY = EnvConfig(**walks.TINY | {"horizon_epochs": 8})
 GROW = [act(Op.GERMINATE, 0, 3, target=2), act(Op.ADVANCE), act(Op.ADVANCE), WAIT, act(Op.FOSSILIZE)]
 
 
-def wave(fleet: Fleet, policy: type[RandomPolicy] | type[NeverGrow], seeds: range) -> list[Episode]:
+def wave(fleet: SeedTrainingFleet, policy: type[RandomPolicy] | type[NeverGrow], seeds: range) -> list[Episode]:
     return run_wave(fleet, policy(fleet.spaces), seeds, Provenance(0, 0, 8, 0))
 
 

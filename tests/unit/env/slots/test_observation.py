@@ -15,7 +15,7 @@ from actors.env.fleet_networks import OptimizerSettings
 from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.objective import Prices
-from actors.slots.observation import obs_spec, observe
+from actors.slots.observation import BASE_SIZE, SLOT_SIZE, observe
 from actors.slots.observation_table import markdown_table
 from actors.slots.slot_features import SLOT
 from actors.slots.slot_shape import SlotKind
@@ -95,7 +95,7 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) ->
     env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1, **settings)
     where = places(slots)
     rng = np.random.default_rng(slots)
-    assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.spaces.obs_size
+    assert BASE_SIZE + slots * SLOT_SIZE == max(p.stop for p in where.values()) == env.spaces.obs_size
     for seed in range(3):
         script = REPLACED if seed == 2 and slots == 5 else []
         seen, _ = env.reset(seed=seed)
@@ -144,7 +144,7 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str) ->
 
 
 def test_a_value_out_of_range_is_detected() -> None:
-    obs = np.zeros(obs_spec(2).size, dtype=np.float32)
+    obs = np.zeros(BASE_SIZE + 2 * SLOT_SIZE, dtype=np.float32)
     assert out_of_range(obs, 2) == []
     obs[places(2)["1/alpha"]] = 1.2
     assert len(out_of_range(obs, 2)) == 1

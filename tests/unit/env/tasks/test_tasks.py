@@ -17,9 +17,8 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
 from actors.env.tasks import Sizes, Split, Task, TaskFamily, families, find_family, make_task, register, registry
 from actors.env.tasks.families.bundled import BUNDLES
-from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
-from actors.env.tasks.task import DIMENSIONS, TaskKind
+from actors.env.tasks.task import DIMENSIONS, TaskKind, with_label_noise
 from actors.rng import Purpose, stream
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
@@ -300,5 +299,5 @@ def test_shapes_and_chance() -> None:
     kinds: list[tuple[TaskKind, tuple[int, ...]]] = [("vector", (6,)), ("sequence", (2, 3)), ("image", (1, 2, 3))]
     for kind, shape in kinds:
         made = Task("t", 4, *(rows(n, shape) for n in (5, 4, 3)), kind=kind)
-        assert (made.shape, made.num_features, made.sizes) == (shape, 6, Sizes(5, 4, 3))
+        assert (made.shape, made.sizes) == (shape, Sizes(5, 4, 3))
         assert (made.chance_accuracy, made.chance_loss) == (25.0, pytest.approx(np.log(4)))
