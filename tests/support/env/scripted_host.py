@@ -68,7 +68,7 @@ def play(
         run.last = run.episode.complete_epoch(
             plan,
             result,
-            lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended())),  # type: ignore[misc]
+            lambda t=t: validation(t, frozenset(run.episode.growth.blended())),  # type: ignore[misc]
         )
         run.rewards.append(run.last.reward)
     return run
