@@ -47,7 +47,7 @@ class EpochMeasures(NamedTuple):
 class FleetNetworks(Protocol):
     """The hosts and seeds of `num_envs` environments, one network per environment.
 
-    An epoch is `run_epoch`, then `roll_back` for each environment whose training broke down, then `commit`.
+    An epoch is `run_epoch`, then `roll_back` for each environment whose training broke down.
     """
 
     num_envs: int
@@ -75,12 +75,8 @@ class FleetNetworks(Protocol):
         """Germinate, train and evaluate as planned; environments without a plan idle."""
         ...
 
-    def commit(self) -> None:
-        """Save the state for `roll_back`."""
-        ...
-
     def roll_back(self, env: int) -> Validation:
-        """Restore the last committed parameters of one environment, and clear the optimizer's moments.
+        """Restore the parameters that one environment had before the last epoch, and clear the optimizer's moments.
 
         Return the validation result of the restored network with the seeds that are still part of it.
         """

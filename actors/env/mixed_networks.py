@@ -179,10 +179,6 @@ class MixedNetworks(FleetNetworks):
                     results[e] = result
         return results
 
-    def commit(self) -> None:
-        for block in self.blocks:
-            block.networks.commit()
-
     def roll_back(self, env: int) -> Validation:
         block, row = self._position[env]
         return block.networks.roll_back(row)

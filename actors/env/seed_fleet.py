@@ -149,7 +149,6 @@ class SeedTrainingFleet:
                 continue
             outcomes[e] = episode.complete_epoch(plan, result, partial(self.networks.roll_back, e))
             self._observe(e)
-        self.networks.commit()
         ended = [e for e, outcome in outcomes.items() if outcome.ended]
         if self.read_test and ended:
             for e, tested in self.test_accuracies(ended).items():

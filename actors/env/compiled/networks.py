@@ -50,10 +50,6 @@ class NumbaNetworks(FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         return [None if p is None else n.run_epoch(p) for n, p in zip(self.networks, plans, strict=True)]
 
-    def commit(self) -> None:
-        for network in self.networks:
-            network.commit()
-
     def roll_back(self, env: int) -> Validation:
         network = self.networks[env]
         network.roll_back()

@@ -70,7 +70,6 @@ class NumbaNetwork:
         self.observed_data, self.scored_data = self._columns(episode.observed), self._columns(episode.scored)
         for new in episode.initial_seeds:
             self.germinate(new)
-        self.commit()
 
     def _data(self, split: Split) -> tuple[Array, Array]:
         """Return x and y as contiguous, writable arrays: kernels are compiled for one type of array."""
@@ -123,6 +122,7 @@ class NumbaNetwork:
 
     def run_epoch(self, plan: EpochPlan) -> EpochResult:
         """See `FleetNetworks.run_epoch`."""
+        self._snapshot = (self.params.copy(), self.seeds.q.copy(), self.columns.q.copy())
         if plan.germinated is not None:
             self.germinate(plan.germinated)
         self._set_modes(plan.blended, plan.training)
@@ -189,12 +189,8 @@ class NumbaNetwork:
             for subset, right, loss in zip(subsets, correct.tolist(), losses.tolist(), strict=True)
         }
 
-    def commit(self) -> None:
-        """Save the parameters for `roll_back`."""
-        self._snapshot = (self.params.copy(), self.seeds.q.copy(), self.columns.q.copy())
-
     def roll_back(self) -> None:
-        """Restore the saved parameters and clear the moments."""
+        """Restore the parameters before the last epoch and clear the moments."""
         self.params[:], self.seeds.q[:], columns = self._snapshot
         self.columns.q[:, : columns.shape[1]] = columns
         for t in (*self.moments, self.columns.first_moment, self.columns.second_moment):

@@ -67,7 +67,6 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         observed, scored = (self._data(rows) for rows in zip(*((e.observed, e.scored) for e in episodes), strict=True))
         self.evaluation = StackedEvaluation(self, *observed, calibration)
         self.scoring = StackedEvaluation(self, *scored, calibration)
-        self.commit()
         bare: list[Subset] = [frozenset()]
         return [validation for validation, _ in self._validated([], [bare] * len(episodes))]
 
@@ -82,6 +81,9 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         if all(plan is None for plan in plans):
             return [None] * len(plans)
+        learned = [t for bank in self._banks_in_use() for t in bank.learned()]
+        running = [t for moments in self.running.values() for t in moments]
+        self._snapshot = [(t, t.clone()) for t in (*learned, *running)]
         for e, plan in enumerate(plans):
             if plan is not None and plan.germinated is not None:
                 self._germinate(e, plan.germinated)
@@ -95,11 +97,6 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         return [
             None if plan is None else EpochResult(*t, *m) for plan, t, m in zip(plans, trained, evaluated, strict=True)
         ]
-
-    def commit(self) -> None:
-        learned = [t for bank in self._banks_in_use() for t in bank.learned()]
-        running = [t for moments in self.running.values() for t in moments]
-        self._snapshot = [(t, t.clone()) for t in (*learned, *running)]
 
     @tf32(False)
     def roll_back(self, env: int) -> Validation:
