@@ -159,7 +159,12 @@ def running_statistics(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> I
         statistics, own = networks.running, row
         if name.startswith("column"):
             place, name = name.removeprefix("column").split(".")
+<<<<<<< ours
+            (bank,) = networks._banks_of(row, int(place))
+=======
             bank = networks.banks[networks._bank(networks._seeds[row, int(place)])]
+            assert isinstance(bank, ColumnBank)
+>>>>>>> theirs
             statistics, own = bank.running, networks.row(row, int(place))
         for mine, theirs in zip(statistics[name], moments, strict=True):
             yield mine[own, : len(theirs)], theirs

@@ -67,7 +67,11 @@ def play(
         run.last = run.episode.complete_epoch(
             plan,
             result,
-            lambda t=t: validation(t, frozenset(run.episode.growth.blended())),
+<<<<<<< ours
+            lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended())),
+=======
+            lambda t=t: validation(t, frozenset(run.episode.growth.blended())),  # type: ignore[misc]
+>>>>>>> theirs
         )
         run.rewards.append(run.last.reward)
     return run
