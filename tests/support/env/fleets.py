@@ -95,7 +95,7 @@ def seed(fleet: SeedTrainingFleet, env: int, slot: int) -> Vectors:
     steps = [network.moments.steps[slot : slot + 1]]
     column_slot = slot - fleet.episodes[env].host.slots
     if column_slot >= 0:
-        columns = network.columns
+        columns = network.columns.arrays
         rows = [t[column_slot] for t in (columns.q, columns.first_moment, columns.second_moment)]
         return Vectors(*(_flat_views(shapes, flat) for flat in rows), steps)
     flats = [t[slot] for t in (network.seeds.q, network.moments.seed_first, network.moments.seed_second)]
@@ -109,8 +109,7 @@ def banks(fleet: SeedTrainingFleet, env: int, slot: int) -> Iterator[tuple[Param
     if slot == HOST:
         yield networks.hosts, fleet.episodes[env].host.shapes(), row
     else:
-        own = networks.banks[networks._bank(networks._seeds[row, slot])]
-        for bank, shapes in zip((own, networks.gates), _seed_shapes(fleet, env, slot), strict=False):
+        for bank, shapes in zip(networks._banks_of(row, slot), _seed_shapes(fleet, env, slot), strict=False):
             yield bank, shapes, networks.row(row, slot)
 
 
@@ -159,12 +158,7 @@ def running_statistics(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> I
         statistics, own = networks.running, row
         if name.startswith("column"):
             place, name = name.removeprefix("column").split(".")
-<<<<<<< ours
             (bank,) = networks._banks_of(row, int(place))
-=======
-            bank = networks.banks[networks._bank(networks._seeds[row, int(place)])]
-            assert isinstance(bank, ColumnBank)
->>>>>>> theirs
             statistics, own = bank.running, networks.row(row, int(place))
         for mine, theirs in zip(statistics[name], moments, strict=True):
             yield mine[own, : len(theirs)], theirs

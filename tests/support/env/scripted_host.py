@@ -67,11 +67,7 @@ def play(
         run.last = run.episode.complete_epoch(
             plan,
             result,
-<<<<<<< ours
             lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended())),
-=======
-            lambda t=t: validation(t, frozenset(run.episode.growth.blended())),  # type: ignore[misc]
->>>>>>> theirs
         )
         run.rewards.append(run.last.reward)
     return run
