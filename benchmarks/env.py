@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors.config import EnvConfig
+from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from benchmarks.environment.growth import MIXES, episodes, grown, parameters, settings, waits
 from benchmarks.environment.hosts import HOSTS, BenchHost, few_images
@@ -37,7 +38,7 @@ def speeds(
     """Yield the speed of the loop and of fleets of each size, until a size exceeds the budget; add the targets that the
     host has for such a fleet."""
 
-    def row(runner: str, fleet: SeedTrainingFleet, env_s: float, ratio: float) -> Row:
+    def row(runner: str, fleet: Fleet, env_s: float, ratio: float) -> Row:
         return {
             "host": host.name,
             "runner": runner,
@@ -65,7 +66,7 @@ def speeds(
         targets += _targets(host, config, envs, mix, ratio, config.max_inner_steps / env_s)
 
 
-def _epoch(fleet: SeedTrainingFleet) -> Side:
+def _epoch(fleet: Fleet) -> Side:
     """Return a side that trains every environment for an epoch; its seconds are those of one environment."""
     actions, device = waits(fleet), episodes(fleet)[0].config.device
     return lambda: seconds(lambda: fleet.step(actions), device) / fleet.num_envs

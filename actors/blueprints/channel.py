@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.blueprint import NOOP, Blueprint, Param, Params
-from actors.layers.convolution import fold, pointwise, two_layers
+from actors.layers.convolution import contiguous_stack, fold, pointwise, two_layers
 from actors.layers.layer_norm import Units
 
 TAPS = 3
@@ -76,6 +76,7 @@ def _attention(dims: int) -> Blueprint:
         return squeeze | {"w2": Param((k, width), "zero"), "b2": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+        h = contiguous_stack(h, dims)
         squeezed = h.flatten(-dims).mean(-1)  # [M, C], or [M, E, C]
         rows = squeezed if squeezed.dim() == 2 else squeezed.transpose(0, 1).contiguous()
         excitation = 2.0 * torch.sigmoid(torch.relu(rows @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"])

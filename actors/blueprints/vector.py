@@ -11,19 +11,22 @@ from actors.blueprints.blueprint import NOOP, Blueprint, Param, Params
 from actors.layers.layer_norm import Units, layer_norm
 
 
-def _two_layers(width: int, hidden: int) -> dict[str, Param]:
-    """Return the parameters of two linear layers, of which the second starts at 0."""
-    first = {"w1": Param((width, hidden), "fan_in"), "b1": Param((1, hidden), "zero")}
-    return first | {"w2": Param((hidden, width), "zero"), "b2": Param((1, width), "zero")}
-
-
 def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
     """Add a two-layer MLP of `hidden(width)` units."""
+
+    def shapes(width: int) -> dict[str, Param]:
+        k = hidden(width)
+        return {
+            "w1": Param((width, k), "fan_in"),
+            "b1": Param((1, k), "zero"),
+            "w2": Param((k, width), "zero"),
+            "b2": Param((1, width), "zero"),
+        }
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
         return h + torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
 
-    return Blueprint(name, lambda width: _two_layers(width, hidden(width)), forward, "residual")
+    return Blueprint(name, shapes, forward, "residual")
 
 
 def _norm_shapes(width: int) -> dict[str, Param]:
@@ -37,14 +40,25 @@ def _norm(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 
 def _gated_shapes(width: int) -> dict[str, Param]:
-    p = _two_layers(width, width)
-    return {"w1": p["w1"], "b1": p["b1"], "value_w": p["w1"], "value_b": p["b1"], "w2": p["w2"], "b2": p["b2"]}
+    matrix, vector = Param((width, width), "fan_in"), Param((1, width), "zero")
+    out = {"w2": Param((width, width), "zero"), "b2": vector}
+    return {"w1": matrix, "b1": vector, "value_w": matrix, "value_b": vector} | out
 
 
 def _gated(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
     """Add a gated linear unit (Dauphin et al., 2017)."""
     inner = torch.sigmoid(h @ p["w1"] + p["b1"]) * (h @ p["value_w"] + p["value_b"])
     return h + inner @ p["w2"] + p["b2"]
+
+
+def _attention_shapes(width: int) -> dict[str, Param]:
+    k = max(3, width // 2)
+    return {
+        "w1": Param((width, k), "fan_in"),
+        "b1": Param((1, k), "zero"),
+        "w2": Param((k, width), "zero"),
+        "b2": Param((1, width), "zero"),
+    }
 
 
 def _attention(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
@@ -58,6 +72,6 @@ MLP_BLUEPRINTS: list[Blueprint] = [
     _residual_mlp("bottleneck", lambda width: max(2, width // 4)),
     _residual_mlp("dense", lambda width: width),
     Blueprint("gated", _gated_shapes, _gated, "gated"),
-    Blueprint("attention", lambda width: _two_layers(width, max(3, width // 2)), _attention, "excitation"),
+    Blueprint("attention", _attention_shapes, _attention, "excitation"),
     _residual_mlp("mlp_wide", lambda width: 4 * width),
 ]

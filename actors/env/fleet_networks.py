@@ -47,7 +47,7 @@ class EpochMeasures(NamedTuple):
 class FleetNetworks(Protocol):
     """The hosts and seeds of `num_envs` environments, one network per environment.
 
-    An epoch is `run_epoch`, then `roll_back` for each environment whose training broke down.
+    An epoch is `run_epoch`, then `roll_back` for each environment whose training broke down, then `commit`.
     """
 
     num_envs: int
@@ -72,13 +72,17 @@ class FleetNetworks(Protocol):
         ...
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
-        """Germinate, train and evaluate as planned; environments without a plan idle."""
+        """Prune, germinate, train and evaluate as planned; environments without a plan idle."""
         ...
 
-    def roll_back(self, env: int) -> Validation:
-        """Restore the parameters that one environment had before the last epoch, and clear the optimizer's moments.
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        """Remove the seeds of the slots `pruned` (by environment), then save the state for `roll_back`."""
+        ...
 
-        Return the validation result of the restored network with the seeds that are still part of it.
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
+        """Restore the last committed parameters of one environment, without the seeds of the slots `pruned`.
+
+        Optimizer moments are cleared. Return the validation result of the restored network.
         """
         ...
 

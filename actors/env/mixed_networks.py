@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from actors.env.hosts.make import padded_host
 from actors.env.stacked.networks import TorchNetworks
 from actors.slots.contributions import NOTHING, EvalResult, Validation
 
+T = TypeVar("T")
 MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
 LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS = 4, 8
 """CNNs are padded to this width at least. Kernels leave padded channels out, so that fewer and larger stacks are
@@ -39,8 +40,7 @@ def host_kind(host: Host, sample: tuple[int, ...], least_channels: int = LEAST_C
 
     Padding a CNN to twice its width costs up to four times the work, so that narrow and wide ones are not stacked.
     """
-    power_of_two = 1 << (host.width - 1).bit_length()
-    return HostKind(sample[1:], max(least_channels, power_of_two) if sample[1:] else 0)
+    return HostKind(sample[1:], _channel_class(host.width, least_channels) if sample[1:] else 0)
 
 
 def host_kinds(
@@ -52,6 +52,14 @@ def host_kinds(
         host = widest.with_width(width)
         kinds[host_kind(host, sample, least_channels)] = host
     return kinds
+
+
+def _channel_class(width: int, least: int) -> int:
+    """Return the smallest of `least`, and its doublings, that is at least `width`."""
+    channels = least
+    while channels < width:
+        channels *= 2
+    return channels
 
 
 def block_envs(kind: HostKind, num_envs: int, device: str) -> int:
@@ -95,6 +103,10 @@ class Block:
         for row in rows:
             self.envs[row] = waiting.pop(0)
         return rows
+
+    def by_row(self, by_env: Sequence[T], default: T) -> list[T]:
+        """Return the value of each row's environment; `default` for idle rows."""
+        return [default if env is None else by_env[env] for env in self.envs]
 
 
 class MixedNetworks(FleetNetworks):
@@ -171,7 +183,7 @@ class MixedNetworks(FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
-            block_plans = [None if e is None else plans[e] for e in block.envs]
+            block_plans = block.by_row(plans, None)
             if all(plan is None for plan in block_plans):
                 continue
             for e, result in zip(block.envs, block.networks.run_epoch(block_plans), strict=True):
@@ -179,9 +191,13 @@ class MixedNetworks(FleetNetworks):
                     results[e] = result
         return results
 
-    def roll_back(self, env: int) -> Validation:
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        for block in self.blocks:
+            block.networks.commit(block.by_row(pruned, ()))
+
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
         block, row = self._position[env]
-        return block.networks.roll_back(row)
+        return block.networks.roll_back(row, pruned)
 
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         results: dict[int, EvalResult] = {}

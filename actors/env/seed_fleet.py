@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig, require
-from actors.env.episode.epoch import EpochOutcome, EpochPlan
+from actors.env.episode.epoch import EpochPlan
 from actors.env.episode.host_episode import HostEpisode, check_tasks
 from actors.env.episode.settings import width_range
 from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
+from actors.env.fleet import Fleet
 from actors.env.fleet_networks import NetworkSettings, OptimizerSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
@@ -25,16 +25,12 @@ from actors.slots.lifecycle import IllegalAction
 from actors.slots.spaces import seed_spaces
 from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
+from actors.types.episode import EndReason
 from actors.types.fleet_step import FleetStep
-
-NO_EPOCH = EpochOutcome(0.0, False, False, None, {})
-"""That of an environment that idles, or was reset."""
 
 
 class SeedTrainingFleet:
-    """Seed-training environments that are stepped together, see `actors.env.env.SeedTrainingEnv`.
-
-    One whose episode has ended idles until it is reset.
+    """A `Fleet` of seed-training environments, see `actors.env.env.SeedTrainingEnv`.
 
     Its networks are trained by the backend that `config.backend` names. With the torch backend, environments with
     different tasks share tensors, padded to the largest host. The results of an environment do not depend on what
@@ -123,38 +119,46 @@ class SeedTrainingFleet:
             episode.begin(untrained[e], twins.get(e))
             self._running[e] = True
             self._observe(e)
-        return self._step({})
+        zeros, none = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
+        return self._step(zeros, none, none, [None] * self.num_envs, [{}] * self.num_envs)
 
     def step(self, actions: NDArray[np.int64], strict: bool = False) -> FleetStep:
         """Take `actions` `[E, H]` and train one epoch; rows of ended environments are ignored.
 
         If `strict`, an illegal action raises `IllegalAction`, before any environment has taken its own.
         """
+        n = self.num_envs
         running = map(int, np.flatnonzero(self._running))
         read = {e: self.episodes[e].read(actions[e], self._masks[e]) for e in running}
         self.illegal = {e: why for e, (_, why) in read.items() if why}
         if strict and self.illegal:
             raise IllegalAction("; ".join(f"environment {e}: {why}" for e, why in self.illegal.items()))
-        plans: list[EpochPlan | None] = [None] * self.num_envs
+        plans: list[EpochPlan | None] = [None] * n
         for e, (action, why) in read.items():
             episode = self.episodes[e]
             plans[e] = planned = episode.plan_epoch(action, why)
-            if rows := episode.twin_minibatches(planned):
-                twin = self.networks.train_twin(e, rows)
+            if episode.needs_twin(planned):
+                twin = self.networks.train_twin(e, episode.remaining_minibatches())
                 episode.set_twin([m.train_loss for m in twin], [m.validation for m in twin])
         results = self.networks.run_epoch(plans)
-        outcomes: dict[int, EpochOutcome] = {}
+        rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
+        reasons: list[EndReason | None] = [None] * n
+        telemetry: list[dict[str, float]] = [{} for _ in range(n)]
+        pruned: list[tuple[int, ...]] = [()] * n
         for e, (episode, plan, result) in enumerate(zip(self.episodes, plans, results, strict=True)):
             if plan is None or result is None:
                 continue
-            outcomes[e] = episode.complete_epoch(plan, result, partial(self.networks.roll_back, e))
+            outcome = episode.complete_epoch(plan, result, lambda slots, e=e: self.networks.roll_back(e, slots))  # type: ignore[misc]
+            rewards[e], terminated[e], truncated[e] = outcome.reward, outcome.terminated, outcome.truncated
+            pruned[e] = outcome.pruned
+            reasons[e], telemetry[e] = outcome.end_reason, outcome.telemetry
             self._observe(e)
-        ended = [e for e, outcome in outcomes.items() if outcome.ended]
-        if self.read_test and ended:
+        self.networks.commit(pruned)
+        if self.read_test and (ended := np.flatnonzero(self._running & (terminated | truncated)).tolist()):
             for e, tested in self.test_accuracies(ended).items():
-                outcomes[e].telemetry["test_accuracy"] = tested
-        self._running[ended] = False
-        return self._step(outcomes)
+                telemetry[e]["test_accuracy"] = tested
+        self._running &= ~(terminated | truncated)
+        return self._step(rewards, terminated, truncated, reasons, telemetry)
 
     def masks(self, env: int) -> ActionMasks:
         """Return the legal choices of the next action of one environment."""
@@ -166,11 +170,9 @@ class SeedTrainingFleet:
         return {e: tested.accuracy for e, tested in self.networks.evaluate_test(alphas).items()}
 
     def task_ids(self) -> tuple[str, ...]:
-        """Return the task of each environment's episode."""
         return tuple(episode.task.task_id for episode in self.episodes)
 
     def timelines(self) -> tuple[Timeline, ...]:
-        """Return the record of each environment's episode so far."""
         return tuple(episode.timeline for episode in self.episodes)
 
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
@@ -195,9 +197,14 @@ class SeedTrainingFleet:
         episode = self.episodes[env]
         self._observations[env], self._masks[env] = episode.observation(), episode.masks()
 
-    def _step(self, outcomes: Mapping[int, EpochOutcome]) -> FleetStep:
-        """Return what is observed now, and the outcomes of environments that have taken a step."""
-        own = [outcomes.get(e, NO_EPOCH) for e in range(self.num_envs)]
+    def _step(
+        self,
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        reasons: list[EndReason | None],
+        telemetry: list[dict[str, float]],
+    ) -> FleetStep:
         seen = [self._observations[e] for e in range(self.num_envs)]
         masks = [self._masks[e] for e in range(self.num_envs)]
         slot = [m.slot for m in masks if m.slot is not None]
@@ -205,11 +212,11 @@ class SeedTrainingFleet:
             np.stack([obs["obs"] for obs in seen]),
             np.stack([obs["blueprint_indices"] for obs in seen]),
             ActionMasks(np.stack([m.op for m in masks]), np.stack(slot), np.stack([m.rest for m in masks])),
-            np.array([outcome.reward for outcome in own], np.float32),
-            np.array([outcome.terminated for outcome in own]),
-            np.array([outcome.truncated for outcome in own]),
-            tuple(outcome.end_reason for outcome in own),
-            tuple(outcome.telemetry for outcome in own),
+            rewards.astype(np.float32),
+            terminated,
+            truncated,
+            tuple(reasons),
+            tuple(telemetry),
         )
 
 
@@ -222,6 +229,6 @@ def _device(config: EnvConfig, gpu: bool) -> torch.device:
     return torch.device("cuda" if present else "cpu")
 
 
-def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> SeedTrainingFleet:
+def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> Fleet:
     """Make a fleet of seed-training environments. For `gpu` see `SeedTrainingFleet`."""
     return SeedTrainingFleet(config, num_envs, run_seed, gpu=gpu)

@@ -28,8 +28,8 @@ class Kernel:
     compile the two precisions at the same time.
     """
 
-    def __init__(self, function: Callable[..., Any], allocates: bool = True) -> None:
-        self.function, self.options = function, {} if allocates else {"_nrt": False}
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
         self.package = function.__module__.split(".")[2]  # of actors.kernels.PACKAGE
         self._compiled: dict[np.dtype[Any], Any] = {}  # by precision: what Numba returns
 
@@ -47,14 +47,14 @@ class Kernel:
         before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
         numba.config.CACHE_DIR = str(cache_dir(self.package) / precision)  # type: ignore[attr-defined]
         try:
-            return _compiled(self.function, ARITHMETIC, cache=True, **self.options)
+            return _compiled(self.function, ARITHMETIC, cache=True)
         finally:
             numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 def kernel(function: F) -> F:
-    """Compile a function that Python calls when it is first called, and cache it on disk; see `allocation_free`."""
-    return cast(F, Kernel(function, allocates=False))
+    """Compile a function that Python calls when it is first called, and cache it on disk."""
+    return cast(F, Kernel(function))
 
 
 def inner(function: F) -> F:

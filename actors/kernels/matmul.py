@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba.core.cgutils
 from llvmlite import ir
 from numba import types
+from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -27,9 +27,7 @@ PANEL = LANES * VECTORS
 ROWS = 6
 
 Array = NDArray[Any]
-Place = tuple[int, int]
-Places = tuple[int, int, int]
-cgutils: Any = numba.core.cgutils
+_insert: Any = get_or_insert_function
 _INDEX = ir.IntType(64)
 _VECTOR, _MASK = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(1), LANES)
 _ALIGN = ir.IntType(32)(4)
@@ -43,15 +41,31 @@ def _tile(rows: int, vectors: int, masked: bool = False) -> Callable[..., None]:
 
     @intrinsic
     def tile(
-        typing: Any, s: Any, s_at: Any, x: Any, x_at: Any, w: Any, w_at: Any, depth: Any, y: Any, y_at: Any, count: Any
+        typing: Any,
+        s: Any,
+        s0: Any,
+        sr: Any,
+        x: Any,
+        x0: Any,
+        xr: Any,
+        xk: Any,
+        w: Any,
+        w0: Any,
+        wk: Any,
+        wp: Any,
+        depth: Any,
+        y: Any,
+        y0: Any,
+        yr: Any,
+        count: Any,
     ) -> Any:
         """Compute `y[y0 + r yr + j] = s[s0 + r sr + j] + sum over k of x[x0 + r xr + k xk] w[w0 + k wk + j]`."""
+        signature = types.void(s, s0, sr, x, x0, xr, xk, w, w0, wk, wp, depth, y, y0, yr, count)
 
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            s, x, w, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 2, 4, 7))
-            places = (cgutils.unpack_tuple(builder, args[k]) for k in (1, 3, 5, 8))
-            (s0, sr), (x0, xr, xk), (w0, wk, wp), (y0, yr) = places
-            depth, count = args[6], args[9]
+            s, x, w, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3, 7, 12))
+            s0, sr, x0, xr, xk, w0 = (args[k] for k in (1, 2, 4, 5, 6, 8))
+            wk, wp, depth, y0, yr, count = (args[k] for k in (9, 10, 11, 13, 14, 15))
             memory = _Memory(builder, _first_lanes(builder, count) if masked else None)
 
             def at(base: Any, start: Any, stride: Any, r: int) -> Any:
@@ -66,7 +80,7 @@ def _tile(rows: int, vectors: int, masked: bool = False) -> Callable[..., None]:
                     memory.store(total, at(y, y0, yr, r), _INDEX(v * LANES))
             return context.get_dummy_value()
 
-        return types.void(s, s_at, x, x_at, w, w_at, depth, y, y_at, count), generate
+        return signature, generate
 
     return tile
 
@@ -82,9 +96,7 @@ class _Memory:
         if self.mask is None:
             return read(self.builder, pointer, _VECTOR)
         kind = ir.FunctionType(_VECTOR, [_VECTOR.as_pointer(), _ALIGN.type, _MASK, _VECTOR])
-        function = cgutils.get_or_insert_function(
-            self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32"
-        )
+        function = _insert(self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32")
         pointer = self.builder.bitcast(pointer, _VECTOR.as_pointer())
         return self.builder.call(function, [pointer, _ALIGN, self.mask, constant(_VECTOR, 0.0)])
 
@@ -94,9 +106,7 @@ class _Memory:
             write(self.builder, value, pointer)
             return
         kind = ir.FunctionType(ir.VoidType(), [_VECTOR, _VECTOR.as_pointer(), _ALIGN.type, _MASK])
-        function = cgutils.get_or_insert_function(
-            self.builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32"
-        )
+        function = _insert(self.builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32")
         pointer = self.builder.bitcast(pointer, _VECTOR.as_pointer())
         self.builder.call(function, [value, pointer, _ALIGN, self.mask])
 
@@ -150,50 +160,63 @@ _edge6, _edge2, _edge1 = (_tile(rows, 1, True) for rows in (ROWS, 2, 1))
 
 @inner
 def matmul(
-    s: Array, s_at: Place, x: Array, x_at: Places, w: Array, w_at: Places, depth: int, y: Array, y_at: Place, rows: int,
+    s: Array,
+    s0: int,
+    sr: int,
+    x: Array,
+    x0: int,
+    xr: int,
+    xk: int,
+    w: Array,
+    w0: int,
+    wk: int,
+    wp: int,
+    depth: int,
+    y: Array,
+    y0: int,
+    yr: int,
+    rows: int,
     width: int,
-) -> None:  # fmt: skip
+) -> None:
     """Compute `y[y0 + r yr + j] = s[s0 + r sr + j] + sum over k < depth of x[x0 + r xr + k xk] w(k, j)` for all rows r
-    and columns j < width. The places are (s0, sr), (x0, xr, xk), (w0, wk, wp) and (y0, yr).
+    and columns j < width.
 
     All arrays are flat. `w(k, j)` is `w[w0 + j + k wk]` for the first PANEL columns, and each further panel begins `wp`
     later: PANEL in a matrix by rows, more in one from `pack_transposed`.
     """
-    (s0, sr), (x0, xr, xk), (w0, wk, wp), (y0, yr) = s_at, x_at, w_at, y_at
     j = 0
     while rows == 1 and j + 2 * PANEL <= width:
-        _pair1(s, (s0 + j, sr), x, x_at, w, (w0 + j // PANEL * wp, wk, wp), depth, y, (y0 + j, yr), 0)
+        at = w0 + j // PANEL * wp
+        _pair1(s, s0 + j, sr, x, x0, xr, xk, w, at, wk, wp, depth, y, y0 + j, yr, 0)
         j += 2 * PANEL
     while j + PANEL <= width:
-        panel = (w0 + j // PANEL * wp, wk, wp)
-        for r in range(0, rows, ROWS):
-            left, start, inputs, out = rows - r, (s0 + r * sr + j, sr), (x0 + r * xr, xr, xk), (y0 + r * yr + j, yr)
-            if left >= ROWS:
-                _tile6(s, start, x, inputs, w, panel, depth, y, out, 0)
-            elif left == 5:
-                _tile5(s, start, x, inputs, w, panel, depth, y, out, 0)
-            elif left == 4:
-                _tile4(s, start, x, inputs, w, panel, depth, y, out, 0)
-            elif left == 3:
-                _tile3(s, start, x, inputs, w, panel, depth, y, out, 0)
-            elif left == 2:
-                _tile2(s, start, x, inputs, w, panel, depth, y, out, 0)
-            else:
-                _tile1(s, start, x, inputs, w, panel, depth, y, out, 0)
+        at, r = w0 + j // PANEL * wp, 0
+        while r + ROWS <= rows:
+            _tile6(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, 0)
+            r += ROWS
+        left = rows - r
+        si, xi, yi = s0 + r * sr + j, x0 + r * xr, y0 + r * yr + j
+        if left == 5:
+            _tile5(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
+        elif left == 4:
+            _tile4(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
+        elif left == 3:
+            _tile3(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
+        elif left == 2:
+            _tile2(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
+        elif left == 1:
+            _tile1(s, si, sr, x, xi, xr, xk, w, at, wk, wp, depth, y, yi, yr, 0)
         j += PANEL
     while j < width:
-        panel, r = (w0 + j // PANEL * wp + j % PANEL, wk, wp), 0
-        while r < rows:
-            left, start, inputs, out = rows - r, (s0 + r * sr + j, sr), (x0 + r * xr, xr, xk), (y0 + r * yr + j, yr)
-            if left >= ROWS:
-                _edge6(s, start, x, inputs, w, panel, depth, y, out, width - j)
-                r += ROWS
-            elif left >= 2:
-                _edge2(s, start, x, inputs, w, panel, depth, y, out, width - j)
-                r += 2
-            else:
-                _edge1(s, start, x, inputs, w, panel, depth, y, out, width - j)
-                r += 1
+        at, r, count = w0 + j // PANEL * wp + j % PANEL, 0, width - j
+        while r + ROWS <= rows:
+            _edge6(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, count)
+            r += ROWS
+        while r + 2 <= rows:
+            _edge2(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, count)
+            r += 2
+        if r < rows:
+            _edge1(s, s0 + r * sr + j, sr, x, x0 + r * xr, xr, xk, w, at, wk, wp, depth, y, y0 + r * yr + j, yr, count)
         j += LANES
 
 

@@ -7,8 +7,7 @@ running statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,11 +16,14 @@ from torch import Tensor
 
 from actors.kernels.cnn.functions import NormalizeBatch, calibration, rescaled
 from actors.kernels.cnn.layout import rows_innermost
-from actors.layers.convolution import After
+from actors.layers.convolution import After, keep_channels_last
 
 MOMENTUM, EPS = 0.1, 1e-5
 NOTHING = After()
 CALIBRATION_ROWS = 128
+LANES = 16
+"""PyTorch's kernel rounds the channels beyond a multiple of this differently. A pass over a varying number of
+environments is padded to a multiple, so that an environment's result does not depend on the others."""
 
 
 class Normalize(Protocol):
@@ -47,12 +49,18 @@ class Moments(NamedTuple):
 Running = Mapping[str, Moments]  # by norm
 
 
-def batch_statistics(running: Running = MappingProxyType({})) -> Normalize:
-    """Normalize by the statistics of the batch, and update the norms in `running`."""
+def batch_statistics(running: Running | None = None, updated: Collection[str] | None = None) -> Normalize:
+    """Normalize by the statistics of the batch; update `running` if it is given, or only the norms in `updated`."""
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        mean, var = (t.view(-1) for t in running[name]) if name in running else (None, None)
-        return _by_batch(h, gain, bias, mean, var, dims, after)
+        recorded = running is not None and (updated is None or name in updated)
+        mean, var = (t.view(-1) for t in running[name]) if running is not None and recorded else (None, None)
+        gain, bias = gain.flatten(), bias.flatten()
+        if rows_innermost(h):
+            return _by_kernel(h, gain, bias, mean, var, dims, after)
+        if recorded:
+            return after(F.batch_norm(h, mean, var, gain, bias, True, MOMENTUM, EPS), dims)
+        return after(_in_whole_lanes(h, gain, bias), dims)
 
     return normalize
 
@@ -64,8 +72,13 @@ def row_statistics(running: Running, rows: Tensor) -> Normalize:
     """
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        mean, var = (F.pad(t, (0, h.shape[1] - len(t))) for t in (own[rows].flatten() for own in running[name]))
-        out = _by_batch(h, gain, bias, mean, var, dims, after)
+        gain, bias = gain.flatten(), bias.flatten()
+        padding = (0 if rows_innermost(h) else -h.shape[1] % LANES) + h.shape[1]
+        mean, var = (F.pad(t, (0, padding - len(t))) for t in (own[rows].flatten() for own in running[name]))
+        if rows_innermost(h):
+            out = _by_kernel(h, gain, bias, mean, var, dims, after)
+        else:
+            out = after(_in_whole_lanes(h, gain, bias, mean, var), dims)
         for t, updated in zip(running[name], (mean, var), strict=True):
             t[rows] = updated[: rows.numel() * t.shape[1]].view(rows.numel(), -1)
         return out
@@ -73,14 +86,24 @@ def row_statistics(running: Running, rows: Tensor) -> Normalize:
     return normalize
 
 
-def _by_batch(
+def _by_kernel(
     h: Tensor, gain: Tensor, bias: Tensor, mean: Tensor | None, var: Tensor | None, dims: int, after: After
 ) -> Tensor:
     """Normalize by the statistics of the batch, and update `mean` and `var`, if given, in place."""
-    gain, bias = gain.flatten(), bias.flatten()
-    if rows_innermost(h):
-        return NormalizeBatch.apply(h, gain, bias, mean, var, after.window(dims), after.relu, MOMENTUM, EPS)  # type: ignore[no-untyped-call,no-any-return]
-    return after(F.batch_norm(h, mean, var, gain, bias, True, MOMENTUM, EPS), dims)
+    out: Tensor = NormalizeBatch.apply(h, gain, bias, mean, var, after.window(dims), after.relu, MOMENTUM, EPS)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _in_whole_lanes(
+    h: Tensor, gain: Tensor, bias: Tensor, mean: Tensor | None = None, var: Tensor | None = None
+) -> Tensor:
+    """Normalize `h` with its channels padded to whole `LANES`; `mean` and `var`, if given, are padded and updated."""
+    padding = -h.shape[1] % LANES
+    if padding == 0:
+        return F.batch_norm(h, mean, var, gain, bias, True, MOMENTUM, EPS)
+    padded = F.pad(h, (0, 0) * (h.dim() - 2) + (0, padding))
+    out = F.batch_norm(padded, mean, var, F.pad(gain, (0, padding)), F.pad(bias, (0, padding)), True, MOMENTUM, EPS)
+    return keep_channels_last(out)[:, : len(gain)]
 
 
 def running_statistics(running: Running) -> Normalize:

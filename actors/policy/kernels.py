@@ -13,11 +13,8 @@ from torch import Tensor, nn
 
 from actors.config import PolicyConfig
 from actors.kernels.matmul import PANEL
-from actors.kernels.policy.choice import Sampling
 from actors.kernels.policy.compile import load_kernels
-from actors.kernels.policy.encoder import StepInputs
-from actors.kernels.policy.scores import HeadRules, StepScores
-from actors.kernels.policy.sizes import BLUEPRINT, OP_TABLE, POINTER, SLOT_TABLE, NetShape, Parameters, Weights
+from actors.kernels.policy.sizes import BLUEPRINT, OP_TABLE, POINTER, SLOT_TABLE, NetShape
 from actors.policy.cores.core import Feedforward, Recurrent
 from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder, SlotEncoder
@@ -28,8 +25,6 @@ from actors.types.spaces import Spaces
 
 Array = NDArray[Any]
 
-NORMALIZED = 0.0, 1.0
-"""Mean and deviation of values in the units of the critic's output, which evaluations have."""
 MOST_STEPS = 4096
 """Steps that are evaluated together where nothing is kept of them; the activations of one take about 15 KB."""
 
@@ -54,18 +49,30 @@ class KernelNetwork(Protocol):
 class PackedWeights(NamedTuple):
     """What a step reads of one version of the weights."""
 
-    packed: Weights
+    flat: Array  # float32, see `actors.kernels.policy.sizes.Weights`
     stats: Array  # float64 [2 D + 1]: mean, scale and clip of the observation's normalization
-    unit: tuple[float, float]  # mean and deviation of the values
+    numbers: Array  # float64 [4]: probability floor, its largest total, mean and deviation of the values
 
 
 class KernelOutput(NamedTuple):
     """The outcome of a step of N rows."""
 
     actions: Array  # int64 [N, H]
-    log_probs: Array  # [N, H], not finite for a relevant head without a legal choice
+    log_probs: Array  # [N, H]
     masks: Array  # bool [N, A] in force
     values: Array  # [2, N] values and baseline values
+    all_legal: bool  # whether every relevant head had a legal choice; where not, log-probs are not finite
+
+
+class StepArrays(NamedTuple):
+    """The fields of `Steps` as the kernels take them."""
+
+    obs: Array
+    blueprint_indices: Array
+    actions: Array
+    masks: Array
+    h: Array
+    c: Array
 
 
 class NetworkKernels:
@@ -81,8 +88,9 @@ class NetworkKernels:
         self.plan = np.array(self.net, np.int64)
         self.table, self.packed_size = _table(self.parameters)
         spec, config = network.spaces.action, network.config
-        floors = float(config.probability_floor), float(network.floor_mass)
-        self.rules = HeadRules(np.array(spec.sizes), np.ascontiguousarray(spec.relevance_table), *floors)
+        self.rules = np.array(spec.sizes), np.ascontiguousarray(spec.relevance_table)
+        # Evaluations have values in normalized units.
+        self.numbers = np.array([config.probability_floor, network.floor_mass, 0.0, 1.0])
         slot_mask = spec.num_ops * spec.num_slots
         self.widths = {
             "obs": self.net.obs,
@@ -96,8 +104,9 @@ class NetworkKernels:
 
     def pack(self) -> PackedWeights:
         """Return the weights as they are now, for `step`."""
-        unit = float(self.value_normalizer.mean), float(self.value_normalizer.std)
-        return PackedWeights(self._packed(self._addresses(self.given)), self._statistics(), unit)
+        values = self.value_normalizer
+        numbers = np.array([*self.numbers[:2], float(values.mean), float(values.std)])
+        return PackedWeights(self._packed(self._addresses(self.given)), self._statistics(), numbers)
 
     def step(
         self,
@@ -108,11 +117,11 @@ class NetworkKernels:
         noise: Array,
         greedy: Array,
         rows: Array,
-        h: Array,
-        c: Array,
+        before: tuple[Array, Array],
+        after: tuple[Array, Array],
     ) -> KernelOutput:
-        """Choose for N rows, whose recurrent states at `rows [N]` of `h` and `c` are replaced by those after the step.
-        Rows marked in `greedy [N]` take the most likely choices.
+        """Choose for N rows, whose recurrent states h and c are at `rows [N]` of `before`; write those after the step
+        to `after`, which may be the same. Rows marked in `greedy [N]` take the most likely choices.
 
         Raises `ValueError` for inputs of other shapes, which kernels do not check, and `IndexError` for a blueprint
         that there is not.
@@ -128,10 +137,10 @@ class NetworkKernels:
         op, slot, rest = (mask.reshape(n, mask.size // n if n else 0) for mask in legal)
         choices = np.empty((n, net.heads), np.int64), np.empty((n, net.heads), np.float32)
         in_force, values = np.empty((n, net.choices), np.bool_), np.empty((2, n), np.float32)
-        network = self.plan, weights.packed, weights.stats, self.rules, weights.unit
-        sampling = Sampling(True, op, slot, rest, noise, greedy)
-        self.kernels.step(*network, obs, blueprint_indices, sampling, rows, h, c, *choices, in_force, values)
-        return KernelOutput(*choices, in_force, values)
+        network = self.plan, self.table, weights.flat, weights.stats, *self.rules, weights.numbers
+        given = obs, blueprint_indices, op, slot, rest, noise, greedy, rows
+        all_legal = self.kernels.step(*network, *given, *before, *choices, in_force, values, *after)
+        return KernelOutput(*choices, in_force, values, all_legal)
 
     def evaluate(self, steps: Steps) -> tuple[Tensor, ...]:
         """Return the first five fields of `actors.policy.network.Evaluation`.
@@ -143,9 +152,7 @@ class NetworkKernels:
             return results
         return self._run(_arrays(steps), steps.layout.time_orders(MOST_STEPS), self._addresses(self.given))[0]
 
-    def _run(
-        self, steps: tuple[Array, ...], orders: list[TimeOrder], addresses: Array
-    ) -> tuple[tuple[Tensor, ...], Array]:
+    def _run(self, steps: StepArrays, orders: list[TimeOrder], addresses: Array) -> tuple[tuple[Tensor, ...], Array]:
         """Return results and activations, those of the last of the orders.
 
         Raises `ValueError` for inputs of other shapes, which kernels do not check.
@@ -162,16 +169,15 @@ class NetworkKernels:
         results = [np.empty(shape, np.float32) for shape in shapes]
         most = max(len(part.order) for part in orders)
         activations = np.empty(self.kernels.activation_size(self.plan, most), np.float32)
-        network = self.plan, self._packed(addresses), self._statistics(), self.rules, NORMALIZED
+        network = self.plan, self.table, self._packed(addresses), self._statistics(), *self.rules, self.numbers
         for part in orders:
-            inputs = StepInputs(part.order, *steps[:4])
-            self.kernels.evaluate(*network, part.times, part.rows, inputs, *steps[4:], activations, *results)
+            self.kernels.evaluate(*network, *part, *steps, activations, *results)
         return tuple(map(torch.from_numpy, results)), activations
 
-    def _packed(self, addresses: Array) -> Weights:
-        weights = Weights(np.empty(self.packed_size, np.float32), self.table)
-        self.kernels.pack(self.plan, Parameters(addresses, self.table), weights)
-        return weights
+    def _packed(self, addresses: Array) -> Array:
+        flat = np.empty(self.packed_size, np.float32)
+        self.kernels.pack(self.plan, self.table, addresses, flat)
+        return flat
 
     def _addresses(self, tensors: Sequence[Tensor]) -> Array:
         """Return the addresses of the tensors of all parameters that the network has, and 0 for the others."""
@@ -209,10 +215,10 @@ class _Evaluate(torch.autograd.Function):
         sizes = [p.numel() for p in ctx.saved_tensors]
         parts = torch.split(torch.zeros(sum(sizes)), sizes)
         wanted = [part.view_as(p) for part, p in zip(parts, ctx.saved_tensors, strict=True)]
-        parameters, gradients = (Parameters(a, network.table) for a in (addresses, network._addresses(wanted)))
-        given = network.plan, parameters, network.rules, order.times, order.rows, StepInputs(order.order, *steps[:4])
-        results = StepScores(*(_plain(g.numpy()) for g in grads[:3]))
-        network.kernels.differentiate(*given, steps[5], activations, results, gradients)
+        given = network.plan, network.table, addresses, *network.rules, network.numbers
+        inputs = *order, *steps[:4], steps.c, activations
+        by_result = (_plain(g.numpy()) for g in grads[:3])
+        network.kernels.differentiate(*given, *inputs, *by_result, network._addresses(wanted))
         return None, None, *wanted
 
 
@@ -222,9 +228,8 @@ def _plain(array: Array) -> Array:
     return array if flags.c_contiguous and flags.writeable and flags.aligned else array.copy("C")
 
 
-def _arrays(steps: Steps) -> tuple[Array, ...]:
-    """Return observations, blueprints, actions, masks, h and c as the kernels take them."""
-    return tuple(_plain(t.detach().numpy()) for t in (*steps[:4], steps.state.h, steps.state.c))
+def _arrays(steps: Steps) -> StepArrays:
+    return StepArrays(*(_plain(t.detach().numpy()) for t in (*steps[:4], steps.state.h, steps.state.c)))
 
 
 _KERNELS: WeakKeyDictionary[KernelNetwork, NetworkKernels] = WeakKeyDictionary()

@@ -45,12 +45,6 @@ class ActOutput(NamedTuple):
     baseline_values: NDArray[np.float32]  # [N] V, or the expectation of Q over legal ops
     bootstrap_values: NDArray[np.float32]  # [N] bootstrap values of episodes truncated at these observations
 
-    def legal(self) -> ActOutput:
-        """Return this decision; raise `EmptyMask` if a relevant head had no legal choice."""
-        if not np.isfinite(self.log_probs).all():
-            raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
-        return self
-
 
 class MaskTensors(NamedTuple):
     """`ActionMasks` as tensors; `slot` is empty in action spaces without slots."""
@@ -71,9 +65,10 @@ class StepOutput(NamedTuple):
     """Result of `FactoredRecurrentActorCritic.step`: the decision as tensors, and the next state."""
 
     actions: Tensor  # [N, H]
-    log_probs: Tensor  # [N, H], not finite for a relevant head without a legal choice
+    log_probs: Tensor  # [N, H]
     values: Tensor  # [N] denormalized
     baseline_values: Tensor  # [N] denormalized
+    all_legal: Tensor  # [] bool, whether every relevant head had a legal choice
     memory: Tensor  # [N, 3] or [N, 0], statistics of the external memory
     state: PolicyState  # after the step
 
@@ -93,6 +88,7 @@ class _HeadSample(NamedTuple):
     choice: Tensor  # [N]
     log_prob: Tensor  # [N], 0 where irrelevant
     log_probs: Tensor  # [N, n] of all choices
+    all_legal: Tensor  # [] bool
     logits: Tensor  # [N, n]; of a continuous head, its mean
 
 
@@ -160,11 +156,14 @@ class FactoredRecurrentActorCritic(nn.Module):
         """
         device = self.norm.weight.device
         features, blueprints = (torch.from_numpy(a).to(device) for a in (obs, blueprint_indices))
-        uniform = None if noise is None else torch.from_numpy(noise).to(device)
+        uniform = self._draw(len(obs)) if noise is None else torch.from_numpy(noise).to(device)
         masks = ActionMasks.all_legal(self.spaces.action, len(obs)) if masks is None else masks
+        state = self.initial_state(len(obs)) if state is None else state
         legal = MaskTensors.from_masks(masks, device)
         step = self.step(features, blueprints, legal, state, uniform, deterministic)
-        return self.decision(masks, *step[:4]).legal(), step.state
+        if not bool(step.all_legal):
+            raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
+        return self.decision(masks, *step[:4]), step.state
 
     def decision(self, masks: ActionMasks, *chosen: Tensor) -> ActOutput:
         """Build `ActOutput` from the first four fields of `StepOutput`: actions, log-probs, values, baseline values."""
@@ -186,8 +185,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         if masks is None:
             masks = MaskTensors.from_masks(ActionMasks.all_legal(self.spaces.action, len(obs)), obs.device)
         state = self.initial_state(len(obs)) if state is None else state
-        if noise is None:
-            noise = torch.rand(len(obs), len(self.spaces.action.heads), dtype=torch.float64, device=obs.device)
+        noise = self._draw(len(obs)) if noise is None else noise
         encoded = self._encode(obs, blueprint_indices)
         out = self.core.step(encoded.core_input, state)
         core = self.norm(out.output)
@@ -206,6 +204,7 @@ class FactoredRecurrentActorCritic(nn.Module):
             log_probs,
             self.value_normalizer.denormalize(values),
             self.value_normalizer.denormalize(baselines),
+            torch.stack([s.all_legal for s in samples]).all(),
             out.memory,
             out.state,
         )
@@ -286,6 +285,11 @@ class FactoredRecurrentActorCritic(nn.Module):
             return torch.zeros((), dtype=torch.long, device=obs.device)
         return self.encoder.update_normalizer(obs)
 
+    def _draw(self, rows: int) -> Tensor:
+        """Return noise `[rows, H]`."""
+        heads = len(self.spaces.action.heads)
+        return torch.rand(rows, heads, dtype=torch.float64, device=self.norm.weight.device)
+
     def _encode(self, obs: Tensor, blueprint_indices: Tensor) -> Encoded:
         if self.config.blind:
             obs, blueprint_indices = torch.zeros_like(obs), torch.full_like(blueprint_indices, -1)
@@ -330,6 +334,7 @@ class FactoredRecurrentActorCritic(nn.Module):
         log_probs = masked_log_probs(logits, mask, self.config.probability_floor, self.floor_mass)
         choice = choose(log_probs, noise, deterministic)
         chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
-        if relevant is not None and self.config.causal_masks:
-            chosen = torch.where(relevant, chosen, 0.0)
-        return _HeadSample(choice, chosen, log_probs, logits)
+        if relevant is None or not self.config.causal_masks:
+            return _HeadSample(choice, chosen, log_probs, mask.any(-1).all(), logits)
+        log_prob = torch.where(relevant, chosen, 0.0)
+        return _HeadSample(choice, log_prob, log_probs, mask.any(-1).all(), logits)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
-from actors.types.episode import RANKS, CarriedSteps, EndReason, Episode, RecurrentState
+from actors.types.episode import CarriedSteps, EndReason, Episode, RecurrentState
 from actors.types.fleet_step import FleetStep
 
 CAPACITY = 16  # steps that a recorder holds at first
@@ -88,9 +88,16 @@ class Recorder:
                     self._begun(row).states.append(state.row(int(source)))
         if not self._arrays or at.max(initial=0) >= self._arrays["rewards"].shape[1]:
             self._grow(current, decision)
-        for name, values in _of_step(current, decision).items():
-            self._arrays[name][rows, at] = values[sources]
-        self._arrays["policy_version"][rows, at], self._arrays["rewards"][rows, at] = version, 0.0
+        arrays = self._arrays
+        arrays["policy_version"][rows, at] = version
+        arrays["obs"][rows, at] = current.obs[sources]
+        arrays["blueprint_indices"][rows, at] = current.blueprint_indices[sources]
+        arrays["actions"][rows, at] = decision.actions[sources]
+        arrays["log_probs"][rows, at] = decision.log_probs[sources]
+        arrays["masks"][rows, at] = decision.masks[sources]
+        arrays["values"][rows, at] = decision.values[sources]
+        arrays["baseline_values"][rows, at] = decision.baseline_values[sources]
+        arrays["rewards"][rows, at] = 0.0
         self.steps[rows] += 1
 
     def pay(self, rows: Rows, rewards: float | NDArray[np.float32]) -> None:
@@ -124,7 +131,7 @@ class Recorder:
         `row` unless given. If it did not end there, it is marked as cut."""
         source = row if source is None else source
         begun, terminated = self._begun(row), bool(final.terminated[source])
-        steps: dict[str, Any] = {name: self.recorded(name, row).copy() for name in RANKS}
+        steps: dict[str, Any] = {name: self.recorded(name, row).copy() for name in _FIELDS}
         return Episode(
             env_id=env_id,
             task_id=begun.task_id,
@@ -155,7 +162,7 @@ class Recorder:
         )
         states, stored = recorder._begun(0).states, range(episode.states.h.shape[1])
         states += [RecurrentState(*(a[:, n : n + 1] for a in episode.states.arrays)) for n in stored]
-        recorder._arrays = {name: getattr(episode, name)[None].copy() for name in RANKS}
+        recorder._arrays = {name: getattr(episode, name)[None].copy() for name in _FIELDS}
         recorder.steps[0] = len(episode)
         return recorder
 
@@ -168,12 +175,11 @@ class Recorder:
         """Double the capacity, or make the arrays for steps of this form."""
         old, num_rows = self._arrays, len(self.steps)
         if not old:
-            others: dict[str, NDArray[Any]] = {
-                "policy_version": np.zeros(1, np.int64),
-                "rewards": np.zeros(1, np.float32),
-            }
-            examples = _of_step(current, decision) | others
-            old = {name: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for name, a in examples.items()}
+            examples: tuple[NDArray[Any], ...] = (
+                np.zeros(1, np.int64), current.obs, current.blueprint_indices, decision.actions, decision.log_probs,
+                decision.masks, np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32),
+            )  # fmt: skip
+            old = {n: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, examples, strict=True)}
         more = max(CAPACITY, old["rewards"].shape[1])
         self._arrays = {
             name: np.concatenate([a, np.empty((num_rows, more, *a.shape[2:]), a.dtype)], axis=1)
@@ -199,7 +205,7 @@ class Segments:
         self.number, self.carried = self.number + 1, segment.carry(burn_in)
 
 
-def _of_step(current: FleetStep, decision: ActOutput) -> dict[str, NDArray[Any]]:
-    """Return what decisions at these observations add to the fields of an episode, a row for each environment."""
-    decided = {name: getattr(decision, name) for name in ("actions", "log_probs", "masks", "values", "baseline_values")}
-    return {"obs": current.obs, "blueprint_indices": current.blueprint_indices, **decided}
+_FIELDS = (
+    "policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values",
+    "rewards",
+)  # fmt: skip

@@ -11,7 +11,8 @@ from itertools import chain, count
 from typing import Any
 
 from actors.config import ActingConfig, GymConfig
-from actors.env.seed_fleet import SeedTrainingFleet, make_fleet
+from actors.env.fleet import Fleet
+from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.gym.fleet import GymFleet, SeedOf
 from actors.gym.make import make_vector_env
@@ -50,7 +51,7 @@ class WaveSampler:
 
     def __init__(
         self,
-        fleet: SeedTrainingFleet,
+        fleet: Fleet,
         seeds: EpisodeSeeds,
         episodes_per_seed: int = 1,
         on_step: Callable[[], None] = lambda: None,
@@ -195,7 +196,11 @@ Sampler = WaveSampler | StreamSampler
 
 
 def make_sampler(
-    acting: ActingConfig, index: int, run_seed: int, incarnation: int | None, on_step: Callable[[], None] = lambda: None
+    acting: ActingConfig,
+    index: int,
+    run_seed: int,
+    incarnation: int | None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> Sampler:
     """Build the sampler that the configuration selects.
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.fleet import Fleet
 from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
@@ -82,7 +82,7 @@ class PolicyNoise:
 
 
 def run_wave(
-    fleet: SeedTrainingFleet,
+    fleet: Fleet,
     policy: Policy,
     seeds: Sequence[int],
     source: Provenance,

@@ -130,12 +130,14 @@ class GrowthState:
     def learning(self) -> dict[int, float]:
         """Return the strengths at which those seeds are part of what their loss is computed of. That of a column is 1
         where it learns the task itself, which leaves nothing of the model."""
-        strengths = self.training()
-        for s in strengths:
-            if self._slot_kinds[s] is SlotKind.COLUMN:
-                own = self.slots[s].learns_alone if self.column_loss == "auto" else self.column_loss == "own"
-                strengths[s] = 1.0 if own else REST_STRENGTH
-        return strengths
+        return {
+            s: target if self._slot_kinds[s] is SlotKind.STREAM else self._strength(self.slots[s])
+            for s, target in self.training().items()
+        }
+
+    def _strength(self, slot: Slot) -> float:
+        own = slot.learns_alone if self.column_loss == "auto" else self.column_loss == "own"
+        return 1.0 if own else REST_STRENGTH
 
     def record_losses(self, train_loss: float | None, val_loss: float | None) -> None:
         """Once the model overfits, columns whose loss is `auto` learn the task itself, from then on."""
@@ -249,6 +251,21 @@ class GrowthState:
         """Return how often the parameters of the model that would be exported have doubled."""
         return doublings(self.host_params, self.params().joined)
 
+    def count_epoch(
+        self,
+        blended: Collection[int],
+        training: Collection[int],
+        subsets: Collection[Subset] = (),
+        evaluation: float = 0.0,
+        more: float = 0.0,
+    ) -> None:
+        """Add an epoch with these seeds to the training compute.
+
+        `subsets` were evaluated; the model itself would have been in any case. `evaluation` is the cost of evaluating
+        the bare model once, and `more` what else was spent, both in epochs of its training.
+        """
+        self.compute.add(self.epoch_cost(blended, training, subsets, evaluation) + more)
+
     def epoch_cost(
         self,
         blended: Collection[int],
@@ -256,10 +273,8 @@ class GrowthState:
         subsets: Collection[Subset] = (),
         evaluation: float = 0.0,
     ) -> float:
-        """Return the training compute of an epoch with these seeds, in epochs of the bare model.
+        """Return what an epoch costs, in epochs of the bare model; see `count_epoch`.
 
-        `subsets` were evaluated; the model itself would have been in any case. `evaluation` is the cost of evaluating
-        the bare model once, in epochs of its training.
         Seeds of the stream learn in a pass of their own through the model. A column needs no other pass through it.
         Each set of seeds in the stream is evaluated by a pass of its own, columns by one pass.
         """
@@ -313,7 +328,8 @@ class GrowthState:
     def _sizes(self, params: SeedParams) -> list[float]:
         """Return by how many doublings the model is, or would be, larger with the seed of each slot, `[S]`."""
         slots = zip(self.slots, params.by_slot, strict=True)
-        return [self._size(params.joined - (own if slot.stage in BLENDED else 0), own) for slot, own in slots]
+        others = [params.joined - (own if slot.stage in BLENDED else 0) for slot, own in slots]
+        return [self._size(other, own) for other, own in zip(others, params.by_slot, strict=True)]
 
     def _size(self, others: float, own: float) -> float:
         """Return the doublings that a seed with `own` parameters adds to a model to which `others` were added."""
@@ -322,6 +338,10 @@ class GrowthState:
         if self.host_params + others <= 0:  # the seed has replaced everything else
             return doublings(self.host_params, others + own)
         return doublings(self.host_params + others, own)
+
+    def _efforts(self) -> list[float]:
+        """Return the doublings of training compute for the seed of each slot, if it trains up to the horizon, `[S]`."""
+        return [self._effort(s, self._seed_flops(s)) if slot.active else 0.0 for s, slot in enumerate(self.slots)]
 
     def _effort(self, s: int, flops: float) -> float:
         """Return the doublings of training compute for a seed with these FLOPs that trains up to the horizon."""
@@ -339,7 +359,7 @@ class GrowthState:
         `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown, and possibly the price.
         """
         unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
-        params, slots = self.params(), enumerate(self.slots)
+        params = self.params()
         view = ModelView(
             training=training,
             last_op=self.last_op,
@@ -353,7 +373,7 @@ class GrowthState:
             slot_kinds=self._slot_kinds,
             costs=self._costs(params),
             sizes=self._sizes(params),
-            efforts=[self._effort(s, self._seed_flops(s)) if slot.active else 0.0 for s, slot in slots],
+            efforts=self._efforts(),
             slots=[replace(slot, **unknown) for slot in self.slots] if unknown else self.slots,
         )
         blueprints = np.array([s.blueprint for s in self.slots], dtype=np.int64)

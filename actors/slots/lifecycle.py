@@ -103,7 +103,10 @@ class Gates:
         return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
 
 
-GATES = {"permissive": Gates(0, 1, 0.5, 0, False), "strict": Gates(1, 3, 0.9, 2, True)}
+GATES = {
+    "permissive": Gates(0, 1, 0.5, 0, False),
+    "strict": Gates(1, 3, 0.9, 2, True),
+}
 
 
 class Lifecycle:
@@ -149,14 +152,16 @@ class Lifecycle:
     def _legal(self, s: int, affordable: tuple[bool, ...], replaced: bool) -> LegalOps:
         slot = self.slots[s]
         free, exists = not slot.pruning, self.columns[s] or not replaced
-        ops = {
-            Op.GERMINATE: exists and slot.stage is Stage.DORMANT and any(affordable),
-            Op.SET_ALPHA_TARGET: slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
-            Op.PRUNE: self.gates.prune and Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
-            Op.FOSSILIZE: slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
-            Op.ADVANCE: self._may_advance(s),
-        }
-        return LegalOps(tuple([ops.get(op, False) for op in Op]), affordable, self.columns[s], slot.alpha_target)
+        return LegalOps(
+            germinate=exists and slot.stage is Stage.DORMANT and any(affordable),
+            set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
+            prune=self.gates.prune and Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
+            fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
+            advance=self._may_advance(s),
+            affordable=affordable,
+            column=self.columns[s],
+            alpha_target=slot.alpha_target,
+        )
 
     def apply(self, action: SeedAction) -> bool:
         """Apply an action that the masks allow; return whether it had an effect (WAIT always has).
@@ -256,7 +261,11 @@ class Lifecycle:
 class LegalOps(NamedTuple):
     """The ops and blueprints that are legal for one slot."""
 
-    ops: tuple[bool, ...]
+    germinate: bool
+    set_alpha_target: bool
+    prune: bool
+    fossilize: bool
+    advance: bool
     affordable: tuple[bool, ...]  # by blueprint, without NOOP
     column: bool  # whether the slot is for a column, which has no choice of a blend
     alpha_target: float
@@ -270,12 +279,16 @@ def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
     blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
     slot_mask = np.zeros((len(Op), len(legal)), dtype=np.bool_)
     rest: NDArray[np.bool_] = np.zeros((len(Op), len(legal), int(sections[-1])), dtype=np.bool_)
-    for s, own in enumerate(legal):
-        slot_mask[:, s] = own.ops
-        rest[Op.GERMINATE, s, blueprint] = (False, *own.affordable)  # never NOOP
-        rest[Op.GERMINATE, s, blend] = [not own.column or i == 0 for i in range(len(BLENDS))]
+    for s, ops in enumerate(legal):
+        slot_mask[Op.GERMINATE, s] = ops.germinate
+        slot_mask[Op.SET_ALPHA_TARGET, s] = ops.set_alpha_target
+        slot_mask[Op.PRUNE, s] = ops.prune
+        slot_mask[Op.FOSSILIZE, s] = ops.fossilize
+        slot_mask[Op.ADVANCE, s] = ops.advance
+        rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
+        rest[Op.GERMINATE, s, blend] = [not ops.column or i == 0 for i in range(len(BLENDS))]
         rest[Op.GERMINATE, s, target] = True
-        rest[Op.SET_ALPHA_TARGET, s, target] = [t != own.alpha_target for t in ALPHA_TARGETS]
+        rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
         rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
     op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
     op[Op.WAIT] = True

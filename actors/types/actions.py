@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.types.continuous import CELLS, from_cells
+from actors.types.continuous import CELLS, env_values
 
 
 class Op(IntEnum):
@@ -213,20 +213,11 @@ def independent_spec(sizes: Sequence[int], continuous: Sequence[Head] = ()) -> A
 
 
 def continuous_values(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the values `[..., C]` in the environment of the continuous heads of `actions [..., H]`.
-
-    With two finite bounds, u or tanh(u) is scaled so that -1 and 1 are the bounds. Without, u is the value itself.
-    Values are clipped to the bounds.
-    """
+    """Return the values `[..., C]` in the environment of the continuous heads of `actions [..., H]`."""
+    if not spec.num_continuous:
+        return np.zeros((*actions.shape[:-1], 0))
     first = spec.num_categorical
-    values = from_cells(actions[..., first:])
-    for k, head in enumerate(spec.heads[first:]):
-        low, high = head.bounds or (None, None)
-        unit = np.tanh(values[..., k]) if head.squash else values[..., k]
-        if low is not None and high is not None:
-            unit = low + (high - low) * (unit + 1.0) / 2.0
-        values[..., k] = np.clip(unit, -np.inf if low is None else low, np.inf if high is None else high)
-    return values
+    return env_values(spec.heads[first:], actions[..., first:])
 
 
 class ActionMasks(NamedTuple):
@@ -312,6 +303,11 @@ def playable(spec: ActionSpec, masks: ActionMasks) -> NDArray[np.bool_]:
     return np.asarray(masks.op.any(-1) & (met | ~masks.op).all(-1))
 
 
+def relevant_heads(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return `[..., num_heads]` bool: which heads are relevant to the chosen op (the causal mask)."""
+    return spec.relevance_table[actions[..., 0]]
+
+
 def forced_steps(spec: ActionSpec, actions: NDArray[np.int64], masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return `[...]` bool: steps with exactly one legal joint action, given the masks in force.
 
@@ -320,4 +316,4 @@ def forced_steps(spec: ActionSpec, actions: NDArray[np.int64], masks: NDArray[np
     """
     heads = zip(spec.split(masks), spec.heads, strict=True)
     single = np.stack([(m.sum(-1) == 1) & (not head.continuous) for m, head in heads], axis=-1)
-    return np.asarray((single | ~spec.relevance_table[actions[..., 0]]).all(-1))
+    return np.asarray((single | ~relevant_heads(spec, actions)).all(-1))

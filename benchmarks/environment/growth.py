@@ -11,6 +11,7 @@ from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
 from actors.env.episode.governor import Governor
 from actors.env.episode.host_episode import HostEpisode
+from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from benchmarks.environment.hosts import WIDTH, BenchHost
@@ -59,7 +60,7 @@ def grown(
     host: BenchHost,
     envs: int,
     mix: str,
-) -> SeedTrainingFleet:
+) -> Fleet:
     """Make a fleet and grow its seeds, with one minibatch per epoch and without ablations, to be quick."""
     loop = kind is ReferenceFleet
     fleet = ReferenceFleet(config, envs, device=config.device) if loop else SeedTrainingFleet(config, envs, 0)
@@ -84,18 +85,18 @@ def grown(
     return fleet
 
 
-def episodes(fleet: SeedTrainingFleet) -> list[HostEpisode]:
+def episodes(fleet: Fleet) -> list[HostEpisode]:
     if isinstance(fleet, ReferenceFleet):
         return [env.episode for env in fleet.envs]
     assert isinstance(fleet, SeedTrainingFleet)
     return fleet.episodes
 
 
-def waits(fleet: SeedTrainingFleet) -> NDArray[np.int64]:
+def waits(fleet: Fleet) -> NDArray[np.int64]:
     return np.zeros((fleet.num_envs, len(fleet.spaces.action.heads)), dtype=np.int64)
 
 
-def parameters(fleet: SeedTrainingFleet) -> str:
+def parameters(fleet: Fleet) -> str:
     """Return the parameters of one environment: host + seeds, on average."""
     own = episodes(fleet)
     grown_params = sum(episode.growth.added_params() for episode in own) / len(own)

@@ -50,8 +50,14 @@ class NumbaNetworks(FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         return [None if p is None else n.run_epoch(p) for n, p in zip(self.networks, plans, strict=True)]
 
-    def roll_back(self, env: int) -> Validation:
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        for network, slots in zip(self.networks, pruned, strict=True):
+            network.prune(slots)
+            network.commit()
+
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
         network = self.networks[env]
+        network.prune(pruned)
         network.roll_back()
         return network.validate(network.episode.growth.blended())
 

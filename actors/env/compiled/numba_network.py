@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.blueprints.blends import gate_shapes
+from actors.env.compiled.column_arrays import ColumnArrays
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
-from actors.env.hosts.host import Host, draw_into
+from actors.env.hosts.column import column_host
+from actors.env.hosts.host import draw_into
 from actors.env.tasks import Split
-from actors.kernels.hosts.columns import make_columns, widened, work_size
-from actors.kernels.hosts.epoch import Adam, Gradients, train_epoch
-from actors.kernels.hosts.evaluate import evaluate, make_variants
+from actors.kernels.hosts.epoch import Adam, train_epoch
+from actors.kernels.hosts.evaluate import evaluate
 from actors.kernels.hosts.network import ABSENT, BLENDED, TRAINING, Seeds, make_work
 from actors.kernels.hosts.seeds import EXCITATION, GATED, NORM, RESIDUAL
 from actors.slots.contributions import EvalResult, Subset, Validation
@@ -52,7 +53,6 @@ class NumbaNetwork:
         draw_into(host.shapes(), self.params, episode.host_rng())
         size, formula, hidden, blend, mode = np.zeros((5, slots), np.int64)
         self.seeds = Seeds(self._zeros(slots, largest), size, formula, hidden, blend, np.zeros(slots), mode)
-        self.bare = self.seeds._replace(mode=np.zeros_like(mode))  # the slots of a column
         self.moments = Adam(
             np.zeros_like(self.params),
             np.zeros_like(self.params),
@@ -65,11 +65,13 @@ class NumbaNetwork:
         self.work = make_work(*sizes, ROWS_AT_ONCE, self.dtype)
         rows = episode.config.batch_size
         self.training_work = self.work if rows == ROWS_AT_ONCE else make_work(*sizes, rows, self.dtype)
-        self.columns = make_columns(self.column_slots, self.dtype)
+        self.columns = ColumnArrays(self.column_slots, max(rows, ROWS_AT_ONCE), self.dtype)
+        self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
         self.observed_data, self.scored_data = self._columns(episode.observed), self._columns(episode.scored)
         for new in episode.initial_seeds:
             self.germinate(new)
+        self.commit()
 
     def _data(self, split: Split) -> tuple[Array, Array]:
         """Return x and y as contiguous, writable arrays: kernels are compiled for one type of array."""
@@ -87,10 +89,11 @@ class NumbaNetwork:
     def germinate(self, new: NewSeed) -> None:
         """Draw the parameters of a new seed or column and clear its moments."""
         s, host = new.slot, self.episode.host
+        self.filled.add(s)
         self.moments.steps[s] = 0
         column = host.family.columns[new.blueprint]
         if column is not None:
-            self._germinate_column(s - host.slots, host.column(column.scale), new.rng)
+            self.columns.germinate(s - host.slots, column_host(host, column.scale), new.rng)
             return
         blueprint, width = self.blueprints[new.blueprint], host.slot_width(s)
         q = self.seeds.q[s]
@@ -102,27 +105,25 @@ class NumbaNetwork:
         self.seeds.blend[s], self.seeds.size[s] = new.blend, blueprint.cost(width)
         self.moments.seed_first[s], self.moments.seed_second[s] = 0, 0
 
-    def _germinate_column(self, c: int, host: Host, rng: np.random.Generator) -> None:
-        rows = max(self.episode.config.batch_size, ROWS_AT_ONCE)
-        work = work_size(host.slots, host.width, host.num_classes, rows)
-        self.columns = widened(self.columns, host.num_params(), work)
-        self.columns.width[c] = host.width
-        draw_into(host.shapes(), self.columns.q[c], rng)
-        self.columns.first_moment[c], self.columns.second_moment[c] = 0, 0
+    def prune(self, slots: Iterable[int]) -> None:
+        """Remove the seeds of these slots."""
+        for s in self.filled.intersection(slots):
+            self.filled.remove(s)
+            self.columns.prune(s - self.episode.host.slots)
 
     def _set_modes(self, blended: Mapping[int, float], training: Mapping[int, float]) -> None:
         stream = self.episode.host.slots
-        self.seeds.mode[:], self.columns.mode[:] = ABSENT, ABSENT
+        self.seeds.mode[:], self.columns.arrays.mode[:] = ABSENT, ABSENT
         mixed = [s - stream for s in (*blended, *training) if s >= stream]
-        self.columns.order[:] = [*mixed, *(c for c in range(self.column_slots) if c not in mixed)]
+        self.columns.arrays.order[:] = [*mixed, *(c for c in range(self.column_slots) if c not in mixed)]
         for mode, alphas in ((BLENDED, blended), (TRAINING, training)):
             for s, alpha in alphas.items():
-                kind, index = (self.seeds, s) if s < stream else (self.columns, s - stream)
+                kind, index = (self.seeds, s) if s < stream else (self.columns.arrays, s - stream)
                 kind.mode[index], kind.alpha[index] = mode, alpha
 
     def run_epoch(self, plan: EpochPlan) -> EpochResult:
         """See `FleetNetworks.run_epoch`."""
-        self._snapshot = (self.params.copy(), self.seeds.q.copy(), self.columns.q.copy())
+        self.prune(plan.pruned)
         if plan.germinated is not None:
             self.germinate(plan.germinated)
         self._set_modes(plan.blended, plan.training)
@@ -156,12 +157,8 @@ class NumbaNetwork:
         slots = self.episode.host.slots + self.column_slots
         norms, scores = self._zeros(len(rows), slots), np.zeros(slots)
         rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
-        (x, y), columns, work = self.train_data, self.columns, self.training_work
-        of_host, of_seeds, of_columns = map(np.zeros_like, (self.params, self.seeds.q, columns.q))
-        minibatch = self._zeros(x.shape[1], work.logits.shape[1])
-        gradients = Gradients(of_host, of_seeds, of_columns, minibatch, np.zeros(rows.shape[1], np.int64))
-        grown = self.seeds, self.bare, columns
-        loss = train_epoch(x, y, rows, self.params, *grown, self.moments, work, gradients, rates, norms, scores)
+        (x, y), columns, work = self.train_data, self.columns.arrays, self.training_work
+        loss = train_epoch(x, y, rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
         return loss, norms, scores
 
     def validate(self, alphas: Mapping[int, float]) -> Validation:
@@ -181,17 +178,20 @@ class NumbaNetwork:
         self._set_modes(alphas, {})
         bits = np.array([sum(1 << s for s in subset if s in alphas) for subset in subsets], np.int64)
         correct, losses = np.zeros(len(subsets), np.int64), np.zeros(len(subsets))
-        grown, variants = (self.seeds, self.bare, self.columns), make_variants(len(bits), self.work.leaving)
-        evaluate(x, y, self.params, *grown, self.work, variants, bits, correct, losses)
+        evaluate(x, y, self.params, self.seeds, self.columns.arrays, self.work, bits, correct, losses)
         rows = len(y)
         return {
             subset: EvalResult(100.0 * right / rows, loss / rows)
             for subset, right, loss in zip(subsets, correct.tolist(), losses.tolist(), strict=True)
         }
 
+    def commit(self) -> None:
+        """Save the parameters for `roll_back`."""
+        self._snapshot = (self.params.copy(), self.seeds.q.copy(), self.columns.snapshot())
+
     def roll_back(self) -> None:
-        """Restore the parameters before the last epoch and clear the moments."""
+        """Restore the saved parameters and clear the moments."""
         self.params[:], self.seeds.q[:], columns = self._snapshot
-        self.columns.q[:, : columns.shape[1]] = columns
-        for t in (*self.moments, self.columns.first_moment, self.columns.second_moment):
+        self.columns.restore(columns)
+        for t in self.moments:
             t[...] = 0

@@ -24,9 +24,9 @@ class NewSeed:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What the networks do in one epoch, in this order: germinate, train, evaluate. Seeds that are neither in `blended`
-    nor in `training` take no part, nor do those that were pruned."""
+    """What the networks do in one epoch, in this order: prune, germinate, train, evaluate."""
 
+    pruned: tuple[int, ...]  # slots
     germinated: NewSeed | None
     blended: Mapping[int, float]  # slot -> alpha: seeds that are part of the host's function
     training: Mapping[int, float]  # slot -> strength at which seeds learn that do not affect the host
@@ -59,6 +59,7 @@ class EpochOutcome:
     reward: float  # points
     terminated: bool
     truncated: bool
+    pruned: tuple[int, ...]  # slots whose seeds were removed at the end of this epoch
     end_reason: EndReason | None
     telemetry: dict[str, float]  # empty until the end; `objective` is J, whatever the reward mode
 

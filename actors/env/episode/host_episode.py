@@ -17,6 +17,7 @@ from actors.env.episode.reward import EpisodeReward, potential
 from actors.env.episode.settings import draw_settings, observed_rows
 from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import padded, twin_coefficient
+from actors.env.hosts.column import column_host
 from actors.env.hosts.flops import forward_flops
 from actors.env.hosts.make import make_host
 from actors.env.tasks import DataFiles, Task, make_task
@@ -79,7 +80,7 @@ class HostEpisode:
         self._names = tuple(map(host.family.name_of, range(len(host.family.blueprints))))
         host_params = host.num_params()
         flops = forward_flops(host, task.shape)
-        column = column_slot(host.family, lambda scale: host.column(scale).num_params(), flops.columns)
+        column = column_slot(host.family, lambda scale: column_host(host, scale).num_params(), flops.columns)
         slot_shapes = [stream_slot(host.family, host.slot_width(s), flops.stream[s]) for s in range(config.slots)]
         slot_shapes += [column] * config.column_slots
         budget = config.budget_ratio * host_params
@@ -150,7 +151,7 @@ class HostEpisode:
         Return the plan of the epoch.
         """
         self.illegal_actions += bool(illegal)
-        self.growth.apply(executed, requested=not illegal)
+        pruned = self.growth.apply(executed, requested=not illegal)
         germinated = None
         if executed.op is Op.GERMINATE:
             germinated = self._new_seed(self.germinations, executed.slot, executed.blueprint, executed.blend)
@@ -164,13 +165,15 @@ class HostEpisode:
         wanted = subsets_to_evaluate(blended, training) if due else []
         subsets = (current, *(subset for subset in wanted if subset != current))
         rows = self._minibatches(self.epoch)
-        return EpochPlan(germinated, blended, learning, {**blended, **training}, rows, subsets)
+        return EpochPlan(pruned, germinated, blended, learning, {**blended, **training}, rows, subsets)
 
-    def twin_minibatches(self, plan: EpochPlan) -> list[NDArray[np.int64]]:
-        """Return the minibatches of each epoch that is left, as `EpochPlan.rows`, if seeds join the host for the first
-        time in this one, so that rewards need `set_twin`; otherwise none."""
-        needed = self.reward.twin is self.accuracies and plan.blended
-        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)] if needed else []
+    def needs_twin(self, plan: EpochPlan) -> bool:
+        """Return whether seeds join the host for the first time in this epoch, so that rewards need `set_twin`."""
+        return self.reward.twin is self.accuracies and bool(plan.blended)
+
+    def remaining_minibatches(self) -> list[NDArray[np.int64]]:
+        """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`."""
+        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)]
 
     def set_twin(self, train_losses: Sequence[float], results: Sequence[Validation]) -> None:
         """Complete the twin by its losses and validation results in the epochs that are left."""
@@ -186,27 +189,28 @@ class HostEpisode:
             accuracies.append(scored)
         self.reward.twin = padded(accuracies, self.horizon_epochs)
 
-    def complete_epoch(self, plan: EpochPlan, result: EpochResult, roll_back: Callable[[], Validation]) -> EpochOutcome:
+    def complete_epoch(
+        self, plan: EpochPlan, result: EpochResult, roll_back: Callable[[tuple[int, ...]], Validation]
+    ) -> EpochOutcome:
         """Record what the epoch measured; return its reward and whether the episode ended.
 
-        `roll_back()` is called if the governor finds that training broke down, after the seeds that are not fossilized
-        have been pruned. It must restore the state after the previous epoch, and return the validation result of what
-        is left.
+        `roll_back(slots)` is called if the governor finds that training broke down. It must restore the state after
+        the previous epoch, without the seeds of `slots`, and return its validation result.
         """
         self.growth.record_gradients(result.gradient_norms, plan.training)
         label = f"seed {self.seed}, epoch {self.epoch}"
         due = len(plan.subsets) > 1
         self.growth.record_contributions(result.ablations, plan.blended, plan.training, due, label)
         self.train_losses.append(result.train_loss)
-        cost = self.growth.epoch_cost(plan.blended, plan.training, plan.subsets, self._evaluation)
-        self.growth.compute.add(cost)
+        self.growth.count_epoch(plan.blended, plan.training, plan.subsets, self._evaluation)
         (observed, loss), accuracy = result.validation
         self.epoch += 1
+        before = self.growth.filled()
         panic = self.governor.check(result.train_loss, loss, observed)
         if panic is not None:
             log.info("governor: seed %d, epoch %d: %s", self.seed, self.epoch, panic)
             self.lifecycle.prune_live()
-            (observed, loss), accuracy = roll_back()
+            (observed, loss), accuracy = roll_back(tuple(sorted(before - self.growth.filled())))
         self.lifecycle.automatic_transitions()
         self.growth.record_scores(result.scores)
         more = 0.0 if panic is None else self._epoch_of_the_model() - 1.0
@@ -217,16 +221,15 @@ class HostEpisode:
         self.accuracies.append(accuracy)
         self.observed_accuracies.append(observed)
         self.val_losses.append(loss)
-        executed = self._executed
-        op_slot = -1 if executed.op is Op.WAIT else executed.slot
-        self.timeline.record(executed.op.name, op_slot, self.lifecycle.slots, self._names, standing, term)
+        self._record(standing, term)
+        pruned = tuple(sorted(before - self.growth.filled()))
         at_horizon = panic is None and self.epoch == self.horizon_epochs
         truncated = at_horizon and self.config.time_limit == "truncated"
         terminated = panic is not None or (at_horizon and not truncated)
         ended = terminated or truncated
         reward = self.reward.step(term, potential(self.lifecycle.slots), ended, terminated)
         if not ended:
-            return EpochOutcome(reward, False, False, None, {})
+            return EpochOutcome(reward, False, False, pruned, None, {})
         telemetry = {
             "final_accuracy": accuracy,
             "doublings": standing.doublings,
@@ -239,7 +242,7 @@ class HostEpisode:
             **self.timeline.stage_shares(),
         }
         reason = EndReason.GOVERNOR if panic else EndReason.HORIZON
-        return EpochOutcome(reward, terminated, truncated, reason, telemetry)
+        return EpochOutcome(reward, terminated, truncated, pruned, reason, telemetry)
 
     def _epoch_of_the_model(self) -> float:
         """Return what an epoch of the model as it is costs, in epochs of the bare host. An early end, which saves no
@@ -247,6 +250,11 @@ class HostEpisode:
         kept = self.growth.blended()
         evaluation = self._evaluation / self.config.contribution_every
         return self.growth.epoch_cost(kept, (), subsets_to_evaluate(kept, ()), evaluation)
+
+    def _record(self, standing: Standing, term: float) -> None:
+        op = self._executed.op
+        op_slot = self._executed.slot if op is not Op.WAIT else -1
+        self.timeline.record(op.name, op_slot, self.lifecycle.slots, self._names, standing, term)
 
     def _minibatches(self, epoch: int) -> NDArray[np.int64]:
         """Return an epoch's rows `[inner_steps, batch_size]`, cut from concatenated permutations of the split."""

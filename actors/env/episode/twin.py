@@ -7,6 +7,7 @@ therefore leaves the expected policy gradient unchanged, and removes variance th
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -61,14 +62,16 @@ class TwinCache:
     def __init__(self, play: Callable[[Sequence[int]], Sequence[Trajectory]]) -> None:
         """`play(seeds)` plays never-grow episodes and returns their trajectories."""
         self._play = play
-        self._known: dict[int, Trajectory] = {}
+        self._known: OrderedDict[int, Trajectory] = OrderedDict()
 
     def trajectories(self, seeds: Sequence[int]) -> list[Trajectory]:
         """Return the trajectories of these episode seeds; play those that are not cached."""
         missing = [s for s in dict.fromkeys(seeds) if s not in self._known]
         if missing:
             self._known.update(zip(missing, self._play(missing), strict=True))
-        found = {seed: self._known.pop(seed) for seed in dict.fromkeys(seeds)}
-        kept = [*self._known.items(), *found.items()]  # the last ones were requested last
-        self._known = dict(kept[-CAPACITY:])
-        return [found[seed] for seed in seeds]
+        for seed in seeds:
+            self._known.move_to_end(seed)
+        trajectories = [self._known[seed] for seed in seeds]
+        while len(self._known) > CAPACITY:
+            self._known.popitem(last=False)
+        return trajectories

@@ -68,7 +68,7 @@ class CNN1dHost(Host):
         return h + convolve(_batch_norm(str(s), p, h, 1, norm, RECTIFIED), p[f"{s}.w"], None, 1)
 
     def _leave(self, h: Tensor) -> Tensor:
-        return pool_mean(h) if h.shape[-1] >= LEAST_POOLED else h
+        return pool_mean(h, 1) if h.shape[-1] >= LEAST_POOLED else h
 
     def _classify(self, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
         return classify(_batch_norm("out", p, h, 1, norm, RECTIFIED), p["out.w"], p["out.b"], 1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from actors.blueprints.blueprint import NOOP, Blueprint, Param
+from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host, draw_params
 
 
@@ -33,27 +34,37 @@ def forward_flops(host: Host, shape: tuple[int, ...]) -> ForwardFlops:
     family = host.family
     key = (repr(host), shape, *family.blueprints, *family.columns)  # hosts are plain data; users register blueprints
     if key not in _KNOWN:
-        bare = _of_host(host, shape)
-
-        def of_seed(s: int, blueprint: Blueprint) -> float:
-            if family.dims:
-                return _count(host, shape, s, blueprint) - bare
-            return _of_matrices(blueprint.shapes(host.slot_width(s)))
-
-        seeds = [[None if b is NOOP else of_seed(s, b) for b in family.blueprints] for s in range(host.slots)]
-        columns = [None if c is None else _of_host(host.column(c.scale), shape) for c in family.columns]
-        _KNOWN[key] = ForwardFlops(bare, tuple(map(tuple, seeds)), tuple(columns))
+        _KNOWN[key] = _of_matrices(host) if not host.family.dims else _counted(host, shape)
     return _KNOWN[key]
 
 
-def _of_host(host: Host, shape: tuple[int, ...]) -> float:
-    return _count(host, shape) if host.family.dims else _of_matrices(host.shapes())
-
-
-def _of_matrices(shapes: Mapping[str, Param]) -> float:
+def _of_matrices(host: Host) -> ForwardFlops:
     """An MLP multiplies each sample by each of its matrices once."""
-    # A matrix with one row has the shape of a vector; only its name tells them apart.
-    return 2.0 * sum(p.size for name, p in shapes.items() if p.shape[0] > 1 or name.split(".")[-1].startswith("w"))
+
+    def flops(shapes: Mapping[str, Param]) -> float:
+        # A matrix with one row has the shape of a vector; only its name tells them apart.
+        return 2.0 * sum(p.size for name, p in shapes.items() if p.shape[0] > 1 or name.split(".")[-1].startswith("w"))
+
+    def seeds(width: int) -> tuple[float | None, ...]:
+        blueprints = host.family.blueprints
+        return tuple(None if b is NOOP else flops(b.shapes(width)) for b in blueprints)
+
+    columns = [None if c is None else column_host(host, c.scale) for c in host.family.columns]
+    return ForwardFlops(
+        flops(host.shapes()),
+        tuple(seeds(host.slot_width(s)) for s in range(host.slots)),
+        tuple(None if c is None else flops(c.shapes()) for c in columns),
+    )
+
+
+def _counted(host: Host, shape: tuple[int, ...]) -> ForwardFlops:
+    bare = _count(host, shape)
+    seeds = tuple(
+        tuple(None if b is NOOP else _count(host, shape, s, b) - bare for b in host.family.blueprints)
+        for s in range(host.slots)
+    )
+    columns = [None if c is None else column_host(host, c.scale) for c in host.family.columns]
+    return ForwardFlops(bare, seeds, tuple(None if c is None else _count(c, shape) for c in columns))
 
 
 def _count(host: Host, shape: tuple[int, ...], at: int = -1, blueprint: Blueprint = NOOP) -> float:

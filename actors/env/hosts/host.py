@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import floor
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,8 +17,6 @@ from actors.blueprints.family import Family
 from actors.layers.batch_norm import Normalize, batch_statistics
 from actors.layers.layer_norm import Units
 
-MIN_COLUMN_WIDTH, MAX_COLUMN_WIDTH = 2, 64
-"""In units or channels; the upper one bounds the cost of an episode."""
 SlotFunction = Callable[[int, Tensor], Tensor]
 """(slot, hidden) -> hidden of the same shape: applies the seed in that slot, or returns its input if there is none."""
 
@@ -55,10 +52,6 @@ class Host(ABC):
     def with_width(self, width: int) -> Self:
         """Return the same architecture at another width."""
         return replace(self, width=width)  # type: ignore[type-var]
-
-    def column(self, scale: float) -> Self:
-        """Return the host that computes a column at `scale` times this one's width. Nothing grows in its slots."""
-        return self.with_width(min(max(floor(scale * self.width + 0.5), MIN_COLUMN_WIDTH), MAX_COLUMN_WIDTH))
 
     def norms(self) -> dict[str, int]:
         """Return the number of channels of every BatchNorm by name; empty for hosts without BatchNorm."""

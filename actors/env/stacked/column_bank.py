@@ -36,9 +36,6 @@ class ColumnBank(ParamBank):
             real = (torch.arange(self.host.width, device=self.params.device) < width).to(self.params.dtype)
             self._units.mask[row, 0], self._units.share[row, :, 0] = real, real / width
 
-    def learned(self) -> list[Tensor]:
-        return [self.params, *(t for moments in self.running.values() for t in moments)]
-
     def units(self, rows: Tensor) -> Units | None:
         """Return the real units of some rows; None for CNNs, whose padded channels stay 0 anyway."""
         return None if self._units is None else self._units.rows(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor
 from actors.blueprints.blueprint import Params
 from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.host import Resume
+from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup, Outputs, mixed_logits
 from actors.env.stacked.cuda_graph import StepResult
 from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
@@ -18,13 +20,23 @@ from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed, runs_of
 from actors.kernels.cnn.functions import CrossEntropy
 from actors.kernels.cnn.layout import suits
-from actors.layers.batch_norm import batch_statistics, row_statistics
+from actors.layers.batch_norm import batch_statistics
 
 RunKey = tuple[int, bool, int, int]  # slot, whether in TRAINING, bank, turn
 
 
 def _run_key(seed: StackedSeed) -> RunKey:
     return seed.slot, seed.training, seed.bank, seed.turn
+
+
+@dataclass(frozen=True)
+class LeafGroup:
+    """Consecutive seeds of one slot and mode (and bank and turn) whose parameters, or gates, are autograd leaves
+    together."""
+
+    training: bool
+    seeds: slice  # among the seeds of the epoch
+    leaves: dict[str, Tensor]
 
 
 class StackedEpoch:
@@ -56,11 +68,9 @@ class StackedEpoch:
         self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), o.seed_lr, o.weight_decay)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
-        # Autograd leaves: the parameters of consecutive seeds of one key, and the gates of those of one slot and mode.
-        self.runs = {key: self._run(key[2], run) for key, run in runs_of(seeds, _run_key)}
+        self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, _run_key)}
         self.gate_runs = {
-            key: stack.gates.leaves(self.gate_optimizer.params[run])
-            for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
+            key: self._gate_run(key, run) for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
         }
         # A column that learns needs no other pass through its host: the logits of the main pass are constant.
         self.shadowed = sorted({seed.env for seed in in_stream if seed.training})
@@ -117,7 +127,8 @@ class StackedEpoch:
         by `store`.
         """
         rows = torch.tensor(sorted(envs), device=self.stack.device)
-        self._keep(rows, *self.host_optimizer.tensors, *(t for m in self.stack.running.values() for t in m))
+        o = self.host_optimizer
+        self._keep(rows, o.params, o.first, o.second, o.steps, *(t for m in self.stack.running.values() for t in m))
         own = [i for i, seed in enumerate(self.seeds) if seed.env in envs]
         gated = [i for i in own if self.seeds[i].slot < self.stack.host.slots]
         for optimizer, indices in (
@@ -126,9 +137,10 @@ class StackedEpoch:
         ):
             if indices:
                 rows = torch.tensor(indices, device=self.stack.device)
-                self._keep(rows, *optimizer.tensors)
-                assert optimizer.rows is not None
-                self._keep(optimizer.rows[rows], *optimizer.bank.learned()[1:])
+                self._keep(rows, optimizer.params, optimizer.first, optimizer.second, optimizer.steps)
+                if isinstance(optimizer.bank, ColumnBank) and optimizer.rows is not None:
+                    running = optimizer.bank.running.values()
+                    self._keep(optimizer.rows[rows], *(t for moments in running for t in moments))
 
     def store(self) -> None:
         """Write the trained seeds back to their banks."""
@@ -169,9 +181,9 @@ class StackedEpoch:
         self, loss: Tensor, others: list[Tensor], training: bool
     ) -> tuple[list[Tensor], dict[RunKey, Tensor], dict[tuple[int, bool], Tensor]]:
         """Return the gradients of `others`, and `[n, size]` of the seeds and gates that this pass trains."""
-        runs = {key: leaves for key, leaves in self.runs.items() if key[1] is training}
-        gates = {key: leaves for key, leaves in self.gate_runs.items() if key[1] is training}
-        groups = [others, *(list(leaves.values()) for leaves in (*runs.values(), *gates.values()))]
+        runs = {key: run for key, run in self.runs.items() if run.training is training}
+        gates = {key: run for key, run in self.gate_runs.items() if run.training is training}
+        groups = [others, *(list(run.leaves.values()) for run in (*runs.values(), *gates.values()))]
         flat = torch.autograd.grad(loss.sum(), [t for group in groups for t in group], allow_unused=True)
         remaining = iter(flat)
         grads = [[g if g is not None else torch.zeros_like(t) for t, g in zip(group, remaining)] for group in groups]  # noqa: B905
@@ -208,16 +220,21 @@ class StackedEpoch:
         by_env = [*(self.stack.layout.by_env(grad) for grad in grads[:-1]), grads[-1].flatten(1)]
         return torch.stack([grad.square().sum(1).sqrt() for grad in by_env], 1)
 
-    def _run(self, b: int, run: slice) -> dict[str, Tensor]:
+    def _run(self, key: RunKey, run: slice) -> LeafGroup:
+        _, training, b, _ = key
         start = self.bank_row[run.start]
-        return self.stack.banks[b].leaves(self.optimizers[b].params[start : start + run.stop - run.start])
+        rows = self.optimizers[b].params[start : start + run.stop - run.start]
+        return LeafGroup(training, run, self.stack.banks[b].leaves(rows))
+
+    def _gate_run(self, key: tuple[int, bool], run: slice) -> LeafGroup:
+        return LeafGroup(key[1], run, self.stack.gates.leaves(self.gate_optimizer.params[run]))
 
     def _leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.runs[_run_key(seeds[0])]
+        leaves = self.runs[_run_key(seeds[0])].leaves
         return lambda: leaves
 
     def _gate_leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.gate_runs[seeds[0].slot, seeds[0].training]
+        leaves = self.gate_runs[seeds[0].slot, seeds[0].training].leaves
         return lambda: leaves
 
     def _shadow_params(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
@@ -246,5 +263,5 @@ class StackedEpoch:
 
 
 def _logits_of(groups: Sequence[ColumnGroup], x: Tensor) -> Outputs:
-    """Return the logits of columns in training, normalized by the batch, and update their running statistics."""
-    return [(group, group.logits(x, row_statistics(group.bank.running, group.rows))) for group in groups]
+    """Return the logits of columns in training, whose running statistics are updated."""
+    return [(group, group.logits(x, group.updating())) for group in groups]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from actors.kernels.cnn.functions import gathered
 from actors.kernels.cnn.layout import NARROW, rows_innermost, with_rows_innermost
-from actors.layers.convolution import split, with_kernels
+from actors.layers.convolution import with_kernels
 
 
 @dataclass(frozen=True)
@@ -37,56 +37,58 @@ class StackLayout:
 
     def select(self, h: Tensor, envs: Tensor) -> Tensor:
         """Return `h` of some environments, by index."""
-        (h,), env_dim, _ = self._in_memory(h)
-        return self._restored(h.index_select(env_dim, envs), env_dim)
+        if self.env_dim and rows_innermost(h):
+            return h.movedim(0, -1).index_select(0, envs).movedim(-1, 0)
+        return h.index_select(self.env_dim, envs)
 
     def replace(self, h: Tensor, envs: Tensor, values: Tensor) -> Tensor:
         """Return `h` with the values of some environments replaced."""
-        (h, values), env_dim, _ = self._in_memory(h, values)
-        return self._restored(h.index_copy(env_dim, envs, values), env_dim)
+        if self.env_dim and rows_innermost(h):
+            return h.movedim(0, -1).index_copy(0, envs, values.movedim(0, -1)).movedim(-1, 0)
+        return h.index_copy(self.env_dim, envs, values)
 
     def slice(self, h: Tensor, envs: slice) -> Tensor:
         """Return `h` of consecutive environments."""
-        return h[:, envs] if self.env_dim else h[envs]
+        return h[envs] if self.env_dim == 0 else h[:, envs]
 
     def cat(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the environments of several tensors, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        ordered, env_dim, _ = self._in_memory(*parts)
-        return self._restored(torch.cat(ordered, env_dim), env_dim)
+        if self.env_dim and all(rows_innermost(h) for h in parts):
+            return torch.cat([h.movedim(0, -1) for h in parts]).movedim(-1, 0)
+        return torch.cat(list(parts), self.env_dim)
 
     def doubled(self, h: Tensor) -> Tensor:
         """Return `h` of one environment as two equal ones."""
-        return h.expand([2 if d == self.env_dim else -1 for d in range(h.dim())])
+        shape = [2 if d == self.env_dim else -1 for d in range(h.dim())]
+        return h.expand(shape)
 
     def by_env(self, h: Tensor) -> Tensor:
         """Return the entries of each environment, `[E, -1]`, in an order that does not depend on the others."""
-        (h,), env_dim, _ = self._in_memory(h)
-        return h.transpose(0, env_dim).flatten(1)
+        return (h.movedim(0, -1) if self.env_dim and rows_innermost(h) else h.transpose(0, self.env_dim)).flatten(1)
+
+    def variants(self, h: Tensor, count: int) -> Tensor:
+        """Split rows that hold `count` variants one after the other; the variants become dimension `row_dim`."""
+        r = self.row_dim
+        return h.reshape(*h.shape[:r], count, h.shape[r] // count, *h.shape[r + 1 :])
 
     def select_variants(self, h: Tensor, count: int, indices: list[int]) -> Tensor:
         """Return some of the `count` variants that the rows hold, one after the other."""
         if indices == list(range(count)):
             return h
-        (h,), env_dim, row_dim = self._in_memory(h)
-        chosen = split(h, row_dim, count).index_select(row_dim, h.new_tensor(indices).long())
-        return self._restored(chosen.flatten(row_dim, row_dim + 1), env_dim)
+        if self.env_dim and rows_innermost(h):
+            last = h.movedim(0, -1)
+            chosen: Tensor = last.reshape(*last.shape[:-1], count, -1)[..., indices, :]
+            return chosen.flatten(-2).movedim(-1, 0)
+        index = h.new_tensor(indices).long()
+        return self.variants(h, count).index_select(self.row_dim, index).flatten(self.row_dim, self.row_dim + 1)
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the variants of several tensors, one after the other."""
-        ordered, env_dim, row_dim = self._in_memory(*parts)
-        return self._restored(torch.cat(ordered, row_dim), env_dim)
-
-    def _in_memory(self, *parts: Tensor) -> tuple[list[Tensor], int, int]:
-        """Return tensors with their dimensions in the order of memory, and the dimensions of environments and rows."""
         if self.env_dim and all(rows_innermost(h) for h in parts):
-            return [h.movedim(0, -1) for h in parts], 0, parts[0].dim() - 1
-        return list(parts), self.env_dim, self.row_dim
-
-    def _restored(self, h: Tensor, env_dim: int) -> Tensor:
-        """Undo `_in_memory`, which found environments in this dimension."""
-        return h if env_dim == self.env_dim else h.movedim(-1, 0)
+            return torch.cat([h.movedim(0, -1) for h in parts], -1).movedim(-1, 0)
+        return torch.cat(list(parts), self.row_dim)
 
     def batch(self, data: Tensor, rows: Tensor) -> Tensor:
         """Gather minibatches: rows `[S, E, B]` of every environment's `data [E, N, ...]`, in this layout."""

@@ -15,7 +15,9 @@ from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
+from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host
+from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.cuda_graph import StepResult, run_steps
 from actors.env.stacked.epoch import StackedEpoch
 from actors.env.stacked.evaluation import ROWS_AT_ONCE, StackedEvaluation
@@ -39,6 +41,15 @@ class Trained(NamedTuple):
     scores: dict[int, float]
 
 
+class Saved(NamedTuple):
+    """Saved rows of one tensor."""
+
+    tensor: Tensor
+    rows: Tensor
+    values: Tensor
+    envs: list[int]  # the environment of each row
+
+
 class TorchNetworks(StackedParameters, FleetNetworks):
     """E hosts with their seeds, trained and evaluated together as stacked tensors."""
 
@@ -47,7 +58,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         super().__init__(host, column_slots, num_envs, settings)
         if host.family.dims and self.device.type == "cpu" and self.dtype is torch.float32:
             compile_kernels()
-        self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot), also those that were pruned
+        self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
     @tf32(False)
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
@@ -67,6 +78,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         observed, scored = (self._data(rows) for rows in zip(*((e.observed, e.scored) for e in episodes), strict=True))
         self.evaluation = StackedEvaluation(self, *observed, calibration)
         self.scoring = StackedEvaluation(self, *scored, calibration)
+        self._save_snapshot()
         bare: list[Subset] = [frozenset()]
         return [validation for validation, _ in self._validated([], [bare] * len(episodes))]
 
@@ -81,12 +93,11 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         if all(plan is None for plan in plans):
             return [None] * len(plans)
-        learned = [t for bank in self._banks_in_use() for t in bank.learned()]
-        running = [t for moments in self.running.values() for t in moments]
-        self._snapshot = [(t, t.clone()) for t in (*learned, *running)]
         for e, plan in enumerate(plans):
-            if plan is not None and plan.germinated is not None:
-                self._germinate(e, plan.germinated)
+            if plan is not None:
+                self.prune(e, plan.pruned)
+                if plan.germinated is not None:
+                    self._germinate(e, plan.germinated)
         given = [(e, plan) for e, plan in enumerate(plans) if plan is not None]
         learning = [seed for e, plan in given for seed in self._seeds_of(e, plan.blended)]
         learning += [seed for e, plan in given for seed in self._seeds_of(e, plan.training, plan.training)]
@@ -98,13 +109,27 @@ class TorchNetworks(StackedParameters, FleetNetworks):
             None if plan is None else EpochResult(*t, *m) for plan, t, m in zip(plans, trained, evaluated, strict=True)
         ]
 
+    def commit(self, pruned: Sequence[tuple[int, ...]]) -> None:
+        for e, slots in enumerate(pruned):
+            self.prune(e, slots)
+        self._save_snapshot()
+
+    def prune(self, env: int, slots: Sequence[int]) -> None:
+        """Remove the seeds of these slots."""
+        for s in slots:
+            self._seeds.pop((env, s), None)
+
     @tf32(False)
-    def roll_back(self, env: int) -> Validation:
-        for t, saved in self._snapshot:
-            mine = self._rows_of(env, t)
-            t[mine] = saved[mine]
-        for bank in self._banks_in_use():
-            bank.clear_moments(self._rows_of(env, bank.params))
+    def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
+        self.prune(env, pruned)
+        for saved in self._snapshot:
+            mine = self._index([i for i, e in enumerate(saved.envs) if e == env])
+            saved.tensor[saved.rows[mine]] = saved.values[mine]
+        self.hosts.clear_moments(slice(env, env + 1))
+        for e, s in self._seeds:
+            if e == env:
+                for bank in self._banks_of(e, s):
+                    bank.clear_moments(slice(self.row(e, s), self.row(e, s) + 1))
         seeds = self._seeds_of(env, self.episodes[env].growth.blended())
         on = frozenset(seed.slot for seed in seeds)
         return self._validated(sorted(seeds), [[on]] * self.num_envs)[env][0]
@@ -121,8 +146,9 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def evaluate_test(self, alphas: Mapping[int, Mapping[int, float]]) -> dict[int, EvalResult]:
         seeds = sorted(seed for e, by_slot in alphas.items() for seed in self._seeds_of(e, by_slot))
         subsets = [[frozenset(alphas.get(e, ()))] for e in range(self.num_envs)]
-        tested = self._data([episode.task.test for episode in self.episodes])
-        results = StackedEvaluation(self, *tested, self._calibration())(seeds, subsets)
+        results = StackedEvaluation(self, *self._data([e.task.test for e in self.episodes]), self._calibration())(
+            seeds, subsets
+        )
         return {e: results[e][0] for e in alphas}
 
     def _germinate(self, env: int, new: NewSeed) -> None:
@@ -131,7 +157,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         self._seeds[env, new.slot] = new
         bank, column = self.banks[self._bank(new)], host.family.columns[new.blueprint]
         if column is not None:
-            bank.draw(row, host.column(column.scale).shapes(), rng)
+            bank.draw(row, column_host(host, column.scale).shapes(), rng)
         else:
             width = host.slot_width(new.slot)
             bank.draw(row, host.family.blueprints[new.blueprint].shapes(width), rng)
@@ -144,14 +170,10 @@ class TorchNetworks(StackedParameters, FleetNetworks):
             return len(self.widths) * len(blueprints) + list(self.column_banks).index(seed.blueprint)
         return self.widths.index(self.host.slot_width(seed.slot)) * len(blueprints) + seed.blueprint
 
-    def _banks_in_use(self) -> set[ParamBank]:
-        """Return the banks of the hosts, of all gates, and of seeds."""
-        return {self.hosts, self.gates, *(self.banks[self._bank(seed)] for seed in self._seeds.values())}
-
-    def _rows_of(self, env: int, t: Tensor) -> slice:
-        """Return the rows of one environment in a tensor of all."""
-        count = len(t) // self.num_envs
-        return slice(env * count, (env + 1) * count)
+    def _banks_of(self, env: int, slot: int) -> list[ParamBank]:
+        """Return the banks that hold the parameters of a seed and of its gate."""
+        bank = self.banks[self._bank(self._seeds[env, slot])]
+        return [bank] if isinstance(bank, ColumnBank) else [bank, self.gates]
 
     def _seeds_of(self, env: int, alphas: Mapping[int, float], training: Container[int] = ()) -> list[StackedSeed]:
         """Return the seeds of one environment that take part in a pass, at their alphas; columns are mixed in the order
@@ -224,6 +246,23 @@ class TorchNetworks(StackedParameters, FleetNetworks):
             fresh = Moments.fresh(self.num_envs, channels, dtype=self.dtype, device=self.device)
             for t, new in zip(self.running.setdefault(name, fresh), fresh, strict=True):
                 t[rows] = new[rows]
+
+    def _save_snapshot(self) -> None:
+        """Save parameters and running statistics of hosts and seeds."""
+        envs = list(range(self.num_envs))
+        self._snapshot = [
+            Saved(t, self._index(envs), t.clone(), envs)
+            for t in (self.hosts.params, *(t for moments in self.running.values() for t in moments))
+        ]
+        places: dict[ParamBank, list[tuple[int, int]]] = {}
+        for place in self._seeds:
+            for bank in self._banks_of(*place):
+                places.setdefault(bank, []).append(place)
+        for bank, held in places.items():
+            rows, owners = self._index([self.row(*place) for place in held]), [e for e, _ in held]
+            moments = bank.running.values() if isinstance(bank, ColumnBank) else ()
+            tensors = (bank.params, *(t for m in moments for t in m))
+            self._snapshot += [Saved(t, rows, t[rows], owners) for t in tensors]
 
     def _data(self, splits: Sequence[Split]) -> tuple[Tensor, Tensor, Tensor]:
         """Return x `[E, N, *sample]`, y `[E, N]` and valid `[E, N]` of each environment's rows, padded with zeros."""

@@ -29,14 +29,6 @@ class ParamBank:
         self.correction1 = torch.tensor(1.0 - BETA1**t, dtype=dtype, device=device)
         self.correction2 = torch.tensor(np.sqrt(1.0 - BETA2**t), dtype=dtype, device=device)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.params, self.first_moment, self.second_moment, self.steps
-
-    def learned(self) -> list[Tensor]:
-        """Return what training changes, beside the optimizer's state; the first dimension are the rows."""
-        return [self.params]
-
     def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
         """Draw the parameters of a row and clear its moments; `shapes` are those before padding."""
         self.clear_moments(slice(row, row + 1))
@@ -47,7 +39,7 @@ class ParamBank:
 
     def clear_moments(self, rows: slice) -> None:
         """Reset the moments and step counters of some rows."""
-        for t in self.tensors[1:]:
+        for t in (self.first_moment, self.second_moment, self.steps):
             t[rows] = 0.0
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
@@ -71,30 +63,44 @@ class RowOptimizer:
 
     def __init__(self, bank: ParamBank, rows: Tensor | None, lr: float, weight_decay: float) -> None:
         self.bank, self.rows, self.lr, self.weight_decay = bank, rows, lr, weight_decay
-        self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in bank.tensors)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.params, self.first, self.second, self.steps
+        everything = (bank.params, bank.first_moment, bank.second_moment, bank.steps)
+        self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in everything)
 
     def store(self) -> None:
         """Write the rows back to the bank."""
         if self.rows is not None:
-            for t, copy in zip(self.bank.tensors, self.tensors, strict=True):
+            bank = self.bank
+            copies = (self.params, self.first, self.second, self.steps)
+            for t, copy in zip((bank.params, bank.first_moment, bank.second_moment, bank.steps), copies, strict=True):
                 t[self.rows] = copy
 
     def step(self, grad: Tensor) -> None:
         """Take one step with gradients `[n, size]`, each row with its own step counter."""
         self.steps += 1
-        # Powers are looked up, since their last bit depends on the length of the tensor. Idle rows step beyond the end
-        # of the table.
-        t = self.steps.clamp(max=len(self.bank.correction1) - 1)
-        rate, root = self.lr / self.bank.correction1[t, None], self.bank.correction2[t, None]
-        self.params.mul_(1.0 - self.lr * self.weight_decay)
-        self.first.lerp_(grad, 1.0 - BETA1)
-        self.second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
-        denominator = self.second.sqrt().div_(root).add_(EPS)
-        self.params.sub_((self.first / denominator).mul_(rate))
+        correction1, correction2 = _corrections(self.bank, self.steps)
+        kept = 1.0 - self.lr * self.weight_decay
+        _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, kept)
+
+
+def _adam_(
+    params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: float
+) -> None:
+    """Update in place; `rate` and `root` are `[n, 1]`."""
+    params.mul_(kept)
+    first.lerp_(grad, 1.0 - BETA1)
+    second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
+    denominator = second.sqrt().div_(root).add_(EPS)
+    params.sub_((first / denominator).mul_(rate))
+
+
+def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 1 - beta1^t and sqrt(1 - beta2^t), `[n, 1]`.
+
+    They are looked up, since the last bit of a power depends on the length of the tensor. Idle rows step beyond the
+    end of the table.
+    """
+    steps = steps.clamp(max=len(bank.correction1) - 1)
+    return bank.correction1[steps, None], bank.correction2[steps, None]
 
 
 def flat_gradients(grads: Sequence[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from actors.blueprints.blends import GATED, gate_shapes
 from actors.blueprints.blueprint import Params
 from actors.env.fleet_networks import NetworkSettings
+from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup
@@ -45,7 +46,7 @@ class StackedParameters:
         self.widths = list(dict.fromkeys(widths))
         self.blueprints = [b for _ in self.widths for b in host.family.blueprints]
         self.column_banks = {
-            blueprint: ColumnBank(host.column(column.scale), num_envs * column_slots, *table)
+            blueprint: ColumnBank(column_host(host, column.scale), num_envs * column_slots, *table)
             for blueprint, column in enumerate(host.family.columns)
             if column is not None
         }
@@ -95,7 +96,9 @@ class StackedParameters:
         return plans
 
     def columns(
-        self, seeds: Sequence[StackedSeed], params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]]
+        self,
+        seeds: Sequence[StackedSeed],
+        params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
     ) -> list[ColumnGroup]:
         """Return the groups of those of these seeds that are columns, in the order of their turns."""
         columns = [seed for seed in seeds if seed.slot >= self.host.slots]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,20 +15,12 @@ TaskKind = Literal["vector", "sequence", "image"]
 DIMENSIONS: dict[TaskKind, int] = {"vector": 2, "sequence": 3, "image": 4}
 
 
-Rows = tuple[NDArray[np.floating], NDArray[np.integer]]
-"""x `[n, ...]` and y `[n]`."""
-
-
 class Sizes(NamedTuple):
     """Number of rows of each split."""
 
     train: int
     val: int
     test: int
-
-
-SIZES = Sizes(1024, 1024, 1024)
-"""Of most families that draw their rows."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,11 @@ class Task:
         return tuple(int(n) for n in self.train.x.shape[1:])
 
     @property
+    def num_features(self) -> int:
+        """Numbers per row."""
+        return int(np.prod(self.shape))
+
+    @property
     def sizes(self) -> Sizes:
         return Sizes(len(self.train), len(self.val), len(self.test))
 
@@ -95,14 +92,6 @@ class Task:
     def chance_accuracy(self) -> float:
         """Accuracy of the uniform guess, points."""
         return 100.0 / self.num_classes
-
-
-def with_label_noise(task: Task, name: str, fraction: float, rng: np.random.Generator) -> Task:
-    """Replace a fraction of the training labels by another class; validation and test labels stay correct."""
-    y = task.train.y.copy()
-    wrong = rng.permutation(len(y))[: round(fraction * len(y))]
-    y[wrong] = (y[wrong] + rng.integers(1, task.num_classes, len(wrong))) % task.num_classes
-    return replace(task, task_id=name, train=Split(task.train.x, y))
 
 
 def standardized(train: Split, val: Split, test: Split) -> tuple[Split, Split, Split]:
@@ -125,7 +114,9 @@ def split_rows(x: NDArray[np.floating], y: NDArray[np.integer], sizes: Sizes) ->
     return parts[0], parts[1], parts[2]
 
 
-def draw_splits(draw: Callable[[int], Rows], sizes: Sizes = SIZES) -> tuple[Split, Split, Split]:
+def draw_splits(
+    draw: Callable[[int], tuple[NDArray[np.floating], NDArray[np.integer]]], sizes: Sizes
+) -> tuple[Split, Split, Split]:
     """Draw each split with `draw(n) -> (x [n, ...], y [n])`, and standardize x."""
     drawn = [draw(n) for n in sizes]
     parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]

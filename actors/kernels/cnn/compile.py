@@ -10,8 +10,8 @@ from actors.kernels.cnn.functions import (
     Convolve,
     CrossEntropy,
     NormalizeBatch,
-    PairMean,
     TwoLayers,
+    WindowMean,
     calibration,
     gathered,
     rescaled,
@@ -34,7 +34,7 @@ def fill_cache(precision: str) -> None:
     y = Convolve.apply(h, one.view(1, 1, 1, 1, 1), one, 1)  # type: ignore[no-untyped-call]
     mean, var = torch.zeros(1), torch.ones(1)
     y = NormalizeBatch.apply(y[:, 0], one[0], one[0], mean, var, (1, 1), True, 0.1, 1e-5)  # type: ignore[no-untyped-call]
-    y = PairMean.apply(y[:, :, :1])  # type: ignore[no-untyped-call]
+    y = WindowMean.apply(y, (2, 2))  # type: ignore[no-untyped-call]
     logits = Classify.apply(y[:, None], one.view(1, 1, 1), one)  # type: ignore[no-untyped-call]
     labels, counts = torch.zeros(1, 16, dtype=torch.long), torch.ones(1, dtype=torch.long)
     CrossEntropy.apply(logits, labels, counts).backward()  # type: ignore[no-untyped-call]

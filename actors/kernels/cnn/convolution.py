@@ -95,7 +95,6 @@ def convolve_packed(
 ) -> None:
     """Write `lanes` rows of data of y [O, H, W, M], from `first`; size is (H, W, M, TH, TW)."""
     height, width, rows, tall, wide = size
-    strides = (width * inputs * lanes, wide * inputs * TILE, height * width * rows)
     for top in range(height):
         above, below = max(0, tall // 2 - top), min(tall, height + tall // 2 - top)
         for left in range(width):
@@ -103,10 +102,23 @@ def convolve_packed(
             corner = (top + above - tall // 2) * width + left + before - wide // 2
             for j in range(0, outputs, TILE):
                 tap = j // TILE * tall * wide + above * wide + before
-                out = ((j * height + top) * width + left) * rows + first
-                places = (corner * inputs * lanes, tap * inputs * TILE, j, out)
-                counts = (below - above, (behind - before) * inputs)
-                pixel(lanes, outputs - j, packed, w, b, y, places, strides, counts)
+                pixel(
+                    lanes,
+                    outputs - j,
+                    packed,
+                    w,
+                    b,
+                    y,
+                    corner * inputs * lanes,
+                    tap * inputs * TILE,
+                    j,
+                    ((j * height + top) * width + left) * rows + first,
+                    width * inputs * lanes,
+                    wide * inputs * TILE,
+                    height * width * rows,
+                    below - above,
+                    (behind - before) * inputs,
+                )
 
 
 @inner
@@ -153,7 +165,6 @@ def gradient_one(
     zero = splat(dw.dtype.type(0))
     for i in range(0, outputs * inputs * taps * LANES, LANES):
         store(sums, i, zero)
-    strides = (area, area, width * rows, taps * inputs * LANES, LANES)
     columns = min(width, max(1, BLOCK // rows))
     lines = max(1, BLOCK // (width * rows)) if columns == width else 1
     for j in range(0, outputs, TILE):
@@ -167,10 +178,23 @@ def gradient_one(
                         y0, y1 = max(top, -down), min(top + lines, height, height - down)
                         x0, x1 = max(left, -right), min(left + columns, width, width - right)
                         if y0 < y1 and x0 < x1:
-                            d_at = j * area + (y0 * width + x0) * rows
-                            x_at = k * area + ((y0 + down) * width + x0 + right) * rows
-                            places = (d_at, x_at, ((j * taps + tap) * inputs + k) * LANES)
-                            outer(high, low, d, x, sums, places, strides, (y1 - y0, (x1 - x0) * rows))
+                            outer(
+                                high,
+                                low,
+                                d,
+                                x,
+                                sums,
+                                j * area + (y0 * width + x0) * rows,
+                                k * area + ((y0 + down) * width + x0 + right) * rows,
+                                area,
+                                area,
+                                width * rows,
+                                y1 - y0,
+                                (x1 - x0) * rows,
+                                ((j * taps + tap) * inputs + k) * LANES,
+                                taps * inputs * LANES,
+                                LANES,
+                            )
     for j in range(outputs):
         for k in range(inputs):
             for tap in range(taps):
@@ -178,25 +202,20 @@ def gradient_one(
 
 
 @inner
-def sizes(x: Array, w: Array, groups: int) -> tuple[Size, int, int, int, int]:
-    """Return the size, the numbers of a channel and of a filter, and the output and input channels of a group."""
-    _, height, width, rows = x.shape
-    outputs, inputs, tall, wide = w.shape
-    return (height, width, rows, tall, wide), height * width * rows, inputs * tall * wide, outputs // groups, inputs
-
-
-@inner
 def convolve_env(x: Array, w: Array, b: Array, y: Array, groups: int, scratch: Scratch) -> None:
     """Compute y [G * O, H, W, M] = w * x + b of one environment; `b [G * O]`."""
     packed_x, packed_w, _, _ = scratch
-    size, area, filters, outputs, inputs = sizes(x, w, groups)
+    outputs, inputs = w.shape[0] // groups, w.shape[1]
+    size = (x.shape[1], x.shape[2], x.shape[3], w.shape[2], w.shape[3])
+    area = size[0] * size[1] * size[2]
+    filters = inputs * size[3] * size[4]
     for g in range(groups):
         own_x = x[g * inputs : (g + 1) * inputs].reshape(inputs * area)
         own_w = w[g * outputs : (g + 1) * outputs].reshape(outputs * filters)
         own_y = y[g * outputs : (g + 1) * outputs].reshape(outputs * area)
         own_b = b[g * outputs : (g + 1) * outputs]
-        used = live_channels(own_x, inputs, area)
-        kept = live_filters(own_w, outputs, filters) if used else 0
+        kept, used = live_filters(own_w, outputs, filters), live_channels(own_x, inputs, area)
+        kept = kept if used else 0
         convolve_one(own_x, own_w, own_b, own_y, size, used, kept, inputs, False, packed_x, packed_w)
         fill_channels(own_y, own_b, kept, outputs, area)
 
@@ -205,10 +224,13 @@ def convolve_env(x: Array, w: Array, b: Array, y: Array, groups: int, scratch: S
 def convolve_env_input(d: Array, w: Array, dx: Array, groups: int, scratch: Scratch) -> None:
     """Compute the gradient of x [G * I, H, W, M] of one environment from that of y, `d`."""
     packed_x, packed_w, _, zeros = scratch
-    size, area, filters, outputs, inputs = sizes(d, w, groups)
+    outputs, inputs = w.shape[0] // groups, w.shape[1]
+    size = (d.shape[1], d.shape[2], d.shape[3], w.shape[2], w.shape[3])
+    area = size[0] * size[1] * size[2]
+    filters = inputs * size[3] * size[4]
     for g in range(groups):
-        own_d = d[g * outputs : (g + 1) * outputs].reshape(outputs * area)
         own_w = w[g * outputs : (g + 1) * outputs].reshape(outputs * filters)
+        own_d = d[g * outputs : (g + 1) * outputs].reshape(outputs * area)
         own_dx = dx[g * inputs : (g + 1) * inputs].reshape(inputs * area)
         kept = live_channels(own_d, outputs, area)
         reached = live_inputs(own_w, outputs, inputs, size[3] * size[4]) if kept else 0
@@ -220,7 +242,10 @@ def convolve_env_input(d: Array, w: Array, dx: Array, groups: int, scratch: Scra
 def convolve_env_weights(x: Array, d: Array, dw: Array, db: Array, groups: int, scratch: Scratch) -> None:
     """Compute the gradients of w and b of one environment from that of y, `d`."""
     _, _, sums, _ = scratch
-    size, area, filters, outputs, inputs = sizes(x, dw, groups)
+    outputs, inputs = dw.shape[0] // groups, dw.shape[1]
+    size = (x.shape[1], x.shape[2], x.shape[3], dw.shape[2], dw.shape[3])
+    area = size[0] * size[1] * size[2]
+    filters = inputs * size[3] * size[4]
     for g in range(groups):
         own_x = x[g * inputs : (g + 1) * inputs].reshape(inputs * area)
         own_d = d[g * outputs : (g + 1) * outputs].reshape(outputs * area)

@@ -23,7 +23,7 @@ from actors.kernels.cnn.memory import aligned, empty
 from actors.kernels.cnn.norm import calibrate, normalize, normalize_back, rescale
 from actors.kernels.cnn.rows import gather_rows
 from actors.kernels.cnn.seeds import blend, blend_back, two_layers, two_layers_back
-from actors.kernels.cnn.space import pair_mean, pair_mean_back
+from actors.kernels.cnn.space import window_mean, window_mean_back
 from actors.kernels.cnn.tiles import LANES, TILE, WIDE
 
 Array = NDArray[Any]
@@ -223,23 +223,23 @@ def _pooled(x: Array, window: Window) -> Array:
     return empty((x.shape[0], x.shape[1] // window[0], x.shape[2] // window[1], x.shape[3]))
 
 
-class PairMean(torch.autograd.Function):
-    """`apply(h)` average-pools sequences `[M, C, 1, L]` by 2; a last odd position is dropped."""
+class WindowMean(torch.autograd.Function):
+    """`apply(h, window)` average-pools a plane; what is left over at the end is dropped."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
+    def forward(ctx: Any, h: Tensor, window: Window) -> Tensor:
         x = _array(h)
-        y = _pooled(x, (1, 2))
-        pair_mean(x[:, 0], y[:, 0])
-        ctx.shape = x.shape
+        y = _pooled(x, window)
+        window_mean(x, y, *window)
+        ctx.shape, ctx.window = x.shape, window
         return torch.from_numpy(y).movedim(-1, 0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d: Tensor) -> Tensor:
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
         dx = empty(ctx.shape)
-        pair_mean_back(_array(d)[:, 0], dx[:, 0])
-        return torch.from_numpy(dx).movedim(-1, 0)
+        window_mean_back(_array(d), dx, *ctx.window)
+        return torch.from_numpy(dx).movedim(-1, 0), None
 
 
 class Classify(torch.autograd.Function):

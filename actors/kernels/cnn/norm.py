@@ -16,7 +16,17 @@ from actors.kernels.cnn.convolution import live_channels
 from actors.kernels.cnn.tiles import LANES
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
-from actors.kernels.vectors import fma, load, maximum, rectified, splat, store, total, where_at_least, where_positive
+from actors.kernels.vectors import (
+    fma,
+    load,
+    maximum,
+    rectified,
+    splat,
+    store,
+    total,
+    where_at_least,
+    where_positive,
+)
 
 Array = NDArray[Any]
 Size = tuple[int, int, int, int, int]

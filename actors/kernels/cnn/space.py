@@ -1,4 +1,4 @@
-"""The average-pooling of sequences, and its gradient."""
+"""Means over space: average-pooling, and the mean over all positions; with their gradients."""
 
 from __future__ import annotations
 
@@ -14,27 +14,42 @@ Array = NDArray[Any]
 
 
 @kernel
-def pair_mean(h: Array, y: Array) -> None:
-    """Compute y [C, L / 2, M], the means of neighbours in h [C, L, M]; a last odd position is dropped."""
-    channels, length, rows = h.shape
-    half = splat(h.dtype.type(0.5))
+def window_mean(h: Array, y: Array, tall: int, wide: int) -> None:
+    """Compute y [C, H / tall, W / wide, M], the means of windows of h [C, H, W, M], 1x2 or 2x2.
+
+    What is left over at the end is dropped.
+    """
+    channels, height, width, rows = h.shape
+    high, low = height // tall, width // wide
+    share = splat(h.dtype.type(1.0 / (tall * wide)))
     for c in range(channels):
-        own, out = h[c].reshape(length * rows), y[c].reshape(length // 2 * rows)
-        for p in range(0, length // 2 * rows, rows):
-            for i in range(0, rows, LANES):
-                store(out, p + i, half * (load(own, 2 * p + i) + load(own, 2 * p + rows + i)))
+        own, out = h[c].reshape(height * width * rows), y[c].reshape(high * low * rows)
+        for top in range(high):
+            for left in range(low):
+                source, target = (top * tall * width + left * wide) * rows, (top * low + left) * rows
+                for i in range(0, rows, LANES):
+                    summed = load(own, source + i) + load(own, source + i + rows)
+                    if tall == 2:
+                        summed = summed + load(own, source + i + width * rows)
+                        summed = summed + load(own, source + i + (width + 1) * rows)
+                    store(out, target + i, share * summed)
 
 
 @kernel
-def pair_mean_back(d: Array, dh: Array) -> None:
+def window_mean_back(d: Array, dh: Array, tall: int, wide: int) -> None:
     """Compute the gradient of h from that of the means, `d`."""
-    channels, length, rows = dh.shape
-    half = splat(d.dtype.type(0.5))
+    channels, height, width, rows = dh.shape
+    high, low = height // tall, width // wide
+    share = splat(d.dtype.type(1.0 / (tall * wide)))
     for c in range(channels):
-        flow, out = d[c].reshape(length // 2 * rows), dh[c].reshape(length * rows)
-        out[length // 2 * 2 * rows :] = 0
-        for p in range(0, length // 2 * rows, rows):
-            for i in range(0, rows, LANES):
-                value = half * load(flow, p + i)
-                store(out, 2 * p + i, value)
-                store(out, 2 * p + rows + i, value)
+        flow, out = d[c].reshape(high * low * rows), dh[c].reshape(height * width * rows)
+        if high * tall < height or low * wide < width:
+            out[:] = 0
+        for top in range(high):
+            for left in range(low):
+                source, target = (top * low + left) * rows, (top * tall * width + left * wide) * rows
+                for i in range(0, rows, LANES):
+                    value = share * load(flow, source + i)
+                    for down in range(tall):
+                        for right in range(wide):
+                            store(out, target + i + (down * width + right) * rows, value)

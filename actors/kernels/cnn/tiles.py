@@ -32,25 +32,18 @@ def _data(context: Any, builder: Any, sig: Any, args: Any, count: int) -> list[A
     return [context.make_array(sig.args[n])(context, builder, args[n]).data for n in range(count)]
 
 
-def _numbers(builder: Any, tuples: Any) -> list[Any]:
-    return [number for t in tuples for number in cgutils.unpack_tuple(builder, t)]
-
-
 def _convolution_tile(height: int, vectors: int) -> Any:
     """Return an intrinsic that computes one pixel of `height` output channels."""
 
     @intrinsic
-    def tile(typingctx, x, w, b, y, places, strides, counts):  # type: ignore[no-untyped-def]
+    def tile(typingctx, x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps):  # type: ignore[no-untyped-def]
         """Write to y[y_at + j * y_channel] the sum of b[b_at + j] and w[w_at + r * w_row + TILE * k + j] *
-        x[x_at + r * x_row + k * (rows of data)], over r in range(rows) and k in range(steps).
-
-        Places are x_at, w_at, b_at and y_at; strides x_row, w_row and y_channel; counts rows and steps.
-        """
+        x[x_at + r * x_row + k * (rows of data)], over r in range(rows) and k in range(steps)."""
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
             xs, ws, bs, ys = _data(context, builder, sig, args, 4)
-            x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps = _numbers(builder, args[4:])
+            x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps = args[4:]
 
             def bias(j: int) -> Any:
                 return builder.load(builder.gep(bs, [builder.add(b_at, I64(j))]))
@@ -78,7 +71,7 @@ def _convolution_tile(height: int, vectors: int) -> Any:
                     write(builder, builder.load(s), builder.gep(line, [I64(v * t.count)]))
             return context.get_dummy_value()
 
-        return types.void(x, w, b, y, places, strides, counts), generate
+        return types.void(x, w, b, y, *[types.int64] * 9), generate
 
     return tile
 
@@ -87,17 +80,14 @@ def _gradient_tile(height: int, width: int) -> Any:
     """Return an intrinsic that adds to `height` x `width` sums over pixels and rows of data."""
 
     @intrinsic
-    def tile(typingctx, d, x, sums, places, strides, counts):  # type: ignore[no-untyped-def]
+    def tile(typingctx, d, x, sums, d_at, x_at, d_channel, x_channel, row, rows, length, at, by_j, by_k):  # type: ignore[no-untyped-def]
         """Add to the vector at sums[at + j * by_j + k * by_k] the products of d[d_at + j * d_channel + r * row + i:]
-        and x[x_at + k * x_channel + r * row + i:], over r in range(rows) and vectors i in range(length).
-
-        Places are d_at, x_at and at; strides d_channel, x_channel, row, by_j and by_k; counts rows and length.
-        """
+        and x[x_at + k * x_channel + r * row + i:], over r in range(rows) and vectors i in range(length)."""
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
             ds, xs, out = _data(context, builder, sig, args, 3)
-            d_at, x_at, at, d_channel, x_channel, row, by_j, by_k, rows, length = _numbers(builder, args[3:])
+            d_at, x_at, d_channel, x_channel, row, rows, length, at, by_j, by_k = args[3:]
 
             def starts(data: Any, first: Any, step: Any, count: int) -> list[Any]:
                 return [builder.gep(data, [builder.add(first, builder.mul(step, I64(n)))]) for n in range(count)]
@@ -119,7 +109,7 @@ def _gradient_tile(height: int, width: int) -> Any:
                 write(builder, builder.load(s), p)
             return context.get_dummy_value()
 
-        return types.void(d, x, sums, places, strides, counts), generate
+        return types.void(d, x, sums, *[types.int64] * 10), generate
 
     return tile
 
@@ -138,26 +128,31 @@ def pixel(
     w: Array,
     b: Array,
     y: Array,
-    places: tuple[int, int, int, int],
-    strides: tuple[int, int, int],
-    counts: tuple[int, int],
+    x_at: int,
+    w_at: int,
+    b_at: int,
+    y_at: int,
+    x_row: int,
+    w_row: int,
+    y_channel: int,
+    rows: int,
+    steps: int,
 ) -> None:
     """Compute one pixel of up to TILE output channels for WIDE or NARROW rows of data; see `_convolution_tile`."""
     if lanes == WIDE:
         if channels >= 4:
-            _wide_4(x, w, b, y, places, strides, counts)
+            _wide_4(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
         elif channels == 3:
-            _wide_3(x, w, b, y, places, strides, counts)
+            _wide_3(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
         elif channels == 2:
-            _wide_2(x, w, b, y, places, strides, counts)
+            _wide_2(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
         else:
-            _wide_1(x, w, b, y, places, strides, counts)
+            _wide_1(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
     elif channels >= 4:
-        _narrow_4(x, w, b, y, places, strides, counts)
+        _narrow_4(x, w, b, y, x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps)
     else:
-        x_at, w_at, b_at, y_at = places
         for j in range(channels):
-            _narrow_1(x, w, b, y, (x_at, w_at + j, b_at + j, y_at + j * strides[2]), strides, counts)
+            _narrow_1(x, w, b, y, x_at, w_at + j, b_at + j, y_at + j * y_channel, x_row, w_row, y_channel, rows, steps)
 
 
 @inner
@@ -167,34 +162,44 @@ def outer(
     d: Array,
     x: Array,
     sums: Array,
-    places: tuple[int, int, int],
-    strides: tuple[int, int, int, int, int],
-    counts: tuple[int, int],
+    d_at: int,
+    x_at: int,
+    d_channel: int,
+    x_channel: int,
+    row: int,
+    rows: int,
+    length: int,
+    at: int,
+    by_j: int,
+    by_k: int,
 ) -> None:
     """Add the products of `height` by `width` channels, each up to TILE; see `_gradient_tile`."""
-    d_at, x_at, at = places
-    d_channel, x_channel, _, by_j, by_k = strides
     j = 0
     while j < height:
         high = 4 if height - j >= 4 else 2 if height - j >= 2 else 1
         k = 0
         while k < width:
-            here, left = (d_at + j * d_channel, x_at + k * x_channel, at + j * by_j + k * by_k), width - k
-            step = 4 if left >= 4 else 1
+            own_d, own_x, place = d_at + j * d_channel, x_at + k * x_channel, at + j * by_j + k * by_k
+            left = width - k
             if high == 4 and left >= 4:
-                _outer_4_4(d, x, sums, here, strides, counts)
+                _outer_4_4(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
+                k += 4
             elif high == 4 and left == 3:
-                _outer_4_3(d, x, sums, here, strides, counts)
-                step = 3
+                _outer_4_3(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
+                k += 3
             elif high == 4:
-                _outer_4_1(d, x, sums, here, strides, counts)
+                _outer_4_1(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
+                k += 1
             elif high == 2 and left >= 4:
-                _outer_2_4(d, x, sums, here, strides, counts)
+                _outer_2_4(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
+                k += 4
             elif high == 2:
-                _outer_2_1(d, x, sums, here, strides, counts)
+                _outer_2_1(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
+                k += 1
             elif left >= 4:
-                _outer_1_4(d, x, sums, here, strides, counts)
+                _outer_1_4(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
+                k += 4
             else:
-                _outer_1_1(d, x, sums, here, strides, counts)
-            k += step
+                _outer_1_1(d, x, sums, own_d, own_x, d_channel, x_channel, row, rows, length, place, by_j, by_k)
+                k += 1
         j += high

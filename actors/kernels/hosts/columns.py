@@ -9,18 +9,7 @@ from numpy.typing import NDArray
 
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import copy
-from actors.kernels.hosts.network import (
-    ABSENT,
-    BLENDED,
-    FROM_START,
-    Seeds,
-    Work,
-    backward,
-    block_offset,
-    enter,
-    forward,
-    padded,
-)
+from actors.kernels.hosts.network import ABSENT, BLENDED, Seeds, Work, backward, block_offset, enter, forward, padded
 from actors.kernels.vectors import lanes, load, splat, store
 
 Array = NDArray[Any]
@@ -43,23 +32,6 @@ class Columns(NamedTuple):
     work: Array  # [C, N] intermediate results, see `column_work`
 
 
-def make_columns(count: int, dtype: Any) -> Columns:
-    """Make the arrays of columns in so many slots; their rows hold nothing before `widened`."""
-    q, first, second, work = (np.zeros((count, 0), dtype) for _ in range(4))
-    width, mode = np.zeros((2, count), np.int64)
-    return Columns(q, first, second, width, np.zeros(count), mode, np.arange(count), work)
-
-
-def widened(columns: Columns, params: int, work: int) -> Columns:
-    """Return these columns with room for so many parameters, and for so many numbers of `Columns.work`."""
-
-    def at_least(array: Array, length: int) -> Array:
-        return np.pad(array, ((0, 0), (0, max(0, length - array.shape[1]))))
-
-    q, first, second = (at_least(a, params) for a in (columns.q, columns.first_moment, columns.second_moment))
-    return columns._replace(q=q, first_moment=first, second_moment=second, work=at_least(columns.work, work))
-
-
 def work_size(blocks: int, width: int, classes: int, rows: int) -> int:
     """Return how many numbers `column_work` cuts out of a row of `Columns.work`."""
     return padded(rows) * ((blocks + 1) * (3 * width + 1) + 2 * classes + 4 * width + 2)
@@ -69,33 +41,51 @@ def work_size(blocks: int, width: int, classes: int, rows: int) -> int:
 def column_work(columns: Columns, c: int, blocks: int, classes: int, length: int) -> Work:
     """Return the work space of a column, for rows of this length, without room for seeds."""
     flat, width = columns.work[c], columns.width[c]
-    n, m, k = (blocks + 1) * width * length, classes * length, 2 * width * length
-    leaving = flat[:n].reshape(blocks + 1, width, length)
-    logits = flat[3 * n : 3 * n + m].reshape(classes, length)
-    rest = flat[3 * n + 2 * m :]
-    flow, inside, last = rest[:k], rest[k : 2 * k], rest[2 * k :]
+    hidden_size, logits_size = (blocks + 1) * width * length, classes * length
+    n = hidden_size
+    leaving, xhat, active = flat[:n], flat[n : 2 * n], flat[2 * n : 3 * n]
+    n = 3 * hidden_size
+    logits, summed = flat[n : n + logits_size], flat[n + logits_size : n + 2 * logits_size]
+    n += 2 * logits_size
+    inverse = flat[n : n + (blocks + 1) * length]
+    n += (blocks + 1) * length
+    flow, inside = flat[n : n + 2 * width * length], flat[n + 2 * width * length : n + 4 * width * length]
+    n += 4 * width * length
+    hidden = leaving.reshape(blocks + 1, width, length)
     return Work(
-        leaving,
-        leaving,
-        flat[n : 2 * n].reshape(blocks + 1, width, length),
-        last[: (blocks + 1) * length].reshape(blocks + 1, length),
-        flat[2 * n : 3 * n].reshape(blocks + 1, width, length),
-        leaving[:0],
-        leaving[:0],
-        leaving[:0],
-        logits[:0],
-        logits,
-        flat[3 * n + m : 3 * n + 2 * m].reshape(classes, length),
+        hidden,
+        hidden,
+        xhat.reshape(blocks + 1, width, length),
+        inverse.reshape(blocks + 1, length),
+        active.reshape(blocks + 1, width, length),
+        hidden[:0],
+        hidden[:0],
+        hidden[:0],
+        logits.reshape(classes, length)[:0],
+        logits.reshape(classes, length),
+        summed.reshape(classes, length),
         flow.reshape(2, width, length),
         inside.reshape(2, width, length),
-        last[(blocks + 1) * length : (blocks + 3) * length].reshape(2, length),
+        flat[n : n + 2 * length].reshape(2, length),
     )
+
+
+@inner
+def whole_pass() -> tuple[Any, Any]:
+    """Return the mode and first slot of a pass through a column; constants would compile kernels again."""
+    return np.int64(BLENDED), np.int64(-1)
 
 
 @inner
 def num_params(features: int, width: int, classes: int, blocks: int) -> int:
     """Return the number of parameters of a host."""
     return block_offset(features, width, blocks) + 2 * width + width * classes + classes
+
+
+@inner
+def without_seeds(seeds: Seeds, absent: Array) -> Seeds:
+    """Return the slots of a column, in which nothing grows; `absent [S]` is 0."""
+    return Seeds(seeds.q, seeds.size, seeds.formula, seeds.hidden, seeds.blend, seeds.alpha, absent)
 
 
 @inner
@@ -118,7 +108,8 @@ def run_columns(columns: Columns, bits: int, bare: Seeds, x: Array, offset: int,
         if bits >> c & 1:
             work = column_work(columns, c, bare.mode.size, classes, length)
             enter(columns.q[c], x, offset, work.leaving[0])
-            forward(columns.q[c], bare, BLENDED, FROM_START, work, x.shape[0])
+            mode, slot = whole_pass()
+            forward(columns.q[c], bare, mode, slot, work, x.shape[0])
 
 
 @inner
@@ -151,7 +142,8 @@ def column_back(columns: Columns, c: int, bare: Seeds, x: Array, dlogits: Array,
     classes, length = dlogits.shape
     work = column_work(columns, c, bare.mode.size, classes, length)
     scaled(dlogits, columns.alpha[c], work.total)
-    backward(columns.q[c], bare, BLENDED, FROM_START, x, work, dq[c], bare.q, columns.alpha[:0])
+    host, slot = whole_pass()
+    backward(columns.q[c], bare, host, slot, x, work, dq[c], bare.q, columns.alpha[:0])
 
 
 @inner

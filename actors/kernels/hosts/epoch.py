@@ -19,10 +19,21 @@ from actors.kernels.hosts.columns import (
     mix_columns,
     num_params,
     run_columns,
+    whole_pass,
+    without_seeds,
 )
 from actors.kernels.hosts.layers import norm
-from actors.kernels.hosts.network import ABSENT, BLENDED, FROM_START, TRAINING, Seeds, Work, backward, enter, forward
-from actors.kernels.hosts.products import ZERO
+from actors.kernels.hosts.network import (
+    ABSENT,
+    BLENDED,
+    TRAINING,
+    Seeds,
+    Work,
+    backward,
+    enter,
+    forward,
+)
+from actors.kernels.hosts.products import zero_and_one
 from actors.kernels.hosts.seeds import GATE
 
 Array = NDArray[Any]
@@ -88,7 +99,7 @@ def gather(data: Array, rows: Array, x: Array) -> None:
 
 
 class Gradients(NamedTuple):
-    """Space for gradients, and for the minibatch that they are of."""
+    """Gradients, and the minibatch that they are of."""
 
     host: Array  # [P]
     seeds: Array  # [S, Q]
@@ -104,25 +115,46 @@ def train_epoch(
     rows: Array,
     p: Array,
     seeds: Seeds,
-    bare: Seeds,
     columns: Columns,
     moments: Adam,
     work: Work,
-    gradients: Gradients,
     rates: tuple[float, float, float, float],
     norms: Array,
     scores: Array,
 ) -> float:
     """Train on minibatches `rows [T, B]` of `data [N, F]`; return the mean loss of the main passes.
 
-    `bare` has the slots of columns, in which nothing grows. `rates` are the learning rates of the host and of seeds,
-    the weight decay, and the clip norm. The gradient norms of seeds and columns before clipping are written to `norms
-    [T, S + C]`, and the score of each slot (see `EpochResult.scores`) to `scores [S + C]`; scores are NaN if the host
-    has no gradient.
+    `rates` are the learning rates of the host and of seeds, the weight decay, and the clip norm. The gradient norms of
+    seeds and columns before clipping are written to `norms [T, S + C]`, and the score of each slot (see
+    `EpochResult.scores`) to `scores [S + C]`; scores are NaN if the host has no gradient.
     """
+    x = np.empty((data.shape[1], work.logits.shape[1]), p.dtype)
+    y = np.empty(rows.shape[1], np.int64)
+    gradients = Gradients(np.empty_like(p), np.zeros_like(seeds.q), np.empty_like(columns.q), x, y)
+    absent = np.zeros_like(seeds.mode)
+    return train(data, labels, rows, p, seeds, columns, moments, work, rates, norms, scores, gradients, absent)
+
+
+@inner
+def train(
+    data: Array,
+    labels: Array,
+    rows: Array,
+    p: Array,
+    seeds: Seeds,
+    columns: Columns,
+    moments: Adam,
+    work: Work,
+    rates: tuple[float, float, float, float],
+    norms: Array,
+    scores: Array,
+    gradients: Gradients,
+    absent: Array,
+) -> float:
+    """Train an epoch, see `train_epoch`; `absent [S]` is 0."""
     clip_norm = rates[3]
     slots, features, classes, length = seeds.mode.size, data.shape[1], work.logits.shape[0], work.logits.shape[1]
-    unscored = scores[:0]
+    bare, unscored = without_seeds(seeds, absent), scores[:0]
     dp, dq, dcolumns, x, y = gradients
     blended_columns, all_columns = columns_up_to(columns, BLENDED), columns_up_to(columns, TRAINING)
     first_training = slots
@@ -130,22 +162,25 @@ def train_epoch(
         if seeds.mode[s] == TRAINING:
             first_training = s
     total = 0.0
+    first_column, _ = zero_and_one()
+    blended, first_slot = whole_pass()
+    learning: Any = np.int64(TRAINING)
     for t in range(rows.shape[0]):
         gather(data, rows[t], x)
         for i in range(y.size):
             y[i] = labels[rows[t, i]]
-        enter(p, x, ZERO, work.leaving[0])
+        enter(p, x, first_column, work.leaving[0])
         if all_columns:
-            run_columns(columns, all_columns, bare, x, ZERO, classes, length)
+            run_columns(columns, all_columns, bare, x, first_column, classes, length)
         # The main pass, through the columns that joined, the last one first.
-        forward(p, seeds, BLENDED, FROM_START, work, features)
+        forward(p, seeds, blended, first_slot, work, features)
         mix_columns(columns, blended_columns, slots, work)
         total += cross_entropy(work.total, y, work.by_row[0], work.by_row[1])
         scored = t == rows.shape[0] - 1
         if scored:
             scores[slots:] = norm(work.total)
         leave_columns(columns, blended_columns, bare, x, work.total, dcolumns, True)
-        backward(p, seeds, BLENDED, FROM_START, x, work, dp, dq, scores if scored else unscored)
+        backward(p, seeds, blended, first_slot, x, work, dp, dq, scores if scored else unscored)
         # A column that learns is mixed with the model alone, which is constant; at strength 1, nothing is left of it.
         for c in range(columns.mode.size if all_columns != blended_columns else 0):
             if columns.mode[c] == TRAINING:
@@ -156,11 +191,11 @@ def train_epoch(
         # The shadow pass of seeds that learn in the stream: the same minibatch with them on and everything else
         # constant. It resumes at the first such slot, before which it equals the main pass.
         if first_training < slots:
-            forward(p, seeds, TRAINING, first_training, work, features)
+            forward(p, seeds, learning, first_training, work, features)
             mix_columns(columns, blended_columns, slots, work)
             cross_entropy(work.total, y, work.by_row[0], work.by_row[1])
             leave_columns(columns, blended_columns, bare, x, work.total, dcolumns, False)
-            backward(p, seeds, TRAINING, first_training, x, work, dp, dq, unscored)
+            backward(p, seeds, learning, first_training, x, work, dp, dq, unscored)
         squared = squares(dp)
         scale(dp, squared, clip_norm)
         if t == rows.shape[0] - 1:

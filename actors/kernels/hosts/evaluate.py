@@ -10,9 +10,17 @@ from numpy.typing import NDArray
 from actors.kernels.cross_entropy import highest_and_sum, log_losses
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.decorators import kernel
-from actors.kernels.hosts.columns import Columns, mix_columns, run_columns
+from actors.kernels.hosts.columns import Columns, mix_columns, run_columns, without_seeds
 from actors.kernels.hosts.layers import copy
-from actors.kernels.hosts.network import Seeds, Work, block_offset, enter, grow, head, run_block
+from actors.kernels.hosts.network import (
+    Seeds,
+    Work,
+    block_offset,
+    enter,
+    grow,
+    head,
+    run_block,
+)
 
 Array = NDArray[Any]
 
@@ -29,23 +37,14 @@ class Variants(NamedTuple):
     entering: Array  # [N, W, B]
 
 
-def make_variants(subsets: int, like: Array) -> Variants:
-    """Allocate space for so many subsets; `like [S + 1, W, B]` is a hidden tensor of each block."""
-    blocks, *shape = like.shape
-    hidden, entering = np.empty((2, subsets, *shape), like.dtype), np.empty((subsets, *shape), like.dtype)
-    return Variants(np.zeros((blocks, subsets), np.int64), np.ones(blocks, np.int64), hidden, entering)
-
-
 @kernel
 def evaluate(
     x: Array,
     labels: Array,
     p: Array,
     seeds: Seeds,
-    bare: Seeds,
     columns: Columns,
     work: Work,
-    variants: Variants,
     subsets: Array,
     correct: Array,
     losses: Array,
@@ -53,10 +52,37 @@ def evaluate(
     """Compute, for each of `subsets` (bit s for slot s), the number of `correct` rows and the summed cross-entropy.
 
     The rows of data are the first columns of x [F, N], where N is a multiple of the length of rows in `work`. Columns
-    of the host are run once, and each subset mixes the logits of its own. `bare` is as for `train_epoch`.
+    of the host are run once, and each subset mixes the logits of its own.
     """
+    slots, width, length = seeds.mode.size, work.leaving.shape[1], work.logits.shape[1]
+    variants = Variants(
+        np.zeros((slots + 1, subsets.size), np.int64),
+        np.ones(slots + 1, np.int64),
+        np.empty((2, subsets.size, width, length), p.dtype),
+        np.empty((subsets.size, width, length), p.dtype),
+    )
+    absent = np.zeros_like(seeds.mode)
+    evaluate_variants(x, labels, p, seeds, columns, work, subsets, correct, losses, variants, absent)
+
+
+@inner
+def evaluate_variants(
+    x: Array,
+    labels: Array,
+    p: Array,
+    seeds: Seeds,
+    columns: Columns,
+    work: Work,
+    subsets: Array,
+    correct: Array,
+    losses: Array,
+    variants: Variants,
+    absent: Array,
+) -> None:
+    """Evaluate, see `evaluate`; `absent [S]` is 0."""
     slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
     classes, length = work.logits.shape
+    bare = without_seeds(seeds, absent)
     sets, counts, hidden, entering = variants
     used = 0
     for n in range(subsets.size):

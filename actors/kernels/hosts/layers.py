@@ -6,7 +6,6 @@ rows of hidden tensors have a multiple of `PADDING` numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,13 +58,21 @@ def standardize_input(xhat: Array, inverse: Array, gain: Array, dy: Array, dh: A
 
 
 @inner
-def scale_and_shift(xhat: Array, gain: Array, bias: Array, y: Array, relu: bool) -> None:
-    """Compute y = gain * xhat + bias, and then ReLU if `relu`."""
+def scale_and_shift(xhat: Array, gain: Array, bias: Array, y: Array) -> None:
+    """Compute y = gain * xhat + bias."""
     for w in range(y.shape[0]):
         row, out, a, b = xhat[w], y[w], splat(gain[w]), splat(bias[w])
         for i in range(0, out.size, lanes(y)):
-            value = a * load(row, i) + b
-            store(out, i, rectified(value) if relu else value)
+            store(out, i, a * load(row, i) + b)
+
+
+@inner
+def rectified_scale_and_shift(xhat: Array, gain: Array, bias: Array, y: Array) -> None:
+    """Compute y = ReLU(gain * xhat + bias)."""
+    for w in range(y.shape[0]):
+        row, out, a, b = xhat[w], y[w], splat(gain[w]), splat(bias[w])
+        for i in range(0, out.size, lanes(y)):
+            store(out, i, rectified(a * load(row, i) + b))
 
 
 @inner
@@ -92,12 +99,30 @@ def scale_rows(d: Array, gain: Array) -> None:
 
 
 @inner
+def add(x: Array, into: Array) -> None:
+    """Add a tensor to another."""
+    for w in range(x.shape[0]):
+        row, out = x[w], into[w]
+        for i in range(0, out.size, lanes(x)):
+            store(out, i, load(out, i) + load(row, i))
+
+
+@inner
 def copy(x: Array, into: Array) -> None:
     """Copy a tensor."""
     for w in range(x.shape[0]):
         row, out = x[w], into[w]
         for i in range(0, out.size, lanes(x)):
             store(out, i, load(row, i))
+
+
+@inner
+def rectify(y: Array) -> None:
+    """Apply ReLU in place."""
+    for w in range(y.shape[0]):
+        row = y[w]
+        for i in range(0, row.size, lanes(y)):
+            store(row, i, rectified(load(row, i)))
 
 
 @inner
@@ -109,20 +134,22 @@ def rectify_input(y: Array, d: Array) -> None:
             store(row, i, where_positive(load(out, i), load(row, i)))
 
 
-def _in_place(function: Any) -> Callable[[Array], None]:
-    """Make the kernel that replaces the numbers of a tensor by this function of them."""
-
-    @inner
-    def apply(x: Array) -> None:
-        for w in range(x.shape[0]):
-            row = x[w]
-            for i in range(0, row.size, lanes(x)):
-                store(row, i, function(load(row, i)))
-
-    return apply
+@inner
+def apply_sigmoid(x: Array) -> None:
+    """Apply the sigmoid in place."""
+    for w in range(x.shape[0]):
+        row = x[w]
+        for i in range(0, row.size, lanes(x)):
+            store(row, i, sigmoid(load(row, i)))
 
 
-rectify, apply_sigmoid, apply_tanh = _in_place(rectified), _in_place(sigmoid), _in_place(tanh)
+@inner
+def apply_tanh(x: Array) -> None:
+    """Apply tanh in place."""
+    for w in range(x.shape[0]):
+        row = x[w]
+        for i in range(0, row.size, lanes(x)):
+            store(row, i, tanh(load(row, i)))
 
 
 @inner

@@ -11,6 +11,7 @@ from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import (
     copy,
     norm,
+    rectified_scale_and_shift,
     rectify_input,
     scale_and_shift,
     scale_params,
@@ -18,24 +19,20 @@ from actors.kernels.hosts.layers import (
     standardize_input,
 )
 from actors.kernels.hosts.products import (
-    ONE,
-    ZERO,
     add_product,
     affine,
     affine_at,
     affine_input,
     affine_params,
     clear,
+    zero_and_one,
 )
 from actors.kernels.hosts.seeds import blend_back, blend_in, change, change_back
 from actors.kernels.vectors import PADDING, lanes, load, splat, store
 
 Array = NDArray[Any]
-MODES: Any = np.arange(3)
-ABSENT, BLENDED, TRAINING = MODES
+ABSENT, BLENDED, TRAINING = range(3)
 """Modes of a seed in an epoch: off, part of the host, or training without affecting the host."""
-FROM_START: Any = np.int64(-1)
-"""In the place of the slot from which a pass starts, or to which it goes back."""
 
 
 @inner
@@ -56,14 +53,43 @@ def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, activ
     """Compute out = h + w' ReLU(LayerNorm(h)) + b, for the block whose parameters begin at `start`."""
     width, rows = h.shape
     standardize(h, xhat, inverse)
-    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, True)
+    rectified_scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active)
     n = start + 2 * width
     last = n + width * width
     for w in range(width):
         x, y, b = h[w], out[w], splat(p[last + w])
         for i in range(0, rows, lanes(h)):
             store(y, i, load(x, i) + b)
-    add_product(active, p[n:last], out, ZERO, width, ONE)
+    zero, one = zero_and_one()
+    add_product(active, p[n:last], out, zero, width, one)
+
+
+@inner
+def block_back(
+    p: Array,
+    start: int,
+    xhat: Array,
+    inverse: Array,
+    active: Array,
+    d: Array,
+    inside: Array,
+    dp: Array,
+    with_params: bool,
+) -> None:
+    """Turn the gradient `d` of a block's output into that of its input, in place; `inside [W, B]` is overwritten.
+
+    Write parameter gradients to `dp` if `with_params`.
+    """
+    width = d.shape[0]
+    n, s = start + 2 * width, start + width
+    last = n + width * width
+    if with_params:
+        affine_params(active, d, dp[n:last], dp[last : last + width])
+    affine_input(d, p[n:last], inside)
+    rectify_input(active, inside)
+    if with_params:
+        scale_params(xhat, inside, dp[start:s], dp[s:n])
+    standardize_input(xhat, inverse, p[start:s], inside, d)
 
 
 @inner
@@ -71,38 +97,38 @@ def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Ar
     """Compute logits [C, B] of the last hidden tensor; the parameters are gain, bias, matrix, offset."""
     width, classes = h.shape[0], logits.shape[0]
     standardize(h, xhat, inverse)
-    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active, False)
+    scale_and_shift(xhat, p[start : start + width], p[start + width : start + 2 * width], active)
     n = start + 2 * width
     last = n + width * classes
     affine(active, p[n:last], p[last : last + classes], logits)
 
 
 @inner
-def layer_back(
+def head_back(
     p: Array,
     start: int,
     xhat: Array,
     inverse: Array,
     active: Array,
-    dy: Array,
+    dlogits: Array,
     d: Array,
     inside: Array,
     dp: Array,
     with_params: bool,
-    relu: bool,
 ) -> None:
-    """Add to `d` the gradient of the input of a block's LayerNorm, or of the head's, which has no ReLU, given that of
-    the output of the matrix after it, `dy`. Overwrite `inside [W, B]`; write parameter gradients if `with_params`."""
-    width, outputs = d.shape[0], dy.shape[0]
+    """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `with_params`.
+
+    `inside [W, B]` is overwritten.
+    """
+    width, classes = d.shape[0], dlogits.shape[0]
     n, s = start + 2 * width, start + width
-    last = n + width * outputs
+    last = n + width * classes
     if with_params:
-        affine_params(active, dy, dp[n:last], dp[last : last + outputs])
-    affine_input(dy, p[n:last], inside)
-    if relu:
-        rectify_input(active, inside)
+        affine_params(active, dlogits, dp[n:last], dp[last : last + classes])
+    affine_input(dlogits, p[n:last], inside)
     if with_params:
         scale_params(xhat, inside, dp[start:s], dp[s:n])
+    clear(d)
     standardize_input(xhat, inverse, p[start:s], inside, d)
 
 
@@ -213,8 +239,7 @@ def backward(
     d, dc, inside = work.flow[0], work.flow[1], work.inside[0, :width]
     start, gate = block_offset(features, width, slots), seeds.q.shape[1] - width - 1
     xhat, inverse, active = work.xhat, work.inverse, work.active
-    clear(d)
-    layer_back(p, start, xhat[slots], inverse[slots], active[slots], work.total, d, inside, dp, host, False)
+    head_back(p, start, xhat[slots], inverse[slots], active[slots], work.total, d, inside, dp, host)
     for s in range(slots - 1, max(to_slot, 0) - 1, -1):
         if at_slots.size > 0:
             at_slots[s] = norm(d)
@@ -229,7 +254,7 @@ def backward(
             change_back(seeds.formula[s], seeds.hidden[s], q, h, first, second, dc, d, dq[s], with_params, work.inside)
         if s != to_slot:
             start = block_offset(features, width, s)
-            layer_back(p, start, xhat[s], inverse[s], active[s], d, d, inside, dp, host, True)
+            block_back(p, start, xhat[s], inverse[s], active[s], d, inside, dp, host)
     if host:
         n = features * width
         affine_params(x, d, dp[:n], dp[n : n + width])

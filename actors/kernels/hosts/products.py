@@ -33,9 +33,6 @@ from actors.kernels.vectors import (
 
 Array = NDArray[Any]
 TILE = 4  # rows of a result that are computed together
-WHOLE: Any = np.arange(2)
-ZERO, ONE = WHOLE
-"""Arguments of kernels, which Numba would compile again for a number of Python's."""
 I64 = ir.IntType(64)
 cgutils: Any = numba.core.cgutils
 
@@ -165,9 +162,16 @@ def add_product(x: Array, w: Array, y: Array, offset: int, by_k: int, by_j: int)
 
 
 @inner
+def zero_and_one() -> tuple[Any, Any]:
+    """Return two integers; constants would compile kernels again."""
+    return np.int64(0), np.int64(1)
+
+
+@inner
 def affine(x: Array, w: Array, b: Array, y: Array) -> None:
     """Compute y [out, B] = w' x + b for x [in, B], w [in, out] as a vector, b [out]."""
-    affine_at(x, w, b, y, ZERO)
+    start, _ = zero_and_one()
+    affine_at(x, w, b, y, start)
 
 
 @inner
@@ -178,7 +182,8 @@ def affine_at(x: Array, w: Array, b: Array, y: Array, offset: int) -> None:
         row, value = y[j], splat(b[j])
         for i in range(0, rows, lanes(y)):
             store(row, i, value)
-    add_product(x, w, y, offset, units, ONE)
+    _, one = zero_and_one()
+    add_product(x, w, y, offset, units, one)
 
 
 @inner
@@ -192,7 +197,8 @@ def clear(x: Array) -> None:
 @inner
 def add_affine_input(dy: Array, w: Array, dx: Array) -> None:
     """Add w dy to dx [in, B], for w [in, out] as a vector."""
-    add_product(dy, w, dx, ZERO, ONE, dy.shape[0])
+    zero, one = zero_and_one()
+    add_product(dy, w, dx, zero, one, dy.shape[0])
 
 
 @inner

@@ -38,7 +38,7 @@ def change(formula: int, hidden: int, q: Array, h: Array, first: Array, second: 
     width, rows = h.shape
     if formula == NORM:
         standardize(h, first[:width], second[0])
-        scale_and_shift(first[:width], q[:width], q[width : 2 * width], c, False)
+        scale_and_shift(first[:width], q[:width], q[width : 2 * width], c)
         scale_rows(c, q[2 * width : 3 * width])
         return
     n = width * hidden
@@ -93,7 +93,7 @@ def change_back(
         if with_params:
             # c = scale * (gain * xhat + bias)
             plain = inside[0, :width]
-            scale_and_shift(first[:width], q[:width], q[width : 2 * width], plain, False)
+            scale_and_shift(first[:width], q[:width], q[width : 2 * width], plain)
             for w in range(width):
                 summed = splat(h.dtype.type(0))
                 for i in range(0, rows, lanes(h)):

@@ -9,10 +9,7 @@ import numpy as np
 
 from actors.kernels.compile import compile_once
 from actors.kernels.policy import run
-from actors.kernels.policy.choice import Sampling
-from actors.kernels.policy.encoder import StepInputs
-from actors.kernels.policy.scores import HeadRules, StepScores
-from actors.kernels.policy.sizes import LATER, SIZES, Parameters, Weights
+from actors.kernels.policy.sizes import LATER, SIZES
 
 PRECISION = "float32"
 
@@ -43,18 +40,20 @@ def fill_cache(precision: str) -> Kernels:
     """Return the kernels, compiled in this process by a pass of no steps through a network without layers and with one
     head."""
     one, two, three = (np.zeros((0,) * k, np.float32) for k in (1, 2, 3))
-    whole, flags, indices = np.zeros(0, np.int64), np.zeros((0, 0), np.bool_), np.zeros((0, 0), np.int64)
+    whole, flags = np.zeros(0, np.int64), np.zeros((0, 0), np.bool_)
     plan, table = np.zeros(SIZES, np.int64), np.zeros((LATER + 4, 3), np.int64)
-    parameters = Parameters(np.full(len(table), np.zeros(1).ctypes.data), table)
-    weights, rules = Weights(one, table), HeadRules(np.zeros(1, np.int64), flags, 0.0, 0.0)
-    network, order = (plan, weights, np.zeros(1), rules, (0.0, 1.0)), (np.zeros(1, np.int64), whole)
+    addresses = np.full(len(table), np.zeros(1).ctypes.data)
+    rules = np.zeros(1, np.int64), flags, np.zeros(4)
+    network = plan, table, one, np.zeros(1), *rules
+    obs, blueprints, actions = two, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+    order = whole, np.zeros(1, np.int64), whole
     kernels = Kernels(*(getattr(run, name).of(np.dtype(precision)) for name in Kernels._fields))
-    kernels.pack(plan, parameters, weights)
+    kernels.pack(plan, table, addresses, one)
     kernels.activation_size(plan, 0)
-    sampling = Sampling(True, flags, flags, flags, np.zeros((0, 0)), np.zeros(0, np.bool_))
-    chosen = indices, two, flags, np.zeros((2, 0), np.float32)
-    kernels.step(*network, two, indices, sampling, whole, three, three, *chosen)
-    steps = StepInputs(whole, two, indices, indices, flags)
-    kernels.evaluate(*network, *order, steps, three, three, one, two, two, one, one, two)
-    kernels.differentiate(plan, parameters, rules, *order, steps, three, one, StepScores(two, two, one), parameters)
+    sampling = flags, flags, flags, np.zeros((0, 0)), np.zeros(0, np.bool_)
+    chosen = actions, two, flags, np.zeros((2, 0), np.float32)
+    kernels.step(*network, obs, blueprints, *sampling, whole, three, three, *chosen, three, three)
+    given = *order, obs, blueprints, actions, flags
+    kernels.evaluate(*network, *given, three, three, one, two, two, one, one, two)
+    kernels.differentiate(plan, table, addresses, *rules, *given, three, one, two, two, one, addresses)
     return kernels

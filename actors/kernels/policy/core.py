@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from actors.kernels.decorators import inner
 from actors.kernels.policy.functions import hyperbolic_tangent, sigmoid
-from actors.kernels.policy.layers import ADD, bias_gradient, input_gradient, linear, rectify_gradient, weight_gradient
+from actors.kernels.policy.layers import (
+    ADD,
+    bias_gradient,
+    input_gradient,
+    linear,
+    rectify_gradient,
+    weight_gradient,
+)
 from actors.kernels.policy.sizes import (
     Activations,
     NetShape,

@@ -158,7 +158,11 @@ def heads_gradient(
         column += size
     if joined:
         _join_gradient(z, steps, dx, dout, dslots, floats(grads, OP_TABLE))
-    gain, dgain, dshift = (floats(params, CORE_NORM), floats(grads, CORE_NORM), floats(grads, CORE_NORM + 1))
+    gain, dgain, dshift = (
+        floats(params, CORE_NORM),
+        floats(grads, CORE_NORM),
+        floats(grads, CORE_NORM + 1),
+    )
     for p in range(n):
         own_hat = act[a.hat + p * hidden :][:hidden]
         normalize_gradient(dout[p * hidden : (p + 1) * hidden], own_hat, act[a.inv + p], gain, dgain, dshift)
@@ -187,7 +191,11 @@ def _point_gradient(
     dslots: Array, grads: Parameters,
 ) -> None:  # fmt: skip
     n, head, stride, rows = steps.order.size, z.head, z.hidden + z.encoder + z.context, steps.order.size * z.slots
-    w, dw, db = (floats(params, POINTER + 2), floats(grads, POINTER + 2), floats(grads, POINTER + 3))
+    w, dw, db = (
+        floats(params, POINTER + 2),
+        floats(grads, POINTER + 2),
+        floats(grads, POINTER + 3),
+    )
     own, shared = np.empty(rows * head, np.float32), np.zeros(n * head, np.float32)
     for p in range(n):
         for s in range(z.slots):

@@ -19,9 +19,6 @@ BLOCK = 256
 
 ADD = -1
 """In the place of a bias: add to what the outputs hold."""
-STRIDES: Any = np.array([0, 1, PANEL])
-SAME, STEP, COLUMNS = STRIDES
-"""Numba would compile `matmul` again for tuples with a number of Python's."""
 
 
 @inner
@@ -33,10 +30,10 @@ def linear(
     the inputs, and b is the parameter `bias`."""
     first, panel, outputs = w.table[index, 0] + column * PANEL, PANEL * w.table[index, 2], w.table[index, 1]
     if bias == ADD:
-        matmul(y, (y0, yr), x, (x0, xr, STEP), w.flat, (first, COLUMNS, panel), inputs, y, (y0, yr), n, outputs)
+        matmul(y, y0, yr, x, x0, xr, 1, w.flat, first, PANEL, panel, inputs, y, y0, yr, n, outputs)
     else:
-        place = (w.table[bias, 0], SAME)
-        matmul(w.flat, place, x, (x0, xr, STEP), w.flat, (first, COLUMNS, panel), inputs, y, (y0, yr), n, outputs)
+        b = w.table[bias, 0]
+        matmul(w.flat, b, 0, x, x0, xr, 1, w.flat, first, PANEL, panel, inputs, y, y0, yr, n, outputs)
 
 
 @inner
@@ -46,8 +43,11 @@ def weight_gradient(
 ) -> None:  # fmt: skip
     """Add the gradient with respect to weights to the columns of `grad [outputs, stride]` that begin at `column`."""
     for first in range(0, n, BLOCK):
-        d_at, x_at, place = (d0 + first * dr, STEP, dr), (x0 + first * xr, xr, COLUMNS), (column, stride)
-        matmul(grad, place, dy, d_at, x, x_at, min(BLOCK, n - first), grad, place, outputs, inputs)
+        part = min(BLOCK, n - first)
+        matmul(
+            grad, column, stride, dy, d0 + first * dr, 1, dr, x, x0 + first * xr, xr, PANEL, part, grad, column, stride,
+            outputs, inputs,
+        )  # fmt: skip
 
 
 @inner
@@ -65,7 +65,7 @@ def input_gradient(
     outputs: int,
 ) -> None:  # fmt: skip
     """Add the gradient with respect to n rows of inputs to `dx`."""
-    matmul(dx, (x0, xr), dy, (d0, dr, STEP), w, (column, stride, COLUMNS), outputs, dx, (x0, xr), n, inputs)
+    matmul(dx, x0, xr, dy, d0, dr, 1, w, column, stride, PANEL, outputs, dx, x0, xr, n, inputs)
 
 
 _EPS = np.float32(1e-5)

@@ -13,7 +13,15 @@ from actors.kernels.policy.core import core_gradient, keep_state, run_core
 from actors.kernels.policy.encoder import StepInputs, encode, encode_gradient
 from actors.kernels.policy.heads import heads_gradient, run_heads
 from actors.kernels.policy.scores import HeadRules, StepScores, score_gradient
-from actors.kernels.policy.sizes import Activations, NetShape, Parameters, Weights, activations, pack_weights, sizes_of
+from actors.kernels.policy.sizes import (
+    Activations,
+    NetShape,
+    Parameters,
+    Weights,
+    activations,
+    pack_weights,
+    sizes_of,
+)
 
 Array = NDArray[Any]
 
@@ -21,28 +29,30 @@ CHUNK = 48
 """Steps that are chosen together, so that their activations stay in the cache: a multiple of `matmul`'s rows."""
 
 
-@Kernel
-def pack(plan: Array, parameters: Parameters, w: Weights) -> None:
-    """Write the parameters to `w`."""
-    pack_weights(sizes_of(plan), parameters, w)
+def _pack(plan: Array, table: Array, params: Array, flat: Array) -> None:
+    """Write the parameters at the addresses `params [P]` to the `Weights` of `flat` and `table`."""
+    pack_weights(sizes_of(plan), Parameters(params, table), Weights(flat, table))
 
 
-@Kernel
-def activation_size(plan: Array, n: int) -> int:
-    """Return how many numbers the activations of n steps have."""
+def _activation_size(plan: Array, n: int) -> int:
     return activations(sizes_of(plan), n).total
 
 
-@Kernel
-def step(
+def _step(
     plan: Array,  # int64: `NetShape`
-    w: Weights,  # from `pack`
+    table: Array,  # int64 [P, 3], see `Weights`
+    flat: Array,  # float32, from `pack`
     stats: Array,  # float64 [2 D + 1]: mean, scale and clip of the observation's normalization
-    rules: HeadRules,
-    unit: tuple[float, float],  # mean and deviation of the values
+    head_sizes: Array,  # int64 [H]
+    relevance: Array,  # bool [ops, H]
+    numbers: Array,  # float64 [4]: probability floor, its largest total, mean and deviation of the values
     obs: Array,  # [N, D]
     blueprints: Array,  # int64 [N, S]
-    sampling: Sampling,
+    op: Array,  # bool masks, see `Sampling`
+    slot: Array,
+    rest: Array,
+    noise: Array,  # float64 [N, H]
+    greedy: Array,  # bool [N]
     rows: Array,  # int64 [N]: where in the recurrent states these rows are
     h: Array,  # [layers, rows, hidden]
     c: Array,
@@ -50,34 +60,48 @@ def step(
     log_probs: Array,  # [N, H]
     masks: Array,  # bool [N, A] in force
     values: Array,  # [2, N] values and baseline values
-) -> None:
-    """Choose the actions of N steps; the recurrent states after them replace those before. Log-probs of a relevant head
-    without a legal choice are not finite.
+    new_h: Array,  # the recurrent states after the step, which may be the same arrays as those before it
+    new_c: Array,
+) -> bool:
+    """Choose the actions of N steps. Return whether every relevant head had a legal choice; where not, log-probs are
+    not finite.
 
     Raises `IndexError` for a blueprint that there is not, which would be read from beyond its table.
     """
-    z, n = sizes_of(plan), rows.size
+    z, n, w = sizes_of(plan), rows.size, Weights(flat, table)
+    rules = HeadRules(head_sizes, relevance, numbers[0], numbers[1])
     _check_blueprints(z, blueprints)
+    sampling = Sampling(True, op, slot, rest, noise, greedy)
     out = StepScores(log_probs, np.empty((0, 0), np.float32), values[0])
     order, act = np.arange(n), np.empty(activations(z, min(n, CHUNK)).total, np.float32)
     for first in range(0, n, CHUNK):
         part = slice(first, min(n, first + CHUNK))
         steps = StepInputs(order[part], obs, blueprints, actions, masks)
         a, times = activations(z, steps.order.size), np.array([0, steps.order.size])
-        _forward(z, a, w, rules, sampling, stats, unit, steps, times, rows[part], h, c, act, out, values[1])
-        keep_state(z, a, rows[part], act, h, c)
+        _forward(z, a, w, rules, sampling, stats, numbers, steps, times, rows[part], h, c, act, out, values[1])
+        keep_state(z, a, rows[part], act, new_h, new_c)
+    finite = True
+    for p in range(n):
+        for head in range(z.heads):
+            finite = finite and np.isfinite(log_probs[p, head])
+    return finite
 
 
-@Kernel
-def evaluate(
-    plan: Array,  # these are as in `step`
-    w: Weights,
+def _evaluate(
+    plan: Array,  # these are as in `_step`
+    table: Array,
+    flat: Array,
     stats: Array,
-    rules: HeadRules,
-    unit: tuple[float, float],
+    head_sizes: Array,
+    relevance: Array,
+    numbers: Array,
+    order: Array,  # int64 [n], see `StepInputs`
     times: Array,  # int64 [T + 1], see `run_core`
     rows: Array,  # int64 [R]
-    steps: StepInputs,  # the n steps and perhaps others
+    obs: Array,  # [N, D]; this and what follows hold the n steps and perhaps others
+    blueprints: Array,
+    actions: Array,
+    masks: Array,
     h0: Array,  # [layers, rows, hidden]
     c0: Array,
     act: Array,  # from here on output: activations
@@ -88,16 +112,17 @@ def evaluate(
     hidden: Array,  # [N, hidden]
 ) -> None:
     """Evaluate all steps. Raises `IndexError` for an action or a blueprint that there is not."""
-    z, n = sizes_of(plan), steps.order.size
-    a = activations(z, n)
-    _check_blueprints(z, steps.blueprints)
+    z, n = sizes_of(plan), order.size
+    a, rules = activations(z, n), HeadRules(head_sizes, relevance, numbers[0], numbers[1])
+    steps = StepInputs(order, obs, blueprints, actions, masks)
+    _check_blueprints(z, blueprints)
     _check_actions(z, rules, steps)
     none = np.zeros((0, 0), np.bool_)
     given = Sampling(False, none, none, none, np.zeros((0, 0)), np.zeros(0, np.bool_))
-    out = StepScores(log_probs, entropies, values)
-    _forward(z, a, w, rules, given, stats, unit, steps, times, rows, h0, c0, act, out, baselines)
+    out, w = StepScores(log_probs, entropies, values), Weights(flat, table)
+    _forward(z, a, w, rules, given, stats, numbers, steps, times, rows, h0, c0, act, out, baselines)
     for p in range(n):
-        hidden[steps.order[p]] = act[a.out + p * z.hidden : a.out + (p + 1) * z.hidden]
+        hidden[order[p]] = act[a.out + p * z.hidden : a.out + (p + 1) * z.hidden]
 
 
 @inner
@@ -108,7 +133,7 @@ def _forward(
     rules: HeadRules,
     sampling: Sampling,
     stats: Array,
-    unit: tuple[float, float],
+    numbers: Array,
     steps: StepInputs,
     times: Array,
     rows: Array,
@@ -123,7 +148,7 @@ def _forward(
     run_core(z, a, w, times, rows, h0, c0, act)
     outputs = np.empty(steps.order.size * z.values, np.float32)
     run_heads(z, a, w, rules, sampling, steps, act, outputs, out)
-    mean, deviation = np.float32(unit[0]), np.float32(unit[1])
+    mean, deviation = np.float32(numbers[2]), np.float32(numbers[3])
     for p in range(steps.order.size):
         step, critic = steps.order[p], outputs[p * z.values : (p + 1) * z.values]
         value = baseline = critic[0]
@@ -163,29 +188,46 @@ def _expected(z: NetShape, rules: HeadRules, probs: Array, legal: Array, values:
     return total
 
 
-@Kernel
-def differentiate(
+def _differentiate(
     plan: Array,
-    parameters: Parameters,
-    rules: HeadRules,
+    table: Array,
+    params: Array,  # int64 [P] addresses of the parameters
+    head_sizes: Array,
+    relevance: Array,
+    numbers: Array,
+    order: Array,
     times: Array,
     rows: Array,
-    steps: StepInputs,
+    obs: Array,
+    blueprints: Array,
+    actions: Array,
+    masks: Array,
     c0: Array,
     act: Array,  # from `evaluate`
-    given: StepScores,  # gradients with respect to the results
-    gradients: Parameters,  # output: they are added to what is there
+    d_log_probs: Array,  # gradients with respect to the results
+    d_entropies: Array,
+    d_values: Array,
+    grads: Array,  # output: int64 [P] addresses of the gradients, which are added to what is there
 ) -> None:
     """Compute the gradients with respect to all parameters."""
-    z, n = sizes_of(plan), steps.order.size
-    a = activations(z, n)
+    z, n, parameters = sizes_of(plan), order.size, Parameters(params, table)
+    a, rules = activations(z, n), HeadRules(head_sizes, relevance, numbers[0], numbers[1])
+    steps = StepInputs(order, obs, blueprints, actions, masks)
+    gradients = Parameters(grads, table)
     dlogits, doutputs = np.empty(n * z.choices, np.float32), np.zeros(n * z.values, np.float32)
-    score_gradient(z, a, rules, steps, act, given, dlogits)
+    score_gradient(z, a, rules, steps, act, StepScores(d_log_probs, d_entropies, d_values), dlogits)
     for p in range(n):
-        chosen = steps.actions[steps.order[p], 0] if z.values > 1 else 0
-        doutputs[p * z.values + chosen] = given.values[steps.order[p]]
+        chosen = actions[order[p], 0] if z.values > 1 else 0
+        doutputs[p * z.values + chosen] = d_values[order[p]]
     dout, dslots = np.empty(n * z.hidden, np.float32), np.zeros(n * z.slots * z.encoder, np.float32)
     heads_gradient(z, a, parameters, rules, steps, act, dlogits, doutputs, dout, dslots, gradients)
     drows = np.empty(n * z.core_input, np.float32)
     core_gradient(z, a, parameters, times, rows, c0, act, dout, drows, gradients)
     encode_gradient(z, a, parameters, steps, act, drows, dslots, gradients)
+
+
+pack = Kernel(_pack)
+activation_size = Kernel(_activation_size)
+step = Kernel(_step)
+evaluate = Kernel(_evaluate)
+differentiate = Kernel(_differentiate)

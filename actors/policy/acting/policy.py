@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.network import ActOutput, EmptyMask, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.publish import load_weights
 from actors.policy.state import PolicyState
 from actors.types.actions import ActionMasks
 from actors.types.weights import WeightSet
 
 if TYPE_CHECKING:
-    from actors.policy.kernels import NetworkKernels
+    from actors.policy.kernels import KernelOutput, NetworkKernels
 
 
 class Program(Protocol):
@@ -90,9 +90,15 @@ class ActingPolicy:
             return self.network.act(obs, blueprint_indices, masks, state, noise, deterministic)
         if state.h.shape[1] != len(obs):
             raise ValueError(f"{len(obs)} rows need a state of as many: it has {state.h.shape[1]}")
-        after = PolicyState(*(t.clone(memory_format=torch.contiguous_format) for t in state))
+        h, c = (np.ascontiguousarray(t.numpy()) for t in (state.h, state.c))
+        new_h, new_c = np.empty_like(h), np.empty_like(c)
         rows, greedy = np.arange(len(obs)), np.full(len(obs), deterministic)
-        return self.run(obs, blueprint_indices, masks, after, rows, noise, greedy).legal(), after
+        given = obs, blueprint_indices, masks, noise, greedy, rows
+        decision = self._kernels.step(self._weights, *given, (h, c), (new_h, new_c))
+        if not decision.all_legal:
+            raise EmptyMask("a relevant head has no legal choice; mask the op that needs it")
+        after = PolicyState(torch.from_numpy(new_h), torch.from_numpy(new_c), state.cells, state.usage)
+        return self._output(decision), after
 
     def run(
         self,
@@ -109,11 +115,9 @@ class ActingPolicy:
         if self._kernels is not None:
             if not keep:
                 states, rows = states.rows(torch.from_numpy(rows)), np.arange(len(rows))
+            arrays = states.h.numpy(), states.c.numpy()
             given = obs, blueprint_indices, masks, noise, greedy, rows
-            chosen = self._kernels.step(self._weights, *given, states.h.numpy(), states.c.numpy())
-            values, baselines = chosen.values
-            bootstrap = values if self.network.config.bootstrap == "sampled" else baselines
-            return ActOutput(*chosen[:3], values, baselines, bootstrap)
+            return self._output(self._kernels.step(self._weights, *given, arrays, arrays))
         device, taken = states.h.device, (rows, obs, blueprint_indices, noise, greedy)
         index, features, blueprints, uniform, likely = (torch.from_numpy(a).to(device) for a in taken)
         with torch.inference_mode():
@@ -123,3 +127,9 @@ class ActingPolicy:
                 for tensor, updated in zip(states, step.state, strict=True):
                     tensor.index_copy_(1, index, updated)
             return self.network.decision(masks, *step[:4])
+
+    def _output(self, decision: KernelOutput) -> ActOutput:
+        actions, log_probs, in_force, both, _ = decision
+        values, baselines = both[0], both[1]
+        bootstrap = values if self.network.config.bootstrap == "sampled" else baselines
+        return ActOutput(actions, log_probs, in_force, values, baselines, bootstrap)

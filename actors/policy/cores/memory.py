@@ -7,6 +7,7 @@ augmented networks (Santoro et al., 2016), here hard and without gradient.
 from __future__ import annotations
 
 from math import log, sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,16 @@ STATISTICS = ("write_gate", "evictions", "attention_entropy")
 attention over cells."""
 
 
+class MemoryWeights(NamedTuple):
+    """Weights of the projections from `hidden` to query, write and gate, and from the read vector to `hidden`."""
+
+    inputs_weight: Tensor  # [2 * size + 1, hidden]
+    inputs_bias: Tensor  # [2 * size + 1]
+    read_weight: Tensor  # [hidden, size]
+
+
 class ExternalMemory(nn.Module):
-    """The projections from `hidden` to query, write and gate, and from what was read to `hidden`; see `scan`."""
+    """Holds the weights. The computation is in `scan`."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -31,6 +40,9 @@ class ExternalMemory(nn.Module):
         nn.init.orthogonal_(self.inputs.weight)
         nn.init.zeros_(self.inputs.bias)
         nn.init.orthogonal_(self.read.weight)
+
+    def weights(self) -> MemoryWeights:
+        return MemoryWeights(self.inputs.weight, self.inputs.bias, self.read.weight)
 
 
 def read_and_write(
@@ -58,7 +70,7 @@ def read_and_write(
 
 
 def scan(
-    memory: ExternalMemory, outputs: Tensor, cells: Tensor, usage: Tensor
+    weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Run the memory over `outputs [T, N, hidden]` of the LSTM, from `cells [K, N, size]` and `usage [K, N, 1]`.
 
@@ -67,7 +79,8 @@ def scan(
     step.
     """
     size = cells.shape[2]
-    query, write, gate = torch.split(memory.inputs(outputs), [size, size, 1], -1)
+    projected = F.linear(outputs, weights.inputs_weight, weights.inputs_bias)
+    query, write, gate = torch.split(projected, [size, size, 1], -1)
     write, gate = write.tanh(), gate.sigmoid()
     held, used = cells.transpose(0, 1), usage.squeeze(-1).transpose(0, 1)  # [N, K, size], [N, K]
     reads, statistics = [], []
@@ -75,6 +88,6 @@ def scan(
         read, held, used, step_statistics = read_and_write(q, w, g, held, used)
         reads.append(read)
         statistics.append(step_statistics)
-    read = memory.read(torch.stack(reads))
+    read = F.linear(torch.stack(reads), weights.read_weight)
     cells, usage = held.transpose(0, 1).contiguous(), used.transpose(0, 1).unsqueeze(-1).contiguous()
     return outputs + read, torch.stack(statistics), cells, usage

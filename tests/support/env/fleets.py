@@ -15,6 +15,7 @@ from actors.blueprints.blends import gate_shapes
 from actors.blueprints.blueprint import Param
 from actors.config import EnvConfig
 from actors.env.compiled.networks import NumbaNetworks
+from actors.env.hosts.column import column_host
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks
@@ -129,7 +130,7 @@ def _seed_shapes(fleet: SeedTrainingFleet, env: int, slot: int) -> tuple[dict[st
     host, own = fleet.episodes[env].host, fleet.episodes[env].lifecycle.slots[slot]
     column = host.family.columns[own.blueprint]
     if column is not None:
-        return host.column(column.scale).shapes(), {}
+        return column_host(host, column.scale).shapes(), {}
     width = host.slot_width(slot)
     return host.family.blueprints[own.blueprint].shapes(width), gate_shapes(own.blend, width)
 

@@ -69,7 +69,7 @@ class ReferenceEnv:
         """Take one action and train one epoch; see `SeedTrainingEnv` for the order of events."""
         executed, illegal = self.episode.read(action)
         plan = self.episode.plan_epoch(executed, illegal)
-        self._prune()
+        self._prune(plan.pruned)
         if (new := plan.germinated) is not None:
             with self.device:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
@@ -83,7 +83,7 @@ class ReferenceEnv:
         scores = {s: x for s, x in statistics.scores.items() if s not in plan.alphas}
         result = EpochResult(statistics.train_loss, statistics.gradient_norms, scores, validation, ablations)
         outcome = self.episode.complete_epoch(plan, result, self._roll_back)
-        self._prune()
+        self._prune(outcome.pruned)
         self.snapshot = self.network.snapshot()
         info = self.episode.info(self.masks())
         if illegal:
@@ -104,15 +104,15 @@ class ReferenceEnv:
         alphas = {s: a for s, a in plan.alphas.items() if s in subset}
         return self.network.ablate(*self.observed, alphas, self.calibration)
 
-    def _prune(self) -> None:
-        """Remove the seeds that are no longer there."""
-        for s in set(self.network.seeds) - self.episode.growth.filled():
-            self.network.prune(s)
+    def _prune(self, slots: tuple[int, ...]) -> None:
+        for s in slots:
+            if s in self.network.seeds:
+                self.network.prune(s)
 
-    def _roll_back(self) -> Validation:
-        """Restore the last snapshot, without the seeds that were pruned since."""
+    def _roll_back(self, pruned: tuple[int, ...]) -> Validation:
+        """Restore the last snapshot, without the seeds of the slots `pruned`."""
         self.network.restore(self.snapshot)
-        self._prune()
+        self._prune(pruned)
         return self._validate(self.episode.growth.blended())
 
     def _validate(self, alphas: Mapping[int, float]) -> Validation:

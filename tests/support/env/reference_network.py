@@ -17,6 +17,7 @@ from torch import Tensor
 from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
 from actors.env.fleet_networks import OptimizerSettings
+from actors.env.hosts.column import column_host
 from actors.env.hosts.host import Host, draw_params
 from actors.layers.batch_norm import (
     EPS,
@@ -162,7 +163,7 @@ class ReferenceNetwork:
             group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
             self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
         else:
-            host = self.host.column(column.scale)
+            host = column_host(self.host, column.scale)
             group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), o.seed_lr, o.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
             self.running |= _fresh(seed.norms(), self.dtype)
@@ -209,9 +210,8 @@ class ReferenceNetwork:
         The main pass updates the running statistics of BatchNorm. The shadow pass updates only those of the columns
         that it trains.
         """
-        main = batch_statistics({n: self.running[n] for n in self._norms_of(alphas.blended)})
-        columns = self._norms_of(alphas.training, with_host=False)
-        aside = batch_statistics({n: self.running[n] for n in columns})
+        main = batch_statistics(self.running, self._norms_of(alphas.blended))
+        aside = batch_statistics(self.running, self._norms_of(alphas.training, with_host=False))
         losses = []
         scores: dict[int, float] = {}
         norms: dict[int, list[float]] = {s: [] for s in (*alphas.blended, *alphas.training)}

@@ -17,8 +17,8 @@ from actors.kernels.cnn.functions import (
     Convolve,
     CrossEntropy,
     NormalizeBatch,
-    PairMean,
     TwoLayers,
+    WindowMean,
     calibration,
     gathered,
     rescaled,
@@ -170,9 +170,10 @@ def test_calibration_of_groups_of_rows(window: tuple[int, int]) -> None:
     torch.testing.assert_close(ours.double(), truth, rtol=1e-4, atol=1e-4)
 
 
-def test_means_of_neighbours() -> None:
-    for length in (5, 6):
-        assert_same(PairMean.apply, lambda x: F.avg_pool2d(x, (1, 2)), drawn(16, 3, 1, length))
+@pytest.mark.parametrize("window", WINDOWS[1:])
+def test_window_mean(window: tuple[int, int]) -> None:
+    h = drawn(16, 3, window[0] * 2 + 1, 5)
+    assert_same(lambda x: WindowMean.apply(x, window), lambda x: F.avg_pool2d(x, window), h)
 
 
 def test_classes() -> None:

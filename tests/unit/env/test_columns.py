@@ -14,6 +14,7 @@ from torch import Tensor
 from actors.blueprints.family import blueprint_index
 from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
+from actors.env.hosts.column import column_host, column_width
 from actors.env.hosts.host import Host
 from actors.env.hosts.mlp import MLPHost
 from actors.layers.batch_norm import batch_statistics
@@ -59,10 +60,11 @@ def alone(net: ReferenceNetwork, slot: int, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("width", "widths"), [(2, [2, 2, 4, 8]), (5, [3, 5, 10, 20]), (24, [12, 24, 48, 64])])
 def test_a_column_is_a_multiple_of_the_hosts_width_between_2_and_64(width: int, widths: list[int]) -> None:
+    assert [column_width(width, scale) for scale in (0.5, 1.0, 2.0, 4.0)] == widths
     for kind, (host, _) in HOSTS.items():
         sized = host.with_width(width)
-        assert [sized.column(scale).width for scale in (0.5, 1.0, 2.0, 4.0)] == widths, kind
-        assert type(sized.column(2.0)) is type(host)
+        assert [column_host(sized, scale).width for scale in (0.5, 1.0, 2.0, 4.0)] == widths, kind
+        assert type(column_host(sized, 2.0)) is type(host)
 
 
 @pytest.mark.parametrize("kind", HOSTS)

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import SIZES, Rows, Task, draw_splits
+from actors.env.tasks.task import Sizes, Task, draw_splits
 
 Points = NDArray[np.float64]  # [n, F]
+Rows = tuple[Points, NDArray[np.int64]]  # x [n, F], y [n]
 Valued = tuple[Points, NDArray[np.float64]]  # x [n, F], a number for each
 Draw = Callable[[np.random.Generator, int], Rows]
 Part = Callable[[np.random.Generator, int], Points]
+SIZES = Sizes(1024, 1024, 1024)
 POOL_ROWS = 4096  # used to find quartiles
 DIMENSIONS = 20
 
@@ -110,7 +112,7 @@ def _mouth(rng: np.random.Generator, n: int) -> Points:
 
 def _either(*parts: Part) -> Part:
     """Return a part that is a mixture of parts."""
-    return lambda rng, n: np.asarray(_classes(*parts)(rng, n)[0], np.float64)
+    return lambda rng, n: _classes(*parts)(rng, n)[0]
 
 
 def _waves() -> Draw:

@@ -15,7 +15,7 @@ from actors.env.fleet_networks import OptimizerSettings
 from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.objective import Prices
-from actors.slots.observation import BASE_SIZE, SLOT_SIZE, observe
+from actors.slots.observation import obs_spec, observe
 from actors.slots.observation_table import markdown_table
 from actors.slots.slot_features import SLOT
 from actors.slots.slot_shape import SlotKind
@@ -94,7 +94,7 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str, se
     env = tiny_reference(slots=slots - columns, column_slots=columns, tasks=(task,), host_lr=0.1, **settings)
     where = places(slots)
     rng = np.random.default_rng(slots)
-    assert BASE_SIZE + slots * SLOT_SIZE == max(p.stop for p in where.values()) == env.spaces.obs_size
+    assert obs_spec(slots).size == max(p.stop for p in where.values()) == env.spaces.obs_size
     for seed in range(seeds):
         script = REPLACED if seed == 2 else []
         seen, _ = env.reset(seed=seed)
