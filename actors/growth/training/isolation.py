@@ -18,6 +18,9 @@ from actors.growth.slot_module import SlotModule
 OF_MODULES = frozenset(nn.Module().__dict__) - {"training"}
 """Attributes in which every module keeps its parameters, submodules and hooks."""
 
+PLAIN = frozenset({int, float, bool, str, type(None), torch.Size})
+"""Types of what cannot change."""
+
 
 @contextmanager
 def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -> Iterator[None]:
@@ -31,12 +34,13 @@ def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -
     buffers = [(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
     attributes = [(m, {k: v for k, v in m.__dict__.items() if k not in OF_MODULES}) for m in modules]
     generators = [(v, v.get_state()) for _, own in attributes for v in own.values() if isinstance(v, torch.Generator)]
-    devices = {p.device for p in model.parameters() if p.is_cuda}
+    cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = {p.device for p in model.parameters() if p.is_cuda} if cuda else ()
     others = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's model may draw from it)
     for module, name, buffer in buffers:
         module._buffers[name] = buffer.clone()
     for module, own in attributes:
-        module.__dict__.update({name: _scratch(value) for name, value in own.items()})
+        module.__dict__.update({name: _scratch(value) for name, value in own.items() if type(value) not in PLAIN})
     try:
         with torch.random.fork_rng(devices=list(devices)):
             yield
@@ -48,11 +52,12 @@ def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -
         for module, name, buffer in buffers:
             module._buffers[name] = buffer
         for module, own in attributes:
-            for name in [name for name in module.__dict__ if name not in own and name not in OF_MODULES]:
+            for name in module.__dict__.keys() - own.keys() - OF_MODULES:
                 del module.__dict__[name]
             module.__dict__.update(own)
         for module, mode in modes:
-            module.training = mode
+            if module.training is not mode:  # setting an attribute of a module takes a microsecond
+                module.training = mode
 
 
 def _scratch(value: Any) -> Any:

@@ -46,7 +46,7 @@ def in_lock_step(run_dir: Path, server: EmbeddedRedis, namespace: str) -> None:
     for _ in range(UPDATES):
         worker.sample()
         deadline = time.monotonic() + 60
-        while worker.transport.fetch(worker.digest) is None:
+        while worker.transport.fetch(worker.weights.digest if worker.weights else "") is None:
             service.poll()
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from actors.policy.cores.core import Feedforward
 from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
 from actors.types.episode import Episode
 from learner.ppo.batch import make_batch
 from learner.ppo.minibatch import minibatch
-from tests.property.policy.test_sequences import by_cell, lstm_state
+from tests.property.policy.test_sequences import by_cell
 from tests.support.learning.batches import evaluate_batch
 from tests.support.learning.toy import POLICIES, SPACES, toy_network, toy_seed, toy_wave
 
@@ -35,8 +36,9 @@ def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> 
     if isinstance(core, Feedforward):
         x = core.layers(x)
     else:
-        zeros = torch.zeros(network.config.num_layers, 1, network.config.hidden_size)
-        x = by_cell(core, x, torch.ones(1, len(x), dtype=torch.bool), lstm_state(zeros, zeros), 1.0)
+        zeros, none = torch.zeros(network.config.num_layers, 1, network.config.hidden_size), torch.zeros(0, 1, 0)
+        state = PolicyState(zeros, zeros, none, none)
+        x = by_cell(core, x, torch.ones(1, len(x), dtype=torch.bool), state, 1.0)
     cores = torch.stack([memory(row) for row in x])
     values = network.critic(network.norm(cores))
     chosen = (

@@ -64,7 +64,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"columns": None}, "1 to 8"),
     ({"slots": ["0", "1", "3"], "columns": column(count=6)}, "9 slots were given, columns included"),
     ({"horizon_epochs": 0}, "must be at least 1"),
-    ({"max_added_parameters": 0}, "with less than 1 nothing can grow"),
+    ({"max_added_parameters": 0}, "it must be at least 1"),
     ({"policy": "/nowhere/at/all"}, "no checkpoint at"),
     ({"policy": "fixed-column:huge@3"}, "not a rule"),
     ({"policy": "trained", "profile": "classic"}, "other observations or actions"),

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.datasets
 import torch
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
 from actors.env.tasks import Split, Task, TaskFamily, families, find_family, make_task, register, registry
-from actors.env.tasks.families.bundled import BUNDLES
+from actors.env.tasks.families.bundled import BUNDLES, fixed_order, load
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import measurements
 from actors.env.tasks.task import DIMENSIONS
@@ -270,3 +271,14 @@ def rows(n: int = 4, shape: tuple[int, ...] = (3,)) -> Split:
 def test_an_invalid_task_is_rejected(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(Task("t", 2, rows(), rows(), rows()), **changes)
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_bundled_rows_are_those_of_scikit_learn(name: str) -> None:
+    options = {"scaled": False} if name == "diabetes" else {}
+    x, y = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True, **options)
+    mine_x, mine_y = load(name)
+    order = fixed_order(len(y))
+    np.testing.assert_array_equal(mine_x, x[order])
+    terciles = np.digitize(y, np.quantile(y, [1 / 3, 2 / 3])) if name == "diabetes" else y
+    np.testing.assert_array_equal(mine_y, terciles[order])
