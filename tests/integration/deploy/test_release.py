@@ -17,7 +17,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[3]
 KINDS = {
-    ".py", ".pyi", ".typed", ".lua", ".json", ".safetensors", ".j2", ".sh", ".acl", ".md", ".yaml", ".yml",
+    ".py", ".pyi", ".typed", ".lua", ".json", ".safetensors", ".j2", ".sh", ".acl", ".binpb", ".md", ".yaml", ".yml",
     "Dockerfile", ".conf", ".txt",
 }  # fmt: skip
 IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
