@@ -74,3 +74,15 @@ def test_a_policy_that_never_answers_is_an_error(tmp_path: Path, capfd: pytest.C
     script.write_text(f"import os, shutil\nshutil.copy({str(tmp_path / 'row')!r}, os.environ['{LOG_VARIABLE}'])\n")
     assert main(["grow", str(script), "--policy", "never-grow"]) == 2
     assert "the policy answered none of 1 decisions (unreachable)" in capfd.readouterr().err
+
+
+def test_a_picture_shows_the_run_beside_the_same_script_without_growth(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "growth.svg"
+    assert main(["grow", "--picture", str(picture), str(EXAMPLE)]) == 0
+    grown, alone = (f"{float(x):.0f}%" for x in re.findall(r"accuracy ([\d.]+)%", capfd.readouterr().out)[14::15])
+    assert f"growing {grown}" in picture.read_text()
+    assert f"never growing {alone}" in picture.read_text()
+    assert main(["grow", "--picture", str(tmp_path / "growth.pdf"), str(EXAMPLE)]) == 2
+    assert "give a file name that ends in .png or .svg" in capfd.readouterr().err
