@@ -10,15 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray._common.utils import get_default_ray_temp_dir
-from ray._private import ray_constants, worker
+from ray._private import parameter, ray_constants, services, worker
 
 from deploy.config.schema import Config
 from deploy.launch.prepare import cores
+from deploy.launch.ray import start_worker
+from deploy.launch.ray.fork_server import fork_server
 from deploy.launch.signals import own_signals
 
 FOLDER_LIMIT = 39  # its sockets have names of up to 64 characters below it, and sun_path holds 103 on macOS
@@ -38,28 +41,31 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")  # of the ended calls
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve the run beside anything else
+    for name in ("enable_worker_prestart", "prestart_worker_first_driver"):
+        os.environ.setdefault(f"RAY_{name}", "0")  # they would be of no use, since each has an environment of its own
     # With clusters disabled, Ray binds all its ports to loopback. Setting the node address alone does not do that.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import
     count = config.actors.count
-    with own_signals(), _quoted_commands():
-        context = ray.init(
-            address="local",
-            # One CPU slot per actor and one for the learner, however few cores the machine has.
-            num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
-            include_dashboard=config.run.dashboard,
-            # The executable is inserted into a shell command.
-            runtime_env={"py_executable": shlex.quote(sys.executable)} | _own_packages_first(),
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            _temp_dir=None if len(os.fsencode(get_default_ray_temp_dir())) <= FOLDER_LIMIT else "/tmp/ray",
-            _metrics_export_port=metrics_port or None,
-            _node_ip_address="127.0.0.1",
-        )
-    try:
-        yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
-    finally:
-        ray.shutdown()
+    with fork_server():
+        with own_signals(), _quoted_commands(), _fewer_processes(config.run.dashboard):
+            context = ray.init(
+                address="local",
+                # One CPU slot per actor and one for the learner, however few cores the machine has.
+                num_cpus=count + 1 if isinstance(count, int) else max(2, cores()),
+                include_dashboard=config.run.dashboard,
+                # The executable is inserted into a shell command.
+                runtime_env={"py_executable": shlex.quote(sys.executable)} | _own_packages_first(),
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                _temp_dir=None if len(os.fsencode(get_default_ray_temp_dir())) <= FOLDER_LIMIT else "/tmp/ray",
+                _metrics_export_port=metrics_port or None,
+                _node_ip_address="127.0.0.1",
+            )
+        try:
+            yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
+        finally:
+            ray.shutdown()
 
 
 def _own_packages_first() -> dict[str, str]:
@@ -92,3 +98,20 @@ def _quoted_commands() -> Iterator[None]:
         yield
     finally:
         subprocess.list2cmdline = as_windows
+
+
+@contextmanager
+def _fewer_processes(dashboard: bool) -> Iterator[None]:
+    """Let Ray start its workers by the fork server while the context is open, and, without a dashboard, none of the
+    processes that serve it, copy logs to a terminal or ask a cloud for nodes."""
+    params_module, services_module = cast(Any, parameter), cast(Any, services)
+    params, start = params_module.RayParams, services_module.start_api_server
+    own: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
+    if not dashboard:
+        own |= {"no_monitor": True, "include_log_monitor": False}
+        services_module.start_api_server = lambda *args, **kwargs: (None, None)
+    params_module.RayParams = partial(params, **own)
+    try:
+        yield
+    finally:
+        params_module.RayParams, services_module.start_api_server = params, start
