@@ -4,12 +4,15 @@ environments: they are closed, what they leave is ended, and their faults are ex
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
@@ -218,3 +221,26 @@ def test_a_run_that_does_not_fit_on_its_machine_is_refused(
     own = config(tmp_path, actors__count=3, actors__gpus_per_actor=0.6, run__redis=store.url)
     with pytest.raises(UserError, match=r"2 of 3 actors fit on the GPUs that Ray has.*: lower actors"):
         processes.run_actors(own)
+
+
+def test_workers_are_forks_and_new_processes_when_the_fork_server_has_ended() -> None:
+    class Worker:  # its code travels with it, so that nothing of ours is imported for it
+        def look(self) -> tuple[int, int, bool, float]:
+            preloaded = {"torch", "numba", "actors.workers.rollout_worker"} <= set(sys.modules)
+            return os.getpid(), os.getppid(), preloaded, float(np.random.random())  # noqa: NPY002 - users call it
+
+    remote: Any = ray.remote(num_cpus=0, max_restarts=1, max_task_retries=-1)(Worker)
+    first, second = remote.remote(), remote.remote()
+    one, two = ray.get([first.look.remote(), second.look.remote()], timeout=60)
+    (pid, server, preloaded, drawn), (other, *_) = one, two
+    assert psutil.Process(server).parent() == psutil.Process()
+    assert two[1:3] == (server, True)
+    assert preloaded
+    assert drawn != two[3]
+
+    psutil.Process(server).kill()
+    os.kill(pid, signal.SIGKILL)  # which Ray restarts
+    again = ray.get(first.look.remote(), timeout=60)
+    assert again[1] != server
+    assert not again[2]
+    assert ray.get(second.look.remote(), timeout=60)[0] == other  # what was forked stays
