@@ -3,9 +3,9 @@
 Actors put episodes and report; the learner takes and settles episodes and publishes weights; actors fetch the weights.
 All calls are idempotent under retries: repeating one whose reply was lost changes nothing.
 
-All state changes are atomic Lua verbs; `lua/store.lua` documents the keys. Payloads do not pass through Lua: `put` and
-`publish` SET them with an expiry, and the verb in the same pipeline removes the expiry when it accepts them. `take`
-reads them after the verb has returned the references.
+All state changes are atomic Lua verbs; `lua/store.lua` documents the keys. Payloads do not pass through Lua, which
+copies strings twice: `put` and `publish` SET them with an expiry, and the verb in the same pipeline removes the expiry
+when it accepts them. `take` reads them after the verb has returned the references.
 """
 
 from __future__ import annotations

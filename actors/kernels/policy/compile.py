@@ -25,7 +25,7 @@ class Kernels(NamedTuple):
 
 
 def compile_kernels() -> None:
-    """Compile the kernels and cache them on disk, unless they are: about forty seconds. See `compile_once`."""
+    """Compile the kernels and cache them on disk, unless they are: about thirty-five seconds. See `compile_once`."""
     compile_once("policy", __name__)
 
 
