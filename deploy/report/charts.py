@@ -107,7 +107,7 @@ def flow(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     rate, lag, queue = figure.subplots(*((1, 3) if wide else (3, 1)))
     for ax, title, name in (
         (rate, "episodes per second", "episodes_per_s"),
-        (lag, "policy lag: mean, shaded up to the maximum", "policy_lag_mean"),
+        (lag, "policy lag (shaded: maximum)", "policy_lag_mean"),
         (queue, "episodes waiting in the queue", "queue_depth"),
     ):
         ax.plot(x, run.series(name), color=POLICIES["learned"], lw=1.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import matplotlib
@@ -86,6 +87,7 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["number"] = number
+    environment.filters["unbroken"] = lambda text: re.sub(r"\[[^\[\]]+\]", _one_piece, text)
     sentences, texts = headline(run), {"facts": _facts(run), "stops": _stops(run)}
     page = environment.get_template("report.html.j2").render(run=run, headline=sentences, drawn=drawn, **texts)
     path = run_dir / "report.html"
@@ -113,6 +115,10 @@ def headline(run: RunFolder) -> list[str]:
     if cut_at := run.references.cut_at:
         found.append(f"Episodes were cut after {cut_at:,} steps and count up to there.")
     return found
+
+
+def _one_piece(interval: re.Match[str]) -> str:
+    return interval[0].replace(" ", "\u00a0")
 
 
 def _facts(run: RunFolder) -> list[tuple[str, str]]:

@@ -128,8 +128,9 @@ def _growth(ax: Axes, episode: Timeline) -> None:
     ax.stairs(compute, edges, baseline=None, color=INK, lw=1.2, ls=dashes, label="of compute")
     both = [*episode.doublings, *episode.compute_doublings]
     low, high = min([0.0, *both]), max([0.4, *both])
-    ax.set_ylim(1.15 * low, 1.6 * high)
-    ax.legend(loc="upper left", ncols=2, fontsize=8, handlelength=1.6, borderpad=0.1)
+    ax.set_ylim(1.15 * low, 1.15 * high)
+    style = {"ncols": 2, "fontsize": 8, "handlelength": 1.6, "borderaxespad": 0.2, "borderpad": 0.1}
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), **style)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=2, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.1f}"))
     ax.set_ylabel("doublings", rotation=0, ha="right", va="center", color=INK)

@@ -111,6 +111,7 @@ def test_the_page_contains_every_figure_and_no_external_resources(tmp_path: Path
     assert "KL stop" not in text  # which ended no update
     assert "last mean return" not in text  # which includes what hosts learn by themselves
     assert "J over never growing" in text
+    assert re.search(r"points \[\d+\.\d,\u00a0\d+\.\d\] \(", text)  # a line never ends within an interval
 
 
 def test_the_report_of_a_gymnasium_run_mentions_stopped_updates_and_no_seed_hosts(tmp_path: Path) -> None:
