@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,13 @@ from deploy.config.flags import resumed_folder
 from deploy.config.schema import PRESETS, Config, default_preset
 from deploy.config.yaml import overlay
 from deploy.launch.embedded_redis import DUMP, EmbeddedRedis
-from deploy.launch.following import follow, print_outcome
+from deploy.launch.following import follow, print_outcome, write_run_report
 from deploy.launch.ownership import require_free_store
 from deploy.launch.prepare import check_machine, prepare_here
 from deploy.launch.process_settings import namespace
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
-from deploy.launch.supervision.supervisor import FINISHED, Supervisor
+from deploy.launch.supervision.supervisor import FINISHED, Phase, Supervisor
 
 OnUpdate = Callable[[dict[str, float]], bool | None]
 
@@ -59,7 +60,7 @@ def train(
     if config.run.redis:
         require_free_store(config, config.run.name or (resumed_folder(resume).name if resume else namespace(config)))
     console = Console(highlight=False)
-    with ExitStack() as stack:
+    with ThreadPoolExecutor(1) as reporting, ExitStack() as stack:
         config, run_dir = prepare_here(config, resume, stack, console)
         stop = stack.enter_context(stop_on_signal())
         server: EmbeddedRedis | None = None
@@ -87,4 +88,6 @@ def train(
         if stop.is_set() and status.phase not in FINISHED:
             supervisor.stop()
             status = follow(supervisor.poll, threading.Event(), console, run_dir.name, tend, quiet=True)
-    return print_outcome(status, console)
+        # What the report shows is written: it is drawn while actors, Ray and the server end.
+        report = reporting.submit(write_run_report, run_dir) if status.phase is Phase.DONE else None
+    return print_outcome(status, console, write_run_report if report is None else lambda _: report.result())
