@@ -75,10 +75,24 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare every later garbage collection, and every search of all live objects, the modules and the test items."""
     gc.enable()
+    spare_modules()
+
+
+def pytest_runtest_logfinish() -> None:
+    if len(sys.modules) > FROZEN[-1] + 50:
+        spare_modules()
+
+
+FROZEN = [0]
+"""How many modules there were at each call of `spare_modules`."""
+
+
+def spare_modules() -> None:
+    """Spare every later garbage collection, and every search of all live objects, the modules and the test items."""
     gc.collect()
     gc.freeze()
+    FROZEN.append(len(sys.modules))
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
