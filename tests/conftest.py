@@ -38,14 +38,16 @@ hypothesis.settings.load_profile("repeatable")  # `make test-long` explores: --h
 
 LONGEST = (
     "integration/deploy/test_launch.py",
-    "integration/deploy/test_on_ray.py",
-    "integration/deploy/test_grow_example.py",
     "integration/policy/test_device_programs.py",
-    "property/env/test_fleet_isolation.py",
+    "integration/deploy/test_grow_example.py",
     "property/env/test_fleet.py",
+    "integration/deploy/test_on_ray.py",
+    "property/env/test_fleet_isolation.py",
+    "integration/deploy/test_own_folder.py",
     "unit/growth/test_ddp.py",
 )
-"""The files that take longest. They run first, so that no worker is left with one at the end."""
+"""The files that take longest. They run first, so that no worker is left with one at the end; those that wait for Ray
+beside others that compute."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
