@@ -38,14 +38,16 @@ hypothesis.settings.load_profile("repeatable")  # `make test-long` explores: --h
 
 LONGEST = (
     "integration/deploy/test_launch.py",
-    "integration/deploy/test_on_ray.py",
-    "integration/deploy/test_grow_example.py",
     "integration/policy/test_device_programs.py",
-    "property/env/test_fleet_isolation.py",
+    "integration/deploy/test_grow_example.py",
     "property/env/test_fleet.py",
+    "integration/deploy/test_on_ray.py",
+    "property/env/test_fleet_isolation.py",
+    "integration/deploy/test_own_folder.py",
     "unit/growth/test_ddp.py",
 )
-"""The files that take longest. They run first, so that no worker is left with one at the end."""
+"""The files that take longest. They run first, so that no worker is left with one at the end; those that wait for Ray
+beside others that compute."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -75,10 +77,24 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare every later garbage collection, and every search of all live objects, the modules and the test items."""
     gc.enable()
+    spare_modules()
+
+
+def pytest_runtest_logfinish() -> None:
+    if len(sys.modules) > FROZEN[-1] + 50:
+        spare_modules()
+
+
+FROZEN = [0]
+"""How many modules there were at each call of `spare_modules`."""
+
+
+def spare_modules() -> None:
+    """Spare every later garbage collection, and every search of all live objects, the modules and the test items."""
     gc.collect()
     gc.freeze()
+    FROZEN.append(len(sys.modules))
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from actors.growth.slot_module import CHILD
+from actors.growth.training.live_objects import live_objects
 
 
 class Averages:
@@ -65,17 +65,15 @@ class Averages:
 
     def _all(self) -> Iterator[tuple[Any, list[Tensor], Any]]:
         """Yield (what holds an average, its tensors, the copy of the model that has them or, for a list, None)."""
-        for o in gc.get_objects():
-            kind = type(o)
-            if issubclass(kind, AveragedModel) or re.search("EMA|Ema|MovingAverage", kind.__name__):
-                for name in ("module", "ema_model", "ema"):
-                    copy: Any = getattr(o, name, None)
-                    same = type(copy) is type(self._model) and copy is not self._model
-                    if same and list(_parameters(copy)) == list(_parameters(self._model)):
-                        yield o, list(_parameters(copy).values()), copy
-                listed = getattr(o, "shadow_params", None)
-                if isinstance(listed, list) and all(isinstance(each, Tensor) for each in listed):
-                    yield o, listed, None
+        for o in live_objects(_averages):
+            for name in ("module", "ema_model", "ema"):
+                copy: Any = getattr(o, name, None)
+                same = type(copy) is type(self._model) and copy is not self._model
+                if same and list(_parameters(copy)) == list(_parameters(self._model)):
+                    yield o, list(_parameters(copy).values()), copy
+            listed = getattr(o, "shadow_params", None)
+            if isinstance(listed, list) and all(isinstance(each, Tensor) for each in listed):
+                yield o, listed, None
 
     def _paired(self, averages: list[Tensor]) -> tuple[nn.Module, bool, list[nn.Parameter]]:
         """Return the module whose parameters, all or those that are trained, a list is of, and these; [] if unknown."""
@@ -85,6 +83,10 @@ class Averages:
                 if params and [p.shape for p in params] == [a.shape for a in averages]:
                     return module, trainable, params
         return self._model, False, []
+
+
+def _averages(kind: type) -> bool:
+    return issubclass(kind, AveragedModel) or bool(re.search("EMA|Ema|MovingAverage", kind.__name__))
 
 
 def _chosen(module: nn.Module, trainable: bool) -> list[nn.Parameter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+
+from actors.growth.training.live_objects import live_objects
 
 
 class ShadowGradients:
@@ -30,7 +31,7 @@ class ShadowGradients:
         the loop uses is found among all live objects."""
         key = tuple(map(id, params))
         if key not in self._seen:
-            live = [o for o in gc.get_objects() if issubclass(type(o), GradScaler)] if scaler is None else []
+            live = live_objects(lambda kind: issubclass(kind, GradScaler)) if scaler is None else []
             self._seen[key] = any(node.name() == "CheckpointFunctionBackward" for node in _nodes(loss)), live
         reentrant, scalers = self._seen[key]
         used = [scaler] if scaler is not None else scalers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from actors.growth.training.live_objects import live_objects
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 FOLLOWED = ("lr", "momentum", "betas", "weight_decay")
@@ -239,7 +240,8 @@ def _scheduled(optimizer: Optimizer) -> list[tuple[list[Any], str]]:
     optimizer that wraps this one.
     """
     groups = optimizer.param_groups
-    live = [o for o in gc.get_objects() if issubclass(type(o), LRScheduler) and o.optimizer.param_groups is groups]
+    schedulers = live_objects(lambda kind: issubclass(kind, LRScheduler))
+    live = [s for s in schedulers if s.optimizer.param_groups is groups]
     found = [(getattr(o, name, None), name) for o in live for name in SCHEDULED]
     entries = {id(each): (each, name) for each, name in found if isinstance(each, list)}  # schedulers share some
     return [(each, name) for each, name in entries.values() if len(each) == len(groups)]

@@ -32,19 +32,24 @@ def this_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_eight_lines_add_growth_to_the_example(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without them the script is an ordinary one; with them it trains alike until a seed joins in."""
+    """Without them the script is an ordinary one; with them it trains alike until a column joins in, or, without
+    growth, to the end, as a picture shows."""
     text = EXAMPLE.read_text()
     assert len(text.splitlines()) < 60
     assert len(ADDED.findall(text)) == 8
     before = tmp_path / "before.py"
-    before.write_text("".join(line for line in text.splitlines(keepends=True) if not ADDED.search(line.rstrip("\n"))))
-    assert "tamiyo." not in before.read_text().partition('"""\n\n')[2]
+    plain = "".join(line for line in text.splitlines(keepends=True) if not ADDED.search(line.rstrip("\n")))
+    assert "tamiyo." not in plain.partition('"""\n\n')[2]
+    before.write_text(plain)
     runpy.run_path(str(before))
     plain = capfd.readouterr().out
-    assert main(["grow", str(EXAMPLE)]) == 0
-    output = capfd.readouterr().out
+    picture = tmp_path / "growth.svg"
+    assert main(["grow", "--picture", str(picture), str(EXAMPLE)]) == 0
+    shown = capfd.readouterr().out
+    output, alone = re.split("(?=^epoch  1 )", shown, flags=re.MULTILINE)[1:]
     assert len(epochs(output)) == 15
     assert epochs(output)[:3] == epochs(plain)[:3]
+    assert epochs(alone) == epochs(plain)
     page = " ".join(PAGE.read_text().split())
     figures = re.search(r"and (\d+) parameters the model reaches ([\d.]+)% .* ([\d,]+) in all, ([\d.]+)%", page)
     for text, parameters, accuracy in ((plain, *figures.groups()[:2]), (output, *figures.groups()[2:])):
@@ -53,6 +58,9 @@ def test_eight_lines_add_growth_to_the_example(tmp_path: Path, capfd: pytest.Cap
     assert "14 by the policy" in output
     assert "GERMINATE column" in output
     assert "parameters grown" in output
+    grown, least = (f"{float(re.findall('accuracy ([0-9.]+)%', text)[-1]):.0f}%" for text in (output, alone))
+    assert f"growing {grown}" in picture.read_text()
+    assert f"never growing {least}" in picture.read_text()
 
 
 def test_a_failing_script_and_a_script_without_decisions_are_reported(
@@ -76,13 +84,6 @@ def test_a_policy_that_never_answers_is_an_error(tmp_path: Path, capfd: pytest.C
     assert "the policy answered none of 1 decisions (unreachable)" in capfd.readouterr().err
 
 
-def test_a_picture_shows_the_run_beside_the_same_script_without_growth(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    picture = tmp_path / "growth.svg"
-    assert main(["grow", "--picture", str(picture), str(EXAMPLE)]) == 0
-    grown, alone = (f"{float(x):.0f}%" for x in re.findall(r"accuracy ([\d.]+)%", capfd.readouterr().out)[14::15])
-    assert f"growing {grown}" in picture.read_text()
-    assert f"never growing {alone}" in picture.read_text()
+def test_a_picture_has_one_of_two_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["grow", "--picture", str(tmp_path / "growth.pdf"), str(EXAMPLE)]) == 2
-    assert "give a file name that ends in .png or .svg" in capfd.readouterr().err
+    assert "give a file name that ends in .png or .svg" in capsys.readouterr().err

@@ -88,7 +88,8 @@ def test_nothing_that_is_shipped_holds_such_a_number(mode: AutoresetMode, given:
     """1e39 is finite in float64, and not in the float32 that it is shipped as. The seeds of later episodes are drawn by
     the environment, where it resets by itself."""
     made = stream(2, mode, segment=3, **given)
-    kept = [e for _ in range(60) for e in made.advance(network(made.fleet.spaces), SOURCE)]
+    policy = network(made.fleet.spaces)
+    kept = [e for _ in range(60) for e in made.advance(policy, SOURCE)]
     assert made.rejected >= 10
     assert len(kept) >= 10
     for episode in kept:

@@ -69,7 +69,7 @@ def fleet(device: torch.device) -> None:
 
     def play(tasks: tuple[str, ...], to: torch.device) -> list[FleetStep]:
         with patch.object(seed_fleet, "_device", lambda *_: to):
-            config = EnvConfig(tasks=tasks, horizon_epochs=5, inner_steps=(1, 2), backend="torch")
+            config = EnvConfig(tasks=tasks, horizon_epochs=4, inner_steps=(1, 2), backend="torch")
             own = SeedTrainingFleet(config, 2, 0, torch.float64, read_test=True)
         steps, rng = [own.reset([1, 2])], np.random.default_rng(0)
         while own.running:

@@ -16,14 +16,16 @@ from tests.support.growth.growing import GROWN, Run, Script, mlp
 
 ROOT = Path(__file__).parents[3]
 RANK = """
-import gc, json, sys
+import gc, json, os, sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from actors.growth.columns.column import Column
 from tests.support.growth.columns import MODELS, grow
 from tests.support.growth.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, fossilize, germinate, mlp
-rank, rendezvous = int(sys.argv[1]), sys.argv[2]
+rendezvous = sys.argv[1]
 torch.set_num_threads(1)
+torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # what it imports, both ranks share
+rank = int(os.fork() == 0)
 dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
 
 
@@ -68,26 +70,25 @@ told["norm"] = same.grower._growth.slots[0].gradient_norm
 rule, folder = "periodic:start=1,every=1,seeds=1", rendezvous + ".episodes"
 reported = Run(mlp(), rule, ["3"], wrap=DistributedDataParallel, report=folder, horizon_epochs=4).epochs(4)
 told["accuracies"] = [d.accuracy for d in reported.grower.log]
-print(json.dumps(told), flush=True)
+with open(f"{rendezvous}.{rank}", "w") as file:
+    json.dump(told, file)
 dist.barrier()  # neither leaves while the other still talks to it
 del same, reported
 gc.collect()  # what holds the group goes before it does, not while the interpreter ends
 dist.destroy_process_group()
+if rank == 0:
+    sys.exit(os.wait()[1])
 """
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes tells of its runs."""
-    command = [sys.executable, "-c", RANK]
-    meeting = str(tmp_path_factory.getbasetemp() / "meeting")
-    workers = [
-        subprocess.Popen([*command, str(rank), meeting], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-        for rank in range(2)
-    ]
-    ended = [worker.communicate(timeout=100) for worker in workers]
-    assert [w.returncode for w in workers] == [0, 0], ended
-    return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+    meeting = tmp_path_factory.getbasetemp() / "meeting"
+    command = [sys.executable, "-c", RANK, str(meeting)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(meeting.with_suffix(f".{rank}").read_text()) for rank in range(2)]
 
 
 def test_ranks_apply_the_decision_of_the_first(ranks: list[dict[str, Any]]) -> None:
