@@ -32,9 +32,6 @@ class ActorsConfig:
     hang_s: float = 300.0
     """Seconds without a step, or 190 s of reaching the server, until an actor is restarted. Raise for slow
     environments."""
-    spares: int = 1
-    """Processes (300 MB each) that replace dead actors. 0 where memory is short; none on clusters or with
-    `gpus_per_actor`."""
 
     def __post_init__(self) -> None:
         require(self.at_least >= 1, f"actors.count is {self.count}: it must be at least 1")
@@ -50,7 +47,6 @@ class ActorsConfig:
             f"{BUFFER_STEPS // 64} environments; use more actors",
         )
         require_positive(self, "actors", "hang_s")
-        require_least(self, "actors", 0, "spares")
         require(
             0 <= self.gpus_per_actor < 1 or (self.gpus_per_actor > 0 and float(self.gpus_per_actor).is_integer()),
             f"actors.gpus_per_actor is {self.gpus_per_actor}: give a share of one GPU, from 0 to 1, or a whole number",

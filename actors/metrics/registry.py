@@ -99,7 +99,6 @@ _TABLE = (
     # The service
     Metric("actors_alive", "gauge", "actors", "Actors that are running and responsive"),
     Metric("actors_wanted", "gauge", "actors", "Actors that the run requested"),
-    Metric("actors_spare", "gauge", "actors", "Spare processes that can take the place of an actor that dies"),
     Metric("actor_restarts", "counter", "restarts", "Restarts of actors that died"),
     Metric("learner_restarts", "counter", "restarts", "Restarts of a learner that died"),
     Metric("oldest_s", "gauge", "s", "Age of the oldest waiting or pending episode in the queue"),

@@ -18,7 +18,7 @@ from actors.gym.fleet import GymFleet, SeedOf
 from actors.gym.make import make_vector_env
 from actors.rng import Purpose, stream
 from actors.rollout.stream import EpisodeStream
-from actors.rollout.wave import Policy, PolicyNoise, Provenance, run_wave
+from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.types.episode import EndReason, Episode
 
 STREAM_STEPS = 64  # steps of every environment between two checks for new weights
@@ -78,14 +78,6 @@ class WaveSampler:
             timelines += [t.as_dict() for t in self.fleet.timelines()[: len(part)]]
         return timelines
 
-    def warm_up(self, policy: Policy) -> None:
-        """Act once and drop the results. This loads compiled code, which later samplers of this process use."""
-        seeds = list(range(self.fleet.num_envs))
-        noise = PolicyNoise(0, seeds, len(self.spaces.action.heads))
-        first, state = self.fleet.reset(seeds), policy.initial_state(self.fleet.num_envs)
-        decision, _ = policy.act(first.obs, first.blueprint_indices, first.masks, state, noise.step(), False)
-        self.fleet.step(decision.actions)
-
     def close(self) -> None:
         """Do nothing: seed-training environments hold nothing that outlives them."""
 
@@ -134,10 +126,6 @@ class StreamSampler:
         for _ in range(STREAM_STEPS):
             episodes += self._stream.advance(policy, source)
         return episodes
-
-    def warm_up(self, policy: Policy) -> None:
-        """See `WaveSampler.warm_up`."""
-        self.sample(policy, Provenance(-1, 0, 1, self.run_seed))
 
     def play(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from actors.workers.spares import PlacedActor
+from actors.workers.placed_actor import PlacedActor
 
 CLOSE_S = 10.0  # time limit for finishing a step and closing the environments
 

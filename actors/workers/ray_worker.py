@@ -25,7 +25,6 @@ from actors.workers.rollout_worker import (
     RolloutWorker,
     SampleReport,
     WorkerSettings,
-    warm_up,
 )
 
 T = TypeVar("T")
@@ -55,12 +54,6 @@ class RayRolloutWorker:
             self._settings = settings
         return self._here()
 
-    def warm_up(self) -> ProcessHandle:
-        """Load and compile all that sampling needs, so that the first wave starts at once; return the process."""
-        self.close()
-        self._guard(lambda: warm_up(self._settings), "spare")
-        return self._here()
-
     def run(self) -> SampleReport | None:
         """Sample and ship for about `REPORT_S`; see `RolloutWorker.run`. Returns None if it was cancelled."""
         return self._guard(lambda: self._get_worker().run(REPORT_S))
@@ -79,10 +72,10 @@ class RayRolloutWorker:
         if worker is not None:
             worker.close()
 
-    def _guard(self, call: Callable[[], T], log: str = "") -> T | None:
+    def _guard(self, call: Callable[[], T]) -> T | None:
         """Return `call()`, None if it was cancelled. Raises its errors for the supervisor, after the environments have
-        been closed. `log` is the name of the log, by default the actor's."""
-        self._prepare(log or self._settings.name)
+        been closed."""
+        self._prepare(self._settings.name)
         try:
             return call()
         except BaseException as error:

@@ -14,7 +14,6 @@ from actors.errors import UserError
 from actors.heartbeat import Heartbeat
 from actors.policy.acting.policy import ActingPolicy
 from actors.policy.baselines import NeverGrow, RandomPolicy
-from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
 from actors.rollout.sampler import StreamSampler, make_sampler
 from actors.rollout.wave import Policy, Provenance
@@ -88,16 +87,6 @@ class PolicyEvaluation(NamedTuple):
     weights: WeightSet
     played: list[dict[str, Any]]
     fault: str = ""  # why there are none
-
-
-def warm_up(settings: WorkerSettings) -> None:
-    """Act once in environments of its own with an untrained policy. Later workers of this process start at once,
-    because kernels are loaded. Needs no store."""
-    sampler = make_sampler(settings.acting, settings.index, settings.seed, None)
-    try:
-        sampler.warm_up(ActingPolicy(FactoredRecurrentActorCritic(sampler.spaces, settings.acting.policy).eval()))
-    finally:
-        sampler.close()
 
 
 class RolloutWorker:

@@ -20,11 +20,11 @@ from actors.workers.closing import Closing
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.actor_reports import ActorReports, last_line
 from actors.workers.hang_detector import HangDetector, Pulse
+from actors.workers.placed_actor import PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
-from actors.workers.process_handle import ProcessHandle, kill_process
+from actors.workers.process_handle import ProcessHandle
 from actors.workers.ray_worker import RayRolloutWorker
 from actors.workers.rollout_worker import PolicyEvaluation, PolicyName, SampleReport, WorkerSettings
-from actors.workers.spares import PlacedActor, Spares
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = {"failed": 5, "died": 8, "hung": 3}  # of one actor in a row, before they end the run
@@ -76,10 +76,9 @@ class WorkerPool:
     """Keeps all actors running; `pump` collects their reports, which end their calls, and calls them again.
 
     Ray schedules an actor when a node has resources for it, and restarts it after its death, on another node if
-    necessary. If there is a spare on the same machine, it continues under the dead actor's name as a new incarnation,
-    and the dead actor, once restarted, is the next spare (see `Spares`). The pool has `actors.count` actors, or with
-    `count: auto` as many as the cluster has room for (see `autoscale`). Actors that die repeatedly are restarted with
-    exponential backoff; hung actors are killed.
+    necessary, as a new incarnation. The pool has `actors.count` actors, or with `count: auto` as many as the cluster
+    has room for (see `autoscale`). Actors that die repeatedly are restarted with exponential backoff; hung actors are
+    killed.
     """
 
     def __init__(
@@ -108,10 +107,6 @@ class WorkerPool:
         self._hang_s = acting.actors.hang_s
         self._autoscale_at_s = 0.0
         self._removed: set[int] = set()  # indices of removed actors
-        # A spare has no share of a GPU.
-        spare: Any = self._remote.options(num_cpus=0)
-        spares = 0 if acting.actors.gpus_per_actor else acting.actors.spares
-        self._spares = Spares(spares, lambda: PlacedActor(spare.remote(self._settings), reserves=False))
         self._members: list[_Member] = []
         self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
         self._to_evaluate: tuple[Sequence[int], float] | None = None  # by the next actor that is free: seeds, limit
@@ -128,11 +123,10 @@ class WorkerPool:
         return sum(m.alive for m in self._members)
 
     def counts(self) -> dict[str, float]:
-        """Return the pool's size, spares and restarts as metrics."""
+        """Return the pool's size and restarts as metrics."""
         return {
             "actors_alive": self.alive,
             "actors_wanted": self.size,
-            "actors_spare": self._spares.ready,
             "actor_restarts": self.restarts,
         }
 
@@ -163,14 +157,12 @@ class WorkerPool:
         taken = {m.settings.index for m in self._members}
         for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
             settings = replace(self._settings, index=index, restarted=index in self._removed)
-            actor = PlacedActor(self._remote.remote(settings), reserves=True)
+            actor = PlacedActor(self._remote.remote(settings))
             self._members.append(_Member(settings, actor, HangDetector(self._hang_s)))
 
     def _remove(self, member: _Member) -> None:
         if self.size > 1:
             self._end(member)
-            if not member.actor.reserves:
-                self._spares.release_reservation()
             self._removed.add(member.settings.index)
             self._members.remove(member)
 
@@ -194,7 +186,6 @@ class WorkerPool:
         self._warn_about_gpus()
         self._closing.tend()
         self._reports.logs.limit()
-        self._spares.tend(self.alive == self.size)
         return reports
 
     def _next_call(self, member: _Member) -> Any:
@@ -271,21 +262,7 @@ class WorkerPool:
                 "died",
                 "its environment ends its own process (by os._exit, or by a crash in native code), or memory is short",
             )
-            self._replace(member)
         member.mark_down()
-
-    def _replace(self, member: _Member) -> None:
-        """Let a spare of this machine take the place of an actor that died or is to die."""
-        process = member.actor.process
-        if process is None or process.node != ray.get_runtime_context().get_node_id():
-            return
-        spare = self._spares.exchange(member.actor)
-        if spare is None:
-            return
-        # Ray may report a living process as unavailable; the name must not have two living incarnations
-        kill_process(process.pid, process.created_s)
-        member.actor = spare
-        member.settings = replace(member.settings, restarted=True)
 
     def _handle_error(self, member: _Member, error: RayTaskError) -> None:
         """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
@@ -310,7 +287,6 @@ class WorkerPool:
                 ray.kill(m.handle, no_restart=False)
                 if m.actor.process is not None:
                     m.actor.process.kill()
-                self._replace(m)
                 m.call = None
                 m.mark_down()
                 self._count_failure(
@@ -352,10 +328,9 @@ class WorkerPool:
         return played
 
     def stop(self, at_once: bool = False) -> None:
-        """Kill all actors and spares, and unless `at_once`, let actors close their environments before."""
+        """Kill all actors, and unless `at_once`, let actors close their environments before."""
         for m in self._members:
             self._end(m, at_once)
-        self._spares.stop()
         self._closing.finish()
 
     def _end(self, member: _Member, at_once: bool = False) -> None:

@@ -31,7 +31,7 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
     """Run a training in this process, with its files and its report. Returns 0, or 130 if it was interrupted."""
     if config.run.redis or config.run.address or config.external.spaces:
         raise UserError("--in-process uses its own server and no cluster: leave out --redis, --address and --spaces")
-    config = replace(config, actors=replace(config.actors, count=1, spares=0))
+    config = replace(config, actors=replace(config.actors, count=1))
     check_machine(config)
     torch.set_num_threads(1)
     logging.getLogger("learner").addHandler(logging.NullHandler())  # what it warns of is printed

@@ -32,9 +32,8 @@ def namespace(config: Config) -> str:
 
 
 def acting(config: Config) -> ActingConfig:
-    """Return the part of the configuration that actors need. On a cluster there are no spares."""
-    spares = 0 if config.run.address else config.actors.spares
-    actors = replace(config.actors, max_count=config.most_actors, spares=spares)
+    """Return the part of the configuration that actors need."""
+    actors = replace(config.actors, max_count=config.most_actors)
     return ActingConfig(config.env, config.gym, config.policy, actors, config.queue)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.chaos.harness import ChaosRun, chaos_run
-from tests.support.launching import command_line, rows, small, tamiyo
+from tests.support.launching import rows, small, tamiyo
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,15 +29,6 @@ def test_an_actor_killed_in_mid_episode_restarts_as_a_later_incarnation(run: Cha
     run.wait_for_updates(2)
     assert max(number for _, number in run.identities().actors) > max(before)
     run.wait_for(lambda: "actor-0 died and was restarted" in run.command.out)
-
-
-def test_a_spare_takes_the_place_of_a_killed_actor_each_time(run: ChaosRun) -> None:
-    for _ in range(2):
-        spare = run.wait_for_spare(actors=1)
-        before = {number for _, number in run.ledger().actors}
-        run.acting_again(run.kill("RayRolloutWorker"), before)
-        run.wait_for(lambda process=spare: command_line(process).startswith("ray::RayRolloutWorker.run"))
-    run.identities()
 
 
 def test_a_learner_killed_between_update_and_ack_trains_nothing_twice(run: ChaosRun) -> None:

@@ -27,7 +27,6 @@ SMALL = {
     "--env.inner_steps": "2",
     "--actors.count": "1",
     "--actors.envs_per_actor": "2",
-    "--actors.spares": "0",
     "--learner.batch_episodes": "4",
     "--learner.updates": "3",
     "--run.reference_episodes": "2",

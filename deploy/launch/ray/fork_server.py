@@ -1,7 +1,7 @@
 """Ray's worker processes as forks of one process that has imported what they need.
 
 Each worker of Ray is a new Python, which imports Ray twice, PyTorch, Numba and the kernels: four seconds of a core for
-every actor, every spare and the learner. The fork server imports them once. It has one thread, no connection, and has
+every actor and the learner. The fork server imports them once. It has one thread, no connection, and has
 touched no GPU, so that a fork of it is as good as a new process.
 
 Ray itself is imported at the first request: while it is imported, it reads from its environment which raylet it is of.

@@ -71,7 +71,7 @@ class Actors:
         name = f"{gym_envs.__name__}:tests/Simulated-v0"
         acting = ActingConfig(
             gym=GymConfig(id=name, kwargs=(f"folder={folder}",)),
-            actors=ActorsConfig(count=1, envs_per_actor=ENVS, spares=0),
+            actors=ActorsConfig(count=1, envs_per_actor=ENVS),
             queue=QueueConfig(max_episodes=100_000),
         )
         learner = store(max_episodes=100_000)

@@ -69,23 +69,6 @@ class ChaosRun:
         found = [p for p in self.command.relatives() if command_line(p).startswith(f"ray::{kind}")]
         return sorted(found, key=lambda p: p.create_time())
 
-    def wait_for_spare(self, actors: int) -> psutil.Process:
-        """Wait until a process beyond the run's `actors` has warmed up, and return it: the one that does no work."""
-        used: dict[int, tuple[float, float]] = {}  # process id -> CPU time, and when it last changed
-
-        def idle() -> list[psutil.Process]:
-            found = self.processes("RayRolloutWorker")
-            for process in found:
-                times = process.cpu_times()
-                seconds = times.user + times.system
-                if seconds - used.get(process.pid, (-1.0, 0.0))[0] > 0.05:
-                    used[process.pid] = (seconds, time.monotonic())
-            now = time.monotonic()
-            return [p for p in found if now - used[p.pid][1] > 5.0 and len(found) > actors]
-
-        self.wait_for(lambda: bool(idle()), 120.0)
-        return idle()[0]
-
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         def look() -> bool:
             self.watch_versions()
@@ -168,7 +151,7 @@ def chaos_run(
 ) -> Iterator[ChaosRun]:
     """Start a run without a last update, and wait for its second update. Its folder is in `root`, by default `logs`."""
     root = root or logs
-    settings = {"learner__updates": 1_000_000, "run__redis": server.url, "actors__spares": 1} | changes
+    settings = {"learner__updates": 1_000_000, "run__redis": server.url} | changes
     flags = small(root, name, **settings)
     with tamiyo(logs, "train", *flags) as command:
         run = ChaosRun(command, root / name, server)

@@ -1,4 +1,4 @@
-"""Settings of processes: spares, and URLs with passwords for machines that lack the environment variables."""
+"""Settings of processes: URLs with passwords for machines that lack the environment variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
 from deploy.config.yaml import to_yaml
-from deploy.launch.process_settings import acting, actors_redis, with_passwords
+from deploy.launch.process_settings import actors_redis, with_passwords
 
 CONFIG = replace(Config(), run=RunConfig(redis="redis://actor@queue:6379/0"))
 
@@ -44,9 +44,3 @@ def test_actors_have_their_own_user_and_password(monkeypatch: pytest.MonkeyPatch
     assert actors_redis(CONFIG) == CONFIG.run.redis
     with pytest.raises(UserError, match=r"run\.actors_redis needs run\.redis"):
         RunConfig(actors_redis="redis://actor@queue:6379/0")
-
-
-@pytest.mark.parametrize(("address", "spares"), [("", 1), ("auto", 0), ("head:6379", 0)])
-def test_only_runs_on_one_machine_have_spares(address: str, spares: int) -> None:
-    run = RunConfig(address=address, redis="redis://h:1" if address else "")
-    assert acting(replace(Config(), run=run)).actors.spares == spares
