@@ -16,9 +16,9 @@ def described(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         what = f"it called sys.exit({error.code!r})"
     library = sysconfig.get_path("stdlib")
-    own = [
+    frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)[1:]  # without the caller, which has caught it
         if not frame.filename.startswith((library, "<")) and "site-packages" not in frame.filename
     ]
-    return " ".join((f"{what} ({own[-1].filename}, line {own[-1].lineno})" if own else what).split())
+    return " ".join((f"{what} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else what).split())

@@ -20,20 +20,20 @@ def tf32(allowed: bool) -> Iterator[None]:
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
     switches = (matmul, cudnn.conv, cudnn.rnn)
-    before, flags = [own.fp32_precision for own in switches], dict[Any, bool]()
-    for own in (cudnn, matmul):
+    before, flags = [switch.fp32_precision for switch in switches], dict[Any, bool]()
+    for switch in (cudnn, matmul):
         with suppress(RuntimeError):
-            flags[own] = own.allow_tf32
+            flags[switch] = switch.allow_tf32
     cudnn.allow_tf32 = matmul.allow_tf32 = allowed
-    for own in switches:
-        own.fp32_precision = "tf32" if allowed else "ieee"
+    for switch in switches:
+        switch.fp32_precision = "tf32" if allowed else "ieee"
     try:
         yield
     finally:
-        for own, flag in flags.items():
-            own.allow_tf32 = flag
-        for own, precision in zip(switches, before, strict=True):
-            own.fp32_precision = precision
+        for switch, flag in flags.items():
+            switch.allow_tf32 = flag
+        for switch, precision in zip(switches, before, strict=True):
+            switch.fp32_precision = precision
 
 
 def matmul_allows_tf32() -> bool:

@@ -74,7 +74,7 @@ def row_statistics(running: Running, rows: Tensor) -> Normalize:
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
         gain, bias = gain.flatten(), bias.flatten()
         padding = (0 if rows_innermost(h) else -h.shape[1] % LANES) + h.shape[1]
-        mean, var = (F.pad(t, (0, padding - len(t))) for t in (own[rows].flatten() for own in running[name]))
+        mean, var = (F.pad(t, (0, padding - len(t))) for t in (buffer[rows].flatten() for buffer in running[name]))
         if rows_innermost(h):
             out = _by_kernel(h, gain, bias, mean, var, dims, after)
         else:

@@ -136,8 +136,8 @@ class GrowthState:
         }
 
     def _strength(self, slot: Slot) -> float:
-        own = slot.learns_alone if self.column_loss == "auto" else self.column_loss == "own"
-        return 1.0 if own else REST_STRENGTH
+        alone = slot.learns_alone if self.column_loss == "auto" else self.column_loss == "own"
+        return 1.0 if alone else REST_STRENGTH
 
     def record_losses(self, train_loss: float | None, val_loss: float | None) -> None:
         """Once the model overfits, columns whose loss is `auto` learn the task itself, from then on."""
@@ -328,16 +328,16 @@ class GrowthState:
     def _sizes(self, params: SeedParams) -> list[float]:
         """Return by how many doublings the model is, or would be, larger with the seed of each slot, `[S]`."""
         slots = zip(self.slots, params.by_slot, strict=True)
-        others = [params.joined - (own if slot.stage in BLENDED else 0) for slot, own in slots]
-        return [self._size(other, own) for other, own in zip(others, params.by_slot, strict=True)]
+        others = [params.joined - (size if slot.stage in BLENDED else 0) for slot, size in slots]
+        return [self._size(other, size) for other, size in zip(others, params.by_slot, strict=True)]
 
-    def _size(self, others: float, own: float) -> float:
+    def _size(self, others: float, size: float) -> float:
         """Return the doublings that a seed with `own` parameters adds to a model to which `others` were added."""
-        if own == 0:
+        if size == 0:
             return 0.0
         if self.host_params + others <= 0:  # the seed has replaced everything else
-            return doublings(self.host_params, others + own)
-        return doublings(self.host_params + others, own)
+            return doublings(self.host_params, others + size)
+        return doublings(self.host_params + others, size)
 
     def _efforts(self) -> list[float]:
         """Return the doublings of training compute for the seed of each slot, if it trains up to the horizon, `[S]`."""

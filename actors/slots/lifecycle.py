@@ -64,9 +64,9 @@ class SeedAction:
 
         Raises `ConfigError` if the profile does not have the op.
         """
-        own = PROFILES[profile]
-        require(self.op in own.ops, f"{self.op.name} is not an op of the profile {profile!r}")
-        return np.array([own.ops.index(self.op), *(getattr(self, head) for head in own.heads)], dtype=np.int64)
+        known = PROFILES[profile]
+        require(self.op in known.ops, f"{self.op.name} is not an op of the profile {profile!r}")
+        return np.array([known.ops.index(self.op), *(getattr(self, head) for head in known.heads)], dtype=np.int64)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self.as_array().astype(dtype or np.int64)

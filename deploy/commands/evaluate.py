@@ -99,8 +99,8 @@ class EvaluationRun:
             (player, w, f): self._job(player, f, w)
             for f in self.families
             for line in lines.values()
-            for w, own in line.items()
-            for player in own
+            for w, players in line.items()
+            for player in players
         }
         for part in (kernels.ENVIRONMENTS, kernels.POLICY):
             kernels.compile_part(part)
@@ -110,7 +110,7 @@ class EvaluationRun:
         def rows(player: Player, prices: Prices) -> dict[str, list[Row]]:
             return {f: found[player, jobs[player, prices, f].cell] for f in self.families}
 
-        return {name: {w: [rows(p, w) for p in own] for w, own in line.items()} for name, line in lines.items()}
+        return {name: {w: [rows(p, w) for p in players] for w, players in line.items()} for name, line in lines.items()}
 
     def tune(self) -> None:
         """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
@@ -118,8 +118,8 @@ class EvaluationRun:
         rows = self.play({rule: same(rule_player(rule)) for rule in candidates})
         found: dict[str, Mapping[Prices, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
         for line, rules in tuning.CANDIDATES.items():
-            own = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
-            found[line] = tuning.choose(own)
+            single = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
+            found[line] = tuning.choose(single)
         assert self.options.rules is not None
         tuning.write_rules(found, self.options.rules)
         self.console.print(str(self.options.rules))
@@ -137,13 +137,13 @@ def _policies(options: EvaluateOptions) -> tuple[EnvConfig, list[Player]]:
     named_players = []
     for line, path in named:
         found = find_checkpoint(path).resolve()
-        own = suites.protocol(environment_of(found, ENV)[0], suites.NOMINAL)
+        environment = suites.protocol(environment_of(found, ENV)[0], suites.NOMINAL)
         if load_network(found).config.blind:  # so that it plays once for all prices
-            own = replace(own, hidden_features=(PRICE,))
+            environment = replace(environment, hidden_features=(PRICE,))
         if config is None:  # those of other lines may have been trained without columns, for example
-            config = own if line == POLICY else suites.protocol(ENV, suites.NOMINAL)
-        differing = [k for k, v in asdict(own).items() if v != getattr(config, k)]
+            config = environment if line == POLICY else suites.protocol(ENV, suites.NOMINAL)
+        differing = [k for k, v in asdict(environment).items() if v != getattr(config, k)]
         if [k for k in differing if k not in MAY_DIFFER or line == POLICY]:
             raise UserError(f"{found} was trained with another env.{', env.'.join(differing)} than the first policy")
-        named_players.append(players.policy_player(line, found, {k: getattr(own, k) for k in differing}))
+        named_players.append(players.policy_player(line, found, {k: getattr(environment, k) for k in differing}))
     return config or suites.protocol(ENV, suites.NOMINAL), named_players

@@ -40,18 +40,20 @@ def evaluate_practical(options: EvaluateOptions, console: Console | None = None)
         for seed, player, model in product(seeds, players, models):
             policy, epochs = policies.get(player, NEVER), QUICK_EPOCHS if options.quick else model.epochs
             seen, script = prices_seen(policy if is_rule(policy) else ""), model.path(scripts)
-            own = Prices(*prices[:seen], *NOMINAL[seen:])
+            given = Prices(*prices[:seen], *NOMINAL[seen:])
             for width in widths[model.name]:
                 wide = BUILT.get(player, 1) * width
-                cell = PracticalCell(model.name, script, model.flags, wide, seed, epochs, policy, own)
+                cell = PracticalCell(model.name, script, model.flags, wide, seed, epochs, policy, given)
                 yield (Training(model.name, width, seed), player), cell
 
     prices = {name: Prices(options.price, options.price * share) for name, share in COMPUTE_SHARES.items()}
-    wanted = {name: dict(cells(own)) for name, own in prices.items()}
-    played = _play(list(dict.fromkeys(cell for own in wanted.values() for cell in own.values())), options, console)
+    wanted = {name: dict(cells(by_cell)) for name, by_cell in prices.items()}
+    played = _play(
+        list(dict.fromkeys(cell for by_cell in wanted.values() for cell in by_cell.values())), options, console
+    )
     results = {}
-    for name, own in wanted.items():
-        known = {key: played[cell] for key, cell in own.items() if cell in played}
+    for name, by_cell in wanted.items():
+        known = {key: played[cell] for key, cell in by_cell.items() if cell in played}
         results[name] = PracticalResults(models, widths, seeds, players, prices[name], known)
     tables = write_results(results, options.folder, options.page)
     console.width = max(console.width, 70 + 16 * len(players))

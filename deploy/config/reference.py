@@ -67,8 +67,8 @@ def presets() -> str:
     for name, preset in PRESETS.items():
         changed = [
             f"`{section}.{key}` {_value(value)}"
-            for section, own in vars(preset).items()
-            for key, value in vars(own).items()
+            for section, values in vars(preset).items()
+            for key, value in vars(values).items()
             if value != getattr(getattr(Config(), section), key)
         ]
         rows.append((f"`{name}`", ", ".join(changed)))

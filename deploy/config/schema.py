@@ -343,8 +343,8 @@ def default_preset(settings: object, env: str | None = None) -> str:
 
 def closest_preset(config: Config) -> str:
     """Return the name of the preset that a configuration differs from in the fewest settings."""
-    own = settings_in_force(config).items()
-    return max(PRESETS, key=lambda name: len(own & settings_in_force(PRESETS[name]).items()))
+    settings = settings_in_force(config).items()
+    return max(PRESETS, key=lambda name: len(settings & settings_in_force(PRESETS[name]).items()))
 
 
 def settings_in_force(config: Config) -> dict[str, Any]:

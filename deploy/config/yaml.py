@@ -57,13 +57,13 @@ def overlay(base: Config, data: object) -> Config:
             continue
         if not isinstance(values, Mapping):
             raise ConfigError(f"section {section!r} must hold keys and values, not {show(values)}")
-        own = getattr(base, section)
-        hints = get_type_hints(type(own))
+        settings = getattr(base, section)
+        hints = get_type_hints(type(settings))
         for key in values:
             if key not in hints:
                 raise ConfigError(f"unknown key {key!r} in section {section!r}{suggest(str(key), list(hints))}")
         given = {key: convert(value, hints[key], f"{section}.{key}") for key, value in values.items()}
-        changed[section] = dataclasses.replace(own, **given)
+        changed[section] = dataclasses.replace(settings, **given)
     return dataclasses.replace(base, **changed)
 
 

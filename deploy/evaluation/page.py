@@ -31,7 +31,7 @@ def write_page(results: Mapping[str, Results], folder: Path) -> Path:
     figures = [f"![{f.title}]({f.name}.png)\n\n*{f.caption}*\n" for f in FIGURES]
     tables = [*tables_of(results), *(ops_table(*r) for r in results.items())]
     tables += [families_table(*r) for r in results.items()]
-    data = {"targets": plain(targets(results)), **{name: own.as_dict() for name, own in results.items()}}
+    data = {"targets": plain(targets(results)), **{name: part.as_dict() for name, part in results.items()}}
     (folder / "results.json").write_text(json.dumps(data, indent=1) + "\n")
     page = folder / "results.md"
     page.write_text("\n".join(["# Results\n", NOTES, *(t.markdown() for t in tables), *figures]), encoding="utf-8")

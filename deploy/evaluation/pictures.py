@@ -36,8 +36,8 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
     """Points of J and training FLOPs of each player."""
     figure = Figure(figsize=(PHONE_IN, 3.0 * len(results) + 0.6), layout="constrained")
     panels = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for ax, (condition, own) in zip(panels, results.items(), strict=True):
-        for line in own.lines:
+    for ax, (condition, part) in zip(panels, results.items(), strict=True):
+        for line in part.lines:
             if line.name not in COLOURS and line.name not in WIDTHS_OF_SWEEP:
                 continue
             tint, found = COLOURS.get(line.name, MUTED), line.over_never
@@ -67,9 +67,9 @@ def front(results: Mapping[str, Results]) -> Figure:
     were built wider."""
     figure = Figure(figsize=(WIDTH_IN, 3.4 * len(results)), layout="constrained")
     rows = figure.subplots(len(results), 2, sharey=True, squeeze=False)
-    for panels, (condition, own) in zip(rows, results.items(), strict=True):
-        _front(panels[0], own, "doublings")
-        _front(panels[1], own, "compute")
+    for panels, (condition, part) in zip(rows, results.items(), strict=True):
+        _front(panels[0], part, "doublings")
+        _front(panels[1], part, "compute")
         panels[0].set_ylabel(f"validation accuracy at {condition}, %")
     rows[-1][0].set_xlabel("doublings of the parameters at the end")
     rows[-1][1].set_xlabel("doublings of the training FLOPs")

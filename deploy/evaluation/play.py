@@ -88,13 +88,13 @@ def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: in
     ]
 
 
-def _built(own: Row, narrow: HostEpisode, host: HostEpisode) -> Row:
+def _built(wide: Row, narrow: HostEpisode, host: HostEpisode) -> Row:
     """`own` relative to the host of the drawn width, with its curve."""
     left = host.horizon_epochs - host.epoch  # after a panic
     curve = (*host.accuracies, *[host.accuracies[-1]] * left)
     return replace(
-        own,
-        gain=own.gain + host.accuracies[0] - narrow.accuracies[0],
+        wide,
+        gain=wide.gain + host.accuracies[0] - narrow.accuracies[0],
         doublings=log2(host.growth.host_params / narrow.growth.host_params),
         compute=log2(host.growth.host_flops / narrow.growth.host_flops),
         host_width=narrow.host.width,

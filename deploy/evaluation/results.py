@@ -66,7 +66,7 @@ def with_sweeps(rows: Rows) -> Rows:
 
     def equal(policy: Mapping[str, Sequence[Row]], price: Prices) -> dict[str, list[Row]]:
         pairs = {f: zip(built(price, f), policy[f], strict=True) for f in families}
-        return {f: [equal_compute(widths, price, row.flops) for widths, row in own] for f, own in pairs.items()}
+        return {f: [equal_compute(widths, price, row.flops) for widths, row in paired] for f, paired in pairs.items()}
 
     found = dict(rows)
     found[SWEEP] = {w: [{f: [sweep(widths, w) for widths in built(w, f)] for f in families}] for w in prices}
@@ -118,7 +118,7 @@ def results_by_condition(rows: Rows, resamples: int = st.RESAMPLES) -> dict[str,
     """Return the results of each group of prices in `CONDITIONS`."""
     whole = with_sweeps(rows)
     return {
-        name: Results({line: {w: own[w] for w in prices} for line, own in whole.items()}, resamples)
+        name: Results({line: {w: by_price[w] for w in prices} for line, by_price in whole.items()}, resamples)
         for name, prices in CONDITIONS.items()
     }
 

@@ -54,14 +54,14 @@ class Target(NamedTuple):
 def targets(results: Mapping[str, Results]) -> list[Target]:
     """Return all targets for which the players were played."""
     found = []
-    for name, own in results.items():
-        if POLICY not in own.rows:
+    for name, part in results.items():
+        if POLICY not in part.rows:
             continue
         over = POINTS_OVER[name].items()
-        found += [_points_over(own, name, other, least) for other, least in over if other in own.rows]
+        found += [_points_over(part, name, other, least) for other, least in over if other in part.rows]
         if name == FREE:
-            found.append(_share_of_flops(own, name))
-        found += [_bare_where_the_sweep_is(own, name), _growth_falls_with_the_price(own, name)]
+            found.append(_share_of_flops(part, name))
+        found += [_bare_where_the_sweep_is(part, name), _growth_falls_with_the_price(part, name)]
     return found
 
 

@@ -131,10 +131,10 @@ def _survey(env: EnvConfig, tasked: Wave) -> Survey:
         grown = wave(_surveyed(env), SURVEY, seeds, partial(TrialTeacher, judgement=None, trial=k))
         outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in grown])
         for i, (host, episode) in enumerate(grown if len(TRIALS[k]) == 1 else ()):
-            seen, own = _trial(reader, episode, host.horizon_epochs)
-            own["host"], own["size"] = i, TRIALS[k][0]
+            seen, in_epochs = _trial(reader, episode, host.horizon_epochs)
+            in_epochs["host"], in_epochs["size"] = i, TRIALS[k][0]
             steps.append(seen)
-            epochs.append(own)
+            epochs.append(in_epochs)
     gains, doublings, compute = np.array(outcomes).transpose(2, 1, 0)
     prices = np.array([host.prices for host, _ in bare])
     return Survey(

@@ -129,11 +129,11 @@ class StackedEpoch:
         rows = torch.tensor(sorted(envs), device=self.stack.device)
         o = self.host_optimizer
         self._keep(rows, o.params, o.first, o.second, o.steps, *(t for m in self.stack.running.values() for t in m))
-        own = [i for i, seed in enumerate(self.seeds) if seed.env in envs]
-        gated = [i for i in own if self.seeds[i].slot < self.stack.host.slots]
+        chosen = [i for i, seed in enumerate(self.seeds) if seed.env in envs]
+        gated = [i for i in chosen if self.seeds[i].slot < self.stack.host.slots]
         for optimizer, indices in (
             (self.gate_optimizer, gated),
-            *((o, [self.bank_row[i] for i in own if self.seeds[i].bank == b]) for b, o in self.optimizers.items()),
+            *((o, [self.bank_row[i] for i in chosen if self.seeds[i].bank == b]) for b, o in self.optimizers.items()),
         ):
             if indices:
                 rows = torch.tensor(indices, device=self.stack.device)

@@ -103,9 +103,9 @@ class StackedEvaluation:
         self._host_logits(parts.plans, targets, self.calibration, calibrating(affines, CALIBRATION_ROWS))
         of_columns = []
         for group in parts.columns:
-            own: dict[str, Affine] = {}
-            group.logits(self.calibration, calibrating(own, CALIBRATION_ROWS))
-            of_columns.append(calibrated(own, ROWS_AT_ONCE))
+            by_norm: dict[str, Affine] = {}
+            group.logits(self.calibration, calibrating(by_norm, CALIBRATION_ROWS))
+            of_columns.append(calibrated(by_norm, ROWS_AT_ONCE))
         return self._table(parts, subsets, calibrated(affines, ROWS_AT_ONCE), of_columns)
 
     def _table(

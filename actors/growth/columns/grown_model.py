@@ -95,8 +95,8 @@ def with_tensors(output: Any, tensors: Mapping[Any, Tensor]) -> Any:
 def mixed(output: Any, column: Any, alpha: Tensor) -> Any:
     """Return a model's output with each tensor z of it replaced by `(1 - alpha) * z + alpha * c`, where c is the
     column's. At 0 and 1 these are z and c to the bit. Raises `ValueError` if no tensor of both has the same shape."""
-    own, others = tensors_of(output), tensors_of(column)
-    fitting = {at: z for at, z in own.items() if at in others and others[at].shape == z.shape}
+    returned, others = tensors_of(output), tensors_of(column)
+    fitting = {at: z for at, z in returned.items() if at in others and others[at].shape == z.shape}
     if not fitting:
         raise ValueError(_misfit(output, column))
     return with_tensors(output, {at: _mix(z, others[at], alpha) for at, z in fitting.items()})
@@ -108,20 +108,20 @@ def _mix(z: Tensor, c: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _misfit(output: Any, column: Any) -> str:
-    own, others = tensors_of(output), tensors_of(column)
-    if not own:
+    returned, others = tensors_of(output), tensors_of(column)
+    if not returned:
         return (
             f"the model returns {type(output).__name__}, with which no column can be mixed: return a tensor, a tuple, "
             "a dict or an object with logits, or name a module that does by Column(output=...)"
         )
-    if own.keys().isdisjoint(others):
+    if returned.keys().isdisjoint(others):
         return (
             f"the column returns {type(column).__name__} where the model returns {type(output).__name__}: "
             "the factory must return the model's own architecture"
         )
-    at = next(at for at in own if at in others)
+    at = next(at for at in returned if at in others)
     return (
-        f"the column returns {tuple(others[at].shape)} where the model returns {tuple(own[at].shape)}: "
+        f"the column returns {tuple(others[at].shape)} where the model returns {tuple(returned[at].shape)}: "
         "the factory must not scale the model's outputs"
     )
 

@@ -28,8 +28,8 @@ class Averages:
         self._model = model
         self._others = dict[int, Tensor]()  # sums of averages that did not equal the model, by the id of their holder
         for holder, held, copy in self._all():
-            own = self._paired(held)[2] if copy is None else _parameters(model).values()
-            if not torch.equal(sums := _sums(held), _sums(own)):
+            source = self._paired(held)[2] if copy is None else _parameters(model).values()
+            if not torch.equal(sums := _sums(held), _sums(source)):
                 self._others[id(holder)] = sums
         self._lists: list[tuple[Any, nn.Module, bool, list[nn.Parameter]]] = []
         self._named: list[tuple[Any, nn.Module]] = []

@@ -35,15 +35,15 @@ class _Part:
 
     def follow(self, groups: Mapping[int, dict[str, Any]]) -> None:
         """Copy what a scheduler may have changed; `groups` are those of the optimizer, by their first parameter."""
-        own, given = groups[id(self.params[0])], groups.get(id(self.like), {})
+        group, given = groups[id(self.params[0])], groups.get(id(self.like), {})
         for name in FOLLOWED:
-            if name not in given or name not in own:
+            if name not in given or name not in group:
                 continue
             value = given[name] * self.lr_scale if name == "lr" else given[name]
-            if isinstance(own[name], Tensor):
-                own[name].copy_(value)
+            if isinstance(group[name], Tensor):
+                group[name].copy_(value)
             else:
-                own[name] = value
+                group[name] = value
 
 
 class SeedGroups:

@@ -33,14 +33,16 @@ def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -
     modules = [m for m in modules if id(m) not in kept]
     buffers = [(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
     attributes = [(m, {k: v for k, v in m.__dict__.items() if k not in OF_MODULES}) for m in modules]
-    generators = [(v, v.get_state()) for _, own in attributes for v in own.values() if isinstance(v, torch.Generator)]
+    generators = [
+        (v, v.get_state()) for _, values in attributes for v in values.values() if isinstance(v, torch.Generator)
+    ]
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = {p.device for p in model.parameters() if p.is_cuda} if cuda else ()
     others = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's model may draw from it)
     for module, name, buffer in buffers:
         module._buffers[name] = buffer.clone()
-    for module, own in attributes:
-        module.__dict__.update({name: _scratch(value) for name, value in own.items() if type(value) not in PLAIN})
+    for module, values in attributes:
+        module.__dict__.update({name: _scratch(value) for name, value in values.items() if type(value) not in PLAIN})
     try:
         with torch.random.fork_rng(devices=list(devices)):
             yield
@@ -51,10 +53,10 @@ def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -
             generator.set_state(state)
         for module, name, buffer in buffers:
             module._buffers[name] = buffer
-        for module, own in attributes:
-            for name in module.__dict__.keys() - own.keys() - OF_MODULES:
+        for module, values in attributes:
+            for name in module.__dict__.keys() - values.keys() - OF_MODULES:
                 del module.__dict__[name]
-            module.__dict__.update(own)
+            module.__dict__.update(values)
         for module, mode in modes:
             if module.training is not mode:  # setting an attribute of a module takes a microsecond
                 module.training = mode

@@ -19,11 +19,11 @@ def optimizers_of(given: Any, model: nn.Module) -> list[Optimizer]:
         raise UserError("no optimizer was given: GrowthController(model, slots, optimizer, ...)")
     optimizers = [_unwrapped(o) for o in (given if isinstance(given, Sequence) else [given])]
     require(len(optimizers) > 0, "the list of optimizers is empty: give those that train the model")
-    own, held = {id(p) for p in model.parameters()}, set[int]()
+    trained, held = {id(p) for p in model.parameters()}, set[int]()
     for optimizer in optimizers:
         params = {id(p) for group in optimizer.param_groups for p in group["params"]}
         require(
-            bool(params & own),
+            bool(params & trained),
             f"the {type(optimizer).__name__} holds no parameter of this model: give the optimizer that trains it",
         )
         held |= params

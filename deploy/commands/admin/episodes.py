@@ -53,8 +53,8 @@ def import_episodes(url: str, run: str | None, paths: Sequence[Path], wait_s: fl
     files = find_episodes(paths)
     name = find_run(url, run)
     with closing(connect(url, namespace=name)) as transport:
-        own = EpisodeImport(transport, name, wait_s)
-        refusals = [own.put(path) for path in files]
+        importer = EpisodeImport(transport, name, wait_s)
+        refusals = [importer.put(path) for path in files]
     for path, refusal in zip(files, refusals, strict=True):
         print(f"{path}: {f'refused: {refusal}' if refusal else 'accepted'}")
     return 1 if any(refusals) else 0

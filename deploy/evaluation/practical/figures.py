@@ -32,9 +32,9 @@ def write_figures(results: Mapping[str, PracticalResults], folder: Path) -> None
 def compute(results: Mapping[str, PracticalResults]) -> Figure:
     """A panel for each price of compute: mean J over never growing against mean training FLOPs, a point a player."""
     figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
-    for ax, (name, own) in zip(figure.subplots(1, len(results), sharey=True), results.items(), strict=True):
-        for player, tint in zip(own.names, (INK, *COLOURS, MUTED), strict=False):
-            if found := own.outcomes(player):
+    for ax, (name, part) in zip(figure.subplots(1, len(results), sharey=True), results.items(), strict=True):
+        for player, tint in zip(part.names, (INK, *COLOURS, MUTED), strict=False):
+            if found := part.outcomes(player):
                 x, y = np.exp2(np.mean([np.log2(o.flops) for o in found])), np.mean([o.over_never for o in found])
                 ax.plot([x], [y], "o", color=tint, ms=7, mec="white", label=f"{player} ({len(found)})")
         ax.axhline(0.0, color=MUTED, lw=0.8)
@@ -64,7 +64,7 @@ def _panel(ax: Axes, results: PracticalResults, model: PracticalModel) -> None:
     def points(players: Sequence[str]) -> Array:
         """Return the parameters and the test metric at the end, means over the seeds, `[2, widths * players]`."""
         found = [results.outcomes(player, model.name, w) for w in results.widths[model.name] for player in players]
-        means = [np.mean([(o.params, o.test) for o in own], 0) if own else (np.nan, np.nan) for own in found]
+        means = [np.mean([(o.params, o.test) for o in runs], 0) if runs else (np.nan, np.nan) for runs in found]
         return np.transpose(means)
 
     built = points(WIDTHS)

@@ -23,7 +23,7 @@ def write_results(results: Mapping[str, PracticalResults], folder: Path, page: P
     tables. Raises `UserError` for a page that has none."""
     found = tables(results)
     text = "\n".join(table.markdown() for table in found)
-    content = {"targets": plain(targets(results)), **{n: own.as_dict() for n, own in results.items()}}
+    content = {"targets": plain(targets(results)), **{n: part.as_dict() for n, part in results.items()}}
     (folder / "practical.json").write_text(json.dumps(content, indent=1) + "\n")
     (folder / "practical.md").write_text(text, encoding="utf-8")
     write_figures(results, folder)
@@ -43,9 +43,9 @@ def tables(results: Mapping[str, PracticalResults]) -> list[TextTable]:
     """Return the targets and, for each price of compute, the models and the players."""
     rows = [(t.name, t.measured, t.goal, t.verdict, f"{t.trainings} of {t.wanted}") for t in targets(results)]
     found = [TextTable("Targets", ("target", "measured", "goal", "", "trainings"), rows)] if rows else []
-    for own in results.values():
-        at = f"at p = {own.prices.doubling:g} and c = {own.prices.compute_doubling:g}"
-        found += [players_table(own, at), models_table(own, at)]
+    for part in results.values():
+        at = f"at p = {part.prices.doubling:g} and c = {part.prices.compute_doubling:g}"
+        found += [players_table(part, at), models_table(part, at)]
     return found
 
 

@@ -40,12 +40,12 @@ def targets(results: Mapping[str, PracticalResults]) -> list[Target]:
         found.append(_over(priced, "policy over the sweep, c = p/4", policy, SWEEP))
         if best := _best_rule(priced, rules, policy):
             found.append(_over(priced, f"policy over the best rule ({best}), c = p/4", policy, best))
-        for name, own in results.items():
-            found.append(_over(own, f"policy over successive halving with its FLOPs, {name}", policy, HALVING))
-        for name, own in results.items():
-            worst = [outcome.over_never for outcome in own.outcomes(policy)]
+        for name, part in results.items():
+            found.append(_over(part, f"policy over successive halving with its FLOPs, {name}", policy, HALVING))
+        for name, part in results.items():
+            worst = [outcome.over_never for outcome in part.outcomes(policy)]
             title = f"policy over never in its worst training, {name}"
-            found.append(_least(title, worst, WORST, len(worst), len(list(own.trainings()))))
+            found.append(_least(title, worst, WORST, len(worst), len(list(part.trainings()))))
         found.append(_worst_small(free, "policy over built x2, test points, worst small model, c = 0", policy))
     return found
 
@@ -56,9 +56,9 @@ def _pairs(
     """Return a value of each training that both played, by model."""
     found: dict[str, list[float]] = {}
     for training in results.trainings():
-        own, theirs = results.outcome(training, player), results.outcome(training, other)
-        if own is not None and theirs is not None:
-            found.setdefault(training.model, []).append(value(own, theirs))
+        ours, theirs = results.outcome(training, player), results.outcome(training, other)
+        if ours is not None and theirs is not None:
+            found.setdefault(training.model, []).append(value(ours, theirs))
     return found
 
 
@@ -74,7 +74,7 @@ def _mean(values: Mapping[str, Sequence[float]]) -> tuple[float | None, Interval
 
 def _over(results: PracticalResults, name: str, player: str, other: str, least: float | None = None) -> Target:
     """Points of J over another player: at least so many or, without a number, an interval above 0."""
-    values = _pairs(results, player, other, lambda own, theirs: own.over_never - theirs.over_never)
+    values = _pairs(results, player, other, lambda ours, theirs: ours.over_never - theirs.over_never)
     value, found = _mean(values)
     goal = "interval above 0" if least is None else f"at least {least:g}"
     met = None
@@ -84,25 +84,25 @@ def _over(results: PracticalResults, name: str, player: str, other: str, least: 
 
 
 def _flops(results: PracticalResults, name: str, player: str, most: float) -> Target:
-    own = list(chain(*_pairs(results, player, SWEEP, lambda own, _: own.flops).values()))
+    ours = list(chain(*_pairs(results, player, SWEEP, lambda ours, _: ours.flops).values()))
     sweep = list(chain(*_pairs(results, player, SWEEP, lambda _, theirs: theirs.flops).values()))
-    share = sum(own) / sum(sweep) if own else None
+    share = sum(ours) / sum(sweep) if ours else None
     met = None if share is None else share <= most
-    return Target(name, "", share, None, f"at most {most:.2f}", met, len(own), len(list(results.trainings())))
+    return Target(name, "", share, None, f"at most {most:.2f}", met, len(ours), len(list(results.trainings())))
 
 
 def _best_rule(results: PracticalResults, rules: Sequence[str], policy: str) -> str:
     """Return the rule with the best mean J among those that are played wherever the policy was."""
     played = len(results.outcomes(policy))
-    worth = {rule: _pairs(results, rule, policy, lambda own, _: own.over_never) for rule in rules}
-    full = {rule: own for rule, own in worth.items() if 0 < played == sum(map(len, own.values()))}
-    return max(full, key=lambda rule: float(np.mean([np.mean(own) for own in full[rule].values()])), default="")
+    worth = {rule: _pairs(results, rule, policy, lambda ours, _: ours.over_never) for rule in rules}
+    full = {rule: ours for rule, ours in worth.items() if 0 < played == sum(map(len, ours.values()))}
+    return max(full, key=lambda rule: float(np.mean([np.mean(ours) for ours in full[rule].values()])), default="")
 
 
 def _worst_small(results: PracticalResults, name: str, policy: str) -> Target:
     """Test points over twice the width, mean of the seeds, on the model of its narrowest width where it is least."""
     narrow = replace(results, widths={model.name: model.widths[:1] for model in results.models})
-    values = _pairs(narrow, policy, TWICE, lambda own, built: own.test - built.test)
+    values = _pairs(narrow, policy, TWICE, lambda ours, built: ours.test - built.test)
     means = [float(np.mean(found)) for found in values.values()]
     return _least(name, means, WIDE_BEHIND, sum(map(len, values.values())), len(list(narrow.trainings())))
 

@@ -34,8 +34,8 @@ def _classes(*parts: Part, shares: Sequence[float] | None = None) -> Draw:
         y = rng.choice(len(parts), n, p=chances)
         drawn = [part(rng, int((y == k).sum())) for k, part in enumerate(parts)]
         x = np.empty((n, drawn[0].shape[1]))
-        for k, own in enumerate(drawn):
-            x[y == k] = own
+        for k, part_rows in enumerate(drawn):
+            x[y == k] = part_rows
         return x, y
 
     return draw
