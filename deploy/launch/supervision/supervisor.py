@@ -235,7 +235,9 @@ class Supervisor:
         if self._updates:  # until the first episode ends, there is no return
             name = "return" if "return_mean" in m else "reward/step"
             gained = f"{name} {number(m.get('return_mean', m['reward_mean'])):>6}"
-        made = f"update {p.update}/{c.updates}" if c.total_steps is None else f"step {p.env_steps}/{c.total_steps}"
+        made = f"update {p.update}" + ("" if c.max_seconds else f"/{c.updates}")
+        if c.total_steps is not None:
+            made = f"step {p.env_steps}/{c.total_steps}"
         restarts = pool.restarts + self._learner.restarts
         return (
             f"{clock(elapsed_s)}  {made}  {gained}  episodes {p.episodes_trained} "

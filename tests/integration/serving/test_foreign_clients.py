@@ -45,7 +45,7 @@ def test_the_clients_of_the_page_run_as_printed(request: pytest.FixtureRequest, 
     seen = np.array([[0.0, 0.1, 0.0, -0.1]], np.float32)
     chosen = int(network.act(seen, np.zeros((1, 0), np.int64), deterministic=True)[0].actions[0, 0])
     page = (ROOT / "docs" / "serving.md").read_text()
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    code, *_ = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     with serving(to_weights(network, 1, 1, 8)) as running:
         code = code.replace("127.0.0.1:50051", running.address)
         command = [sys.executable, "-c", code]
