@@ -1,10 +1,11 @@
 """Ray's worker processes as forks of one process that has imported what they need.
 
-Each worker of Ray is a new Python, which imports Ray twice, PyTorch, Numba and the kernels: four seconds of a core for
-every actor and the learner. The fork server imports them once. It has one thread, no connection, and has
-touched no GPU, so that a fork of it is as good as a new process.
+Each worker of Ray is a new Python, which imports Ray twice, PyTorch and Numba: seconds of a core for every actor and
+the learner. The fork server imports them once. It has one thread, no connection, and has touched no GPU, so that a fork
+of it is as good as a new process.
 
-Ray itself is imported at the first request: while it is imported, it reads from its environment which raylet it is of.
+Ray itself is imported at the first request: while it is imported, it reads from its environment to which raylet it
+belongs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import selectors
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -29,12 +29,11 @@ from typing import NamedTuple
 import numpy as np
 
 from actors.process_environment import process_environment
-from deploy.launch.ray.start_worker import ADDRESS, FORKED, SETUP
+from deploy.launch.ray.start_worker import ADDRESS, FORKED, SETUP, SIZE
 
 BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service")
 WITH_RAY = ("actors.workers.ray_worker", "deploy.launch.process_settings", "ray._private.workers.setup_worker")
 FOLDER_LIMIT = 80  # the socket's name has 23 characters below it, and sun_path holds 103 on macOS
-SIZE = struct.Struct("!I")  # of the request that follows
 MAIN = "import sys; sys.path[:] = sys.argv[2:]; from deploy.launch.ray import fork_server; fork_server.main()"
 
 
@@ -125,16 +124,19 @@ class ForkServer:
                 if key.fileobj is self._woken:
                     self._woken.recv(1024)
                     self._reap()
-                elif key.fileobj is not self._listener:  # a `start_worker` was killed
-                    os.kill(key.data, signal.SIGKILL)
-                    self._selector.unregister(key.fileobj)
+                elif key.fileobj is not self._listener:
+                    if key.data in self._workers:  # it has not ended, but its `start_worker` was killed
+                        os.kill(key.data, signal.SIGKILL)
+                        self._selector.unregister(key.fileobj)
                 elif (request := self._fork(self._listener.accept()[0])) is not None:
                     return request
 
     def _fork(self, connection: socket.socket) -> Request | None:
         size, outputs, _, _ = socket.recv_fds(connection, SIZE.size, 2)
-        (length,) = SIZE.unpack(size)
-        text = connection.recv(length, socket.MSG_WAITALL)
+        text = connection.recv(SIZE.unpack(size)[0], socket.MSG_WAITALL) if len(size) == SIZE.size else b""
+        if not text:  # its `start_worker` was killed before it had said what to start
+            connection.close()
+            return None
         request = Request(*json.loads(text))
         os.environ.clear()
         os.environ.update(request.environ)

@@ -42,7 +42,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")  # of the ended calls
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve the run beside anything else
     for name in ("enable_worker_prestart", "prestart_worker_first_driver"):
-        os.environ.setdefault(f"RAY_{name}", "0")  # they would be of no use, since each has an environment of its own
+        os.environ.setdefault(f"RAY_{name}", "0")  # useless: each of our actors has its own environment
     # With clusters disabled, Ray binds all its ports to loopback. Setting the node address alone does not do that.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import

@@ -1,7 +1,7 @@
 """What the raylet runs to start a worker process, in the place of Ray's `setup_worker.py`.
 
-It lets the fork server make the process, and lives as long as that. Without a fork server it runs Ray's
-own file. It imports only what loads within hundredths of a second.
+It asks the fork server for the process, and lives as long as that. Without a fork server it runs Ray's own file. It
+imports only what loads within hundredths of a second.
 """
 
 import json
@@ -15,6 +15,8 @@ ADDRESS = "TAMIYO_FORK_SERVER"
 SETUP = "TAMIYO_SETUP_WORKER"
 """Environment variable: path of Ray's `setup_worker.py`."""
 
+SIZE = struct.Struct("!I")
+"""The length of the request, which precedes it."""
 FORKED = b"f"
 """What the server answers when the worker exists; later, one byte is the worker's status."""
 JOB, FIRST_JOB = "RAY_JOB_ID", "01000000"
@@ -29,7 +31,7 @@ def main() -> None:
             if os.environ.get(JOB) != FIRST_JOB:
                 raise OSError("not a worker of the run")
             connection.connect(os.environ[ADDRESS])
-            socket.send_fds(connection, [struct.pack("!I", len(request))], [1, 2])
+            socket.send_fds(connection, [SIZE.pack(len(request))], [1, 2])
             connection.sendall(request)
             if connection.recv(1) != FORKED:
                 raise OSError("the fork server has ended")
