@@ -20,14 +20,14 @@ def follow(
     console: Console,
     title: str,
     extra_notes: Callable[[], list[str]] = list,
+    seen: int = 0,
     quiet: bool = False,
 ) -> RunStatus:
     """Show progress and notes until the run has finished or `stop` is set.
 
-    `poll` is that of a supervisor; `extra_notes` is called with it and returns further lines to print; `quiet` prints
-    only notes.
+    `poll` is that of a supervisor; `extra_notes` is called with it and returns further lines to print; the first
+    `seen` notes were printed before; `quiet` prints only notes.
     """
-    seen = 0
     with closing(ProgressDisplay(title, console)) as progress:
         while True:
             status = poll(seen)

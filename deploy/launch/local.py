@@ -87,7 +87,8 @@ def train(
         status = follow(supervisor.poll, stop, console, run_dir.name, tend)
         if stop.is_set() and status.phase not in FINISHED:
             supervisor.stop()
-            status = follow(supervisor.poll, threading.Event(), console, run_dir.name, tend, quiet=True)
+            never, seen = threading.Event(), status.notes_total
+            status = follow(supervisor.poll, never, console, run_dir.name, tend, seen, quiet=True)
         # What the report shows is written: it is drawn while actors, Ray and the server end.
         report = reporting.submit(write_run_report, run_dir) if status.phase is Phase.DONE else None
     return print_outcome(status, console, write_run_report if report is None else lambda _: report.result())

@@ -103,15 +103,18 @@ def _quoted_commands() -> Iterator[None]:
 @contextmanager
 def _fewer_processes(dashboard: bool) -> Iterator[None]:
     """Let Ray start its workers by the fork server while the context is open, and, without a dashboard, none of the
-    processes that serve it, copy logs to a terminal or ask a cloud for nodes."""
+    processes that serve it, copy logs to a terminal or ask a cloud for nodes. What it starts has a session of its own:
+    systemd, `timeout` and others signal the whole process group, and a run that stops writes its checkpoint first."""
     params_module, services_module = cast(Any, parameter), cast(Any, services)
-    params, start = params_module.RayParams, services_module.start_api_server
+    params, start, popen = params_module.RayParams, services_module.start_api_server, services_module.ConsolePopen
     own: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
     if not dashboard:
         own |= {"no_monitor": True, "include_log_monitor": False}
         services_module.start_api_server = lambda *args, **kwargs: (None, None)
     params_module.RayParams = partial(params, **own)
+    services_module.ConsolePopen = partial(popen, start_new_session=True)
     try:
         yield
     finally:
         params_module.RayParams, services_module.start_api_server = params, start
+        services_module.ConsolePopen = popen

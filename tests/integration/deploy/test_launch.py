@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300
 
 
 class Finished(NamedTuple):
-    """A run that Ctrl-C stopped and that was resumed to its end, and what was seen of it."""
+    """A run that a signal to its process group stopped and that was resumed to its end, and what was seen of it."""
 
     folder: Path
     stopped: Command
@@ -46,7 +47,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         stopped.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
         reachable = beyond_loopback(stopped)
         asked = time.monotonic()
-        stopped.end(30, signal.SIGINT)
+        os.killpg(stopped.process.pid, signal.SIGTERM)  # as `timeout` and systemd do
+        stopped.wait(30)
         stop_s = time.monotonic() - asked
         left = stopped.left()
     before = load_checkpoint(folder).progress
@@ -58,12 +60,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         return Finished(folder, stopped, resumed, reachable, stop_s, [left, resumed.left()], before)
 
 
-def test_ctrl_c_stops_cleanly_and_names_the_command_that_resumes(finished: Finished) -> None:
+def test_a_signal_stops_cleanly_and_names_the_command_that_resumes(finished: Finished) -> None:
     run = finished.stopped
     assert run.process.returncode == 130
     assert finished.stop_s < 10
     assert run.err == ""
     assert f"--resume {finished.folder}" in " ".join(run.out.split()).replace("- ", "-")
+    assert run.out.count("stopped; the checkpoint is written") == 1
     assert finished.left[0] == []
     assert finished.before.update >= 2
     assert finished.reachable == set()
