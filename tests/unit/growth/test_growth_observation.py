@@ -14,7 +14,6 @@ from actors.blueprints.column import ColumnBlueprint
 from actors.blueprints.family import FAMILIES, register_blueprint
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
-from actors.policy.saved import TRAINED, read_weights
 from actors.slots.base_features import BASE
 from actors.slots.stage import Stage
 from tests.support.growth.columns import COLUMN, grow, run
@@ -66,12 +65,6 @@ def test_filled_slots_and_untrained_models_have_no_score() -> None:
     assert [s.score for s in own.grower._growth.slots] == [None] * 3
     own.epochs(1)
     assert [s.score is None for s in own.grower._growth.slots] == [True, False, False]
-
-
-def test_looking_at_gradients_changes_none() -> None:
-    own, alone = beside([]), Run(mlp(), Script([]), ["1"])
-    alone.grower._seeds.slot_modules[0].recorder = None
-    assert own.epochs(3).losses == alone.epochs(3).losses
 
 
 def test_training_loss_rows_and_price_are_seen() -> None:
@@ -129,11 +122,6 @@ def test_the_default_is_a_trial_of_columns_or_without_measurements_one_column_or
     assert [d.op for d in one.log[:4]] == ["WAIT"] * 3 + ["GERMINATE"]
     first = loop(mlp(), 3, slots=["1"]).log[0]
     assert (first.op, first.slot) == ("GERMINATE", "1")
-
-
-def test_the_policy_in_the_package_is_found_by_its_name() -> None:
-    trained = loop(mlp(), 3, columns=COLUMN, policy="trained")
-    assert {d.policy_version for d in trained.log} == {read_weights(TRAINED).version}
 
 
 def test_a_registered_column_blueprint_offers_its_scale() -> None:

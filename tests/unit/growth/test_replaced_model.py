@@ -87,26 +87,6 @@ def test_a_second_column_replaces_the_first() -> None:
     own.epochs(1)
 
 
-def test_contributions_are_measured_of_what_can_be_switched_off() -> None:
-    torch.manual_seed(0)
-    script = [*JOIN, grow(1, target=0), advance(1), advance(1)]
-    asked: list[int] = []
-
-    def evaluate() -> float:
-        asked.append(len(own.grower._seeds._alphas))
-        return 0.1 * asked[-1]  # each column helps
-
-    own = run("gru", script, evaluate=evaluate)
-    own.epochs(8)
-    first, second = own.grower._growth.slots
-    asked.clear()
-    own.epochs(1)
-    assert sorted(asked) == [0, 1], "with the second column and without; the model itself is always there"
-    assert second.contribution is not None
-    assert second.epochs_since_contribution == 0
-    assert first.epochs_since_contribution > 1
-
-
 class OwnLoss(nn.Module):
     """Returns its loss; what comes after the head has parameters of its own if `scaled`."""
 

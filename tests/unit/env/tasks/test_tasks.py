@@ -241,12 +241,6 @@ def test_a_tree_learns_decision_tree_and_quartiles_are_balanced() -> None:
         assert np.bincount(made.test.y).min() > 0.6 * 1024 / made.num_classes
 
 
-def test_a_misspelled_name_gets_a_suggestion_and_the_list() -> None:
-    words = r"'spiral', which is not a task; did you mean 'spirals'\? choose from breast_"
-    with pytest.raises(ConfigError, match=words):
-        SeedTrainingEnv(EnvConfig(tasks=("moons", "spiral")))
-
-
 def test_a_family_can_be_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
     own = dataclasses.replace(find_family("moons"), name="mine", split="heldout")
