@@ -55,7 +55,6 @@ def test_columns_are_mixed_one_after_the_other_in_the_order_in_which_they_joined
         assert torch.equal(exported(x), own.model(x))
         assert torch.equal(exported.column_1(x), column_of(own, 1)(x))
     assert len(seen) > 1
-    assert own.grower._growth.blended() == {1: 0.5, 0: 0.7}
 
 
 def test_infinite_outputs_stay_what_they_are() -> None:

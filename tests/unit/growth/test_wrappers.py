@@ -1,4 +1,4 @@
-"""Growing with averaged weights, mixed precision, and `torch.compile`."""
+"""Growing with mixed precision, and `torch.compile`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def test_a_compiled_model_sees_every_change(name: str, script: Any, where: str) 
     torch.testing.assert_close(own.losses, plain.losses, rtol=1e-4, atol=1e-5)
     assert len(graphs) <= 14
     assert graphs or where == "within"
-    assert own.grower._growth.slot_shapes == plain.grower._growth.slot_shapes
     assert own.grower.log[-1].compute_doublings == plain.grower.log[-1].compute_doublings
     assert (own.grower._seeds.adopted is not None) == (script is REPLACED)
     torch.compiler.reset()
@@ -98,7 +97,7 @@ def test_columns_enter_the_mixed_precision_that_a_models_forward_enters(prepare:
     found = own.grower._seeds.groups._pending
     assert all(torch.equal(found[p], g) for p, g in zip(column.parameters(), expected, strict=True))
     own.epochs(2)
-    alpha = own.grower._growth.slots[0].alpha
+    alpha = own.grower.log[-1].alphas[0]
     assert alpha > 0
     own.model.eval()
     torch.testing.assert_close(own.model(x), (1 - alpha) * within(own.model) + alpha * within(column))
