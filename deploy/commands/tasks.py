@@ -19,8 +19,7 @@ WIDTH = 160  # characters of the table
 FOOTNOTE = (
     "small, medium, large: in hosts of 3, 8 and 24 units (CNNs: 3, 6 and 12 channels), the accuracy without growing, "
     "and the points that one wide seed in the stream and one column of twice the width add to it; green if that pays "
-    f"at {PRICE:g} point per doubling of the parameters, red if it loses. Measured by "
-    "`python -m benchmarks.growth_pays`."
+    f"at {PRICE:g} point per doubling of the parameters, red if it loses. Measured once."
 )
 SIZES = ("small", "medium", "large")
 

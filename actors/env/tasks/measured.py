@@ -1,4 +1,7 @@
-"""What growing gains on each task family, as measured by `python -m benchmarks.growth_pays`."""
+"""What growing gains on each task family.
+
+The figures of `measured.json` were measured once, by a program that is not kept; the file holds its settings.
+"""
 
 from __future__ import annotations
 

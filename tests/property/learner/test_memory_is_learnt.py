@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
+from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, independent_spec
 from actors.types.episode import EndReason
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
-from benchmarks.learning.in_process import Forgetful
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer
@@ -55,6 +55,27 @@ class Recall:
         ends = np.full(n, ended)
         reasons = (EndReason.ENVIRONMENT if ended else None,) * n
         return FleetStep(obs, np.zeros((n, 0), np.int64), masks, rewards, ends, ends & False, reasons, ({},) * n)
+
+
+class Forgetful:
+    """The same policy, its state zeroed before each step: the control that cannot remember."""
+
+    def __init__(self, policy: rollout.Policy) -> None:
+        self.policy = policy
+        self.initial_state = policy.initial_state
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        state: PolicyState,
+        noise: NDArray[np.float64],
+        deterministic: bool = False,
+    ) -> tuple[ActOutput, PolicyState]:
+        zero = self.initial_state(obs.shape[0])
+        decision, _ = self.policy.act(obs, blueprint_indices, masks, zero, noise, deterministic)
+        return decision, zero
 
 
 def share_recalled(core: str, critic: str, forgetful: bool, updates: int = 20) -> float:

@@ -10,10 +10,8 @@ import torch
 
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
-from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Stage
 from actors.types.actions import Op
-from actors.types.spaces import Spaces
 from tests.support.env.walks import TINY, Action, act
 
 torch.set_num_threads(1)
@@ -23,16 +21,6 @@ GERMINATE, FOSSILIZE, PRUNE = 1, 2, 3
 
 def classic(op: int, slot: int = 0, blueprint: int = 0, blend: int = 0) -> Action:
     return np.array([op, slot, blueprint, blend], dtype=np.int64)
-
-
-def test_heads_ops_and_relevance() -> None:
-    spec = seed_spaces(5, "classic").action
-    assert spec.names == ("op", "slot", "blueprint", "blend")
-    assert spec.heads[0].choices == ("WAIT", "GERMINATE", "FOSSILIZE", "PRUNE")
-    f, t = False, True
-    assert spec.relevance == ((t, f, f, f), (t, t, t, t), (t, t, f, f), (t, t, f, f))
-    assert Spaces.from_json(seed_spaces(5, "classic").to_json()) == seed_spaces(5, "classic")
-    assert seed_spaces(5, "classic").hash != seed_spaces(5).hash
 
 
 @pytest.mark.parametrize("gates", ["permissive", "strict"])

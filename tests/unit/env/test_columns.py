@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.blueprints.family import blueprint_index
@@ -18,14 +17,9 @@ from actors.env.hosts.column import column_host, column_width
 from actors.env.hosts.host import Host
 from actors.env.hosts.mlp import MLPHost
 from actors.layers.batch_norm import batch_statistics
-from actors.slots.stage import Stage
-from actors.types.actions import Op
-from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
-from tests.support.env.walks import WAIT, act, legal_actions, tiny_reference
 
 torch.set_num_threads(1)
-SIZES = ("column_half", "column_same", "column_double", "column_quad")
 HOSTS: dict[str, tuple[Host, tuple[int, ...]]] = {
     "vector": (MLPHost(4, 5, 3, 2), (4,)),
     "sequence": (CNN1dHost(2, 20, 5, 3, 2), (2, 20)),
@@ -92,79 +86,3 @@ def test_gradients_equal_those_of_the_written_out_mix(kind: str, strength: float
     for mine, theirs in pairs:
         for a, b in zip(mine.tensors, theirs.tensors, strict=True):
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["sequence", "image"])
-def test_running_statistics_follow_the_pass_that_trains_the_column(kind: str) -> None:
-    net = network(kind, {0: "column_same", 1: "column_same"})
-    s = net.host.slots
-
-    def moved(alphas: SeedAlphas) -> set[str]:
-        before = {name: pair.mean.clone() for name, pair in net.running.items()}
-        net.train_epoch(*batches(kind), alphas)
-        changed = {name for name, mean in before.items() if not torch.equal(mean, net.running[name].mean)}
-        return {name.partition(".")[0] if name.startswith("column") else "host" for name in changed}
-
-    assert moved(SeedAlphas()) == {"host"}
-    assert moved(SeedAlphas({}, {s: 1.0})) == {"host", f"column{s}"}
-    assert moved(SeedAlphas({s: 1.0}, {s + 1: 1.0})) == {"host", f"column{s}", f"column{s + 1}"}
-    net.prune(s)
-    assert not any(name.startswith(f"column{s}.") for name in net.running)
-
-
-def test_the_score_of_a_column_slot_is_the_gradient_of_the_logits() -> None:
-    net, (x, y) = network("vector", {}), batches("vector", 1)
-    oracle = copy.deepcopy(net)
-    scores = net.train_epoch(x, y, SeedAlphas()).scores
-    logits = oracle.logits(x[0], {})
-    grads = torch.autograd.grad(F.cross_entropy(logits, y[0]), [logits, *oracle.group.tensors])
-    host = float(torch.cat([g.flatten() for g in grads[1:]]).norm())
-    assert scores[2] == scores[3] == pytest.approx(float(grads[0].norm()) / host)
-    assert set(scores) == {0, 1, 2, 3}
-
-
-def play(env: ReferenceEnv, *actions: NDArray[np.int64]) -> None:
-    for action in actions:
-        env.step(action)
-
-
-def test_a_column_learns_what_the_model_leaves_until_the_model_overfits() -> None:
-    env = tiny_reference(horizon_epochs=9)
-    env.reset(seed=3)
-    double = blueprint_index("column_double")
-    play(env, act(Op.GERMINATE, 3, double, 0, 1), act(Op.ADVANCE, 3))
-    episode = env.episode
-    for losses, strength in (((0.96, 1.0), 0.5), ((0.94, 1.0), 1.0), ((2.0, 1.0), 1.0)):  # from then on
-        episode.train_losses[-1], episode.val_losses[-1] = losses
-        plan = episode.plan_epoch(*episode.read(WAIT))
-        assert plan.training == {3: strength}
-        assert plan.alphas == {3: 0.7}  # what it is worth is measured at its target
-    for loss, strength in (("own", 1.0), ("rest", 0.5)):
-        episode.growth.column_loss = loss
-        assert episode.growth.learning() == {3: strength}
-
-
-def test_a_column_that_is_kept_at_1_replaces_the_model() -> None:
-    env = tiny_reference(horizon_epochs=20)
-    env.reset(seed=2)
-    half, double = blueprint_index("column_half"), blueprint_index("column_double")
-    dense = blueprint_index("dense")
-    play(env, act(Op.GERMINATE, 0, dense, 0, 2), act(Op.ADVANCE, 0), WAIT, act(Op.ADVANCE, 0))
-    play(env, act(Op.GERMINATE, 4, half, 0, 0), act(Op.ADVANCE, 4), WAIT, act(Op.ADVANCE, 4))
-    play(env, act(Op.GERMINATE, 3, double, 0, 2), act(Op.ADVANCE, 3), WAIT, act(Op.ADVANCE, 3))
-    assert list(env.episode.growth.blended()) == [0, 4, 3]  # in the order in which they joined
-    before = env.episode.accuracies[-1]
-    play(env, act(Op.FOSSILIZE, 0), act(Op.FOSSILIZE, 4), act(Op.FOSSILIZE, 3))
-    slots = env.episode.lifecycle.slots
-    assert [slots[s].stage for s in (0, 3, 4)] == [Stage.PRUNED, Stage.FOSSILIZED, Stage.PRUNED]
-    assert set(env.network.seeds) == {3}
-    column = sum(t.numel() for t in env.network.seeds[3].group.tensors)
-    host = sum(t.numel() for t in env.network.group.tensors)
-    assert env.episode.standing.doublings == pytest.approx(np.log2(column / host))
-    assert np.isfinite(before)
-    play(env, WAIT, WAIT, WAIT, WAIT)
-    legal = legal_actions(env.masks(), env.spaces.action.sizes)
-    assert {int(a[1]) for a in legal if a[0] == Op.GERMINATE} == {4}  # the stream is gone
-    with torch.no_grad():
-        x = env.observed[0]
-        assert torch.equal(env.network.logits(x, env.episode.growth.blended()), alone(env.network, 3, x))

@@ -78,25 +78,3 @@ def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
         for moved, tensor in zip(trained.tensors, start.tensors, strict=True):
             expected = finite_difference(before, x[0], y[0], on, tensor)
             torch.testing.assert_close(moved.grad, expected, rtol=1e-5, atol=1e-8)
-
-
-def test_clip_and_decay_are_per_group() -> None:
-    """A seed's huge gradient does not shrink its host's step."""
-
-    def host_step(with_seed: bool) -> list[Tensor]:
-        net = ReferenceNetwork(MLPHost(2, 6, 3, 2), np.random.default_rng(0), OptimizerSettings(1e-2, 1e-2, 0.0, 1e-3))
-        if with_seed:
-            net.germinate(0, 6, 0, np.random.default_rng(1))
-            net.seeds[0].group.params["w2"].data.fill_(1e3)
-        rng = np.random.default_rng(2)
-        x = torch.tensor(rng.standard_normal((1, 16, 2)), dtype=torch.float32)
-        statistics = net.train_epoch(
-            x, torch.zeros(1, 16, dtype=torch.int64), SeedAlphas({}, {0: 1.0} if with_seed else {})
-        )
-        if with_seed:
-            clipped = torch.cat([t.grad.flatten() for t in net.seeds[0].group.tensors if t.grad is not None]).norm()
-            assert statistics.gradient_norms[0][0] > 0.1  # a hundred times the clip
-            assert float(clipped) == pytest.approx(1e-3, rel=1e-3)
-        return [t.grad for t in net.group.tensors if t.grad is not None]
-
-    assert all(torch.equal(a, b) for a, b in zip(host_step(False), host_step(True), strict=True))

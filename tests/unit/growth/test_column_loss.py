@@ -154,7 +154,7 @@ def test_whatever_a_model_carries_is_as_if_no_column_learned(loss_kind: Any) -> 
     assert own.grower.stages["column 1"] is Stage.TRAINING
     assert_left_alone(own, alone)
     assert own.model.calls == alone.model.calls
-    assert own.grower._growth.slots[0].gradient_health == 1.0
+    assert own.grower.log[-1].gradient_health[0] == 1.0
 
 
 @pytest.mark.parametrize(("name", "loss_kind"), [*((name, "rest") for name in MODELS), ("resnet", "own")])
@@ -172,7 +172,7 @@ def test_a_column_in_training_leaves_its_host_unchanged(name: str, loss_kind: st
             assert not torch.equal(before[n], after[n])
         if "tracked" in n:
             assert after[n] - before[n] == 6, "once for each minibatch"
-    assert own.grower._growth.slots[0].gradient_health == 1.0
+    assert own.grower.log[-1].gradient_health[0] == 1.0
 
 
 BOUNDED: dict[str, tuple[Any, Any]] = {

@@ -25,7 +25,7 @@ def test_an_exported_seed_computes_the_same(blueprint: int, slot: str, shape: tu
     model = mlp() if slot == "3" else ConvNet(len(shape) - 1)
     script = Script([germinate(0, blueprint, blueprint % 3, 1), advance(), advance()])
     own = Run(model, script, [slot], shape, max_added_parameters=10_000).epochs(4)
-    assert own.grower._seeds.slot_modules[0].on
+    assert own.grower.stages[slot] is Stage.HOLDING
     plain = own.grower.export()
     own.model.eval()
     plain.eval()

@@ -15,7 +15,7 @@ from actors.growth.columns.grown_model import mixed
 from actors.rng import Purpose, stream
 from actors.slots.stage import Stage
 from tests.support.growth.columns import MODELS, column_of, grow, run
-from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, germinate, mlp, prune
+from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp, prune
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -55,7 +55,6 @@ def test_columns_are_mixed_one_after_the_other_in_the_order_in_which_they_joined
         assert torch.equal(exported(x), own.model(x))
         assert torch.equal(exported.column_1(x), column_of(own, 1)(x))
     assert len(seen) > 1
-    assert own.grower._growth.blended() == {1: 0.5, 0: 0.7}
 
 
 def test_infinite_outputs_stay_what_they_are() -> None:
@@ -66,17 +65,6 @@ def test_infinite_outputs_stay_what_they_are() -> None:
         assert out.tolist() == [[expected, -torch.inf]]
         gradients = torch.autograd.grad(out.softmax(1)[0, 0] * 2 + out[0, 0], (z, c))
         assert [g[0, 0].item() for g in gradients] == [1 - alpha, alpha]
-
-
-def test_stages_and_alpha() -> None:
-    own = run("gru", [grow(speed=1, target=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
-    assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.233, 0.467, 0.7, 0.7, 0.7]
-    assert own.grower.stages == {"column 1": Stage.FOSSILIZED, "column 2": Stage.DORMANT}
-    assert own.grower.log[0].blueprint == "column_double"
-    assert own.grower._seeds.adopted is None, "below 1.0 the model stays"
-    before = [p.clone() for p in column_of(own).parameters()]
-    own.epochs(1)
-    assert any(not torch.equal(a, b) for a, b in zip(before, column_of(own).parameters(), strict=True))
 
 
 def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None:

@@ -99,17 +99,6 @@ def test_it_grows_what_is_worth_most_at_the_price(price: float, size: str | None
         assert set(episode.actions[:3, 0]) == {0}  # it looks for three epochs
 
 
-def test_a_column_can_be_counted_back_from_the_end() -> None:
-    env = replace(ENV, points_per_doubling=0.0, horizon_epochs=(9, 14))
-    late = ColumnChoice("same", -6)
-    for policy in (
-        Scheduled(SeedTrainingFleet(env, 1, 1).spaces, late.schedule),
-        ChooserRule(SeedTrainingFleet(env, 1, 1).spaces, constant([late], [5.0])),
-    ):
-        for host, episode in played(policy, env):
-            assert np.flatnonzero(episode.actions[:, 0] == 1).tolist() == [host.horizon_epochs - 6]
-
-
 def test_the_packaged_regression_knows_the_choices() -> None:
     model = packaged_gains()
     assert model.choices == EVERY

@@ -190,18 +190,6 @@ def test_a_gap_rule_does_not_grow_without_a_training_loss() -> None:
         assert session.step(seen["obs"], seen["blueprint_indices"], info["masks"]).action[0] == 0
 
 
-def test_a_session_continues_from_its_exported_state() -> None:
-    env = tamiyo.make_env(**SETTINGS).unwrapped
-    seen, info = env.reset(seed=1)
-    arguments = (seen["obs"], seen["blueprint_indices"], info["masks"])
-    session = LocalRule("fixed-column:same@2").open(env.spaces)
-    session.step(*arguments)
-    session.step(*arguments)
-    continued = LocalRule("fixed-column:same@2").open(env.spaces, state=session.exported)
-    assert continued.step(*arguments).action[0] == session.step(*arguments).action[0] == 1
-    assert LocalRule("fixed-column:same@2").open(env.spaces).step(*arguments).action[0] == 0
-
-
 def test_the_reader_inverts_the_scales_of_the_observation() -> None:
     _, env = play("fixed-column:double@3", points_per_doubling=3.0, points_per_compute_doubling=0.25)
     obs = env.episode.observation()["obs"][None]

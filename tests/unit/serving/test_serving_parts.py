@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
-from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, make_step_batch, parse_step, step_request
 from actors.serving.server.metrics import ServingMetrics
-from actors.serving.server.sessions import StateTable
 from actors.types.actions import ActionMasks, playable
 from tests.support.examples import examples
-from tests.support.learning.toy import SPACES, SPEC, toy_network
+from tests.support.learning.toy import SPACES, SPEC
 from tests.support.serving.servers import step_inputs
 
 
@@ -60,16 +57,6 @@ def test_without_rest_mask_the_flat_mask_applies_to_every_op_and_slot() -> None:
     default = make_step_batch([parse_step(request, layout)], layout)
     assert default.refusals == [None]
     np.testing.assert_array_equal(default.masks.rest, exact.masks.rest)
-
-
-def test_a_session_begins_with_a_zero_state_where_another_one_was() -> None:
-    sizes = toy_network(core="lstm+memory").core.sizes
-    table = StateTable(sizes, 2, torch.device("cpu"))
-    used = table.allocate()
-    table.write(used, PolicyState(*(t + 1.0 for t in PolicyState.zeros(sizes, 1))))
-    table.free(used)
-    assert table.allocate() == used
-    assert not any(bool(t.any()) for t in table.state)
 
 
 def test_every_declared_metric_is_exported() -> None:

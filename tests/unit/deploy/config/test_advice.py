@@ -15,7 +15,6 @@ from deploy.launch.process_settings import learner_settings
 
 CART = {"id": "CartPole-v1"}  # 500 steps
 LONG = {"id": "CartPole-v1", "kwargs": ["max_episode_steps=2000"], "max_segment_steps": 512}
-MASKED = {"id": "benchmarks.learning.memory_tasks:bench/MaskedCartPole-v1", "max_segment_steps": 128}
 ENDLESS = {"id": "CartPole-v1", "kwargs": ["max_episode_steps=-1"]}
 
 
@@ -43,7 +42,7 @@ def test_no_preset_gives_advice_about_itself(tmp_path: Path, preset: str, env: d
         ("general", {"gym": CART, "learner": {"chunk_length": 32}}, "episodes of up to 500 steps are cut into chunks"),
         ("general", {"gym": ENDLESS, "learner": {"chunk_length": 32}}, "episodes of more than 32 steps are cut into"),
         ("general", {"gym": LONG}, "episodes of up to 2000 steps are cut into segments of 512"),
-        ("general", {"gym": MASKED}, "episodes of up to 500 steps are cut into segments"),
+        ("general", {"gym": CART | {"max_segment_steps": 128}}, "episodes of up to 500 steps are cut into segments"),
         ("general", {"gym": CART, "learner": {"gamma": 1.0}}, "learner.gamma is 1, which suits the short episodes"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log2
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.objective import Prices
 from actors.slots.observation import obs_spec, observe
-from actors.slots.observation_table import markdown_table
 from actors.slots.slot_features import SLOT
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Slot, Stage
@@ -193,12 +191,6 @@ def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
         fresh.append(float(seen["obs"][where["1/contribution_freshness"]][0]))
     expected = [0, 0, 0, 1, 0.9, 0.81, 0.729, 1, 0.9, 0.81]  # measured in epochs 4 and 8
     assert fresh == pytest.approx(expected)
-
-
-def test_the_reference_page_holds_the_current_table() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "reference" / "observations.md").read_text()
-    assert markdown_table() in page, "run: python -m deploy.config.reference docs/reference"
-    assert "| base 0 | `time` | 1 | 0 to 1 |" in page
 
 
 def at_epoch(view: ModelView, epoch: int, hidden: bool) -> ModelView:

@@ -93,13 +93,6 @@ def test_missing_cifar10_raises_and_is_not_downloaded(torchvision: None, tmp_pat
     assert CIFAR10.downloads == 1
 
 
-def test_cifar10_without_torchvision_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write_cifar(tmp_path)
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ConfigError, match=r"needs torchvision: pip install 'tamiyo\[vision\]'"):
-        cifar(tmp_path)
-
-
 def test_cifar10_is_loaded_from_disk(torchvision: None, tmp_path: Path) -> None:
     raw = write_cifar(tmp_path)
     made = cifar(tmp_path)

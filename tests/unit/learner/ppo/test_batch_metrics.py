@@ -36,7 +36,7 @@ def state_norm(network: FactoredRecurrentActorCritic) -> float:
         for episode in played():
             state = network.initial_state(1)
             for t in range(len(episode)):
-                encoded = network._encode(
+                encoded = network.encoder(
                     torch.from_numpy(episode.obs[t : t + 1]), torch.from_numpy(episode.blueprint_indices[t : t + 1])
                 )
                 state = network.core.step(encoded.core_input, state).state
