@@ -21,7 +21,7 @@ import pytest
 import structlog
 
 from actors.kernels.cache import is_compiled
-from deploy.launch.kernels import ENVIRONMENTS, PACKAGES
+from deploy.launch.kernels import ENVIRONMENTS, PACKAGES, POLICY
 from tests.support.examples import EXPLORE, exploring
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ beside others that compute."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the kernels before the first test, so that no test's time limit includes it. CUDA needs none."""
-    if not hasattr(session.config, "workerinput") and not only_cuda(session.config):
+    """Compile the kernels before the first test, so that no test's time limit includes it. Tests of CUDA compare with a
+    policy on the CPU, and play in no other environments."""
+    if not hasattr(session.config, "workerinput"):
         wanted = [(*names, "float32") for names in PACKAGES.values()] + [(*PACKAGES[ENVIRONMENTS], "float64")]
+        wanted = [(*PACKAGES[POLICY], "float32")] if only_cuda(session.config) else wanted
         missing = [COMPILE.format(*names) for names in wanted if not is_compiled(names[0], names[2])]
         compiling = [subprocess.Popen([sys.executable, "-c", command]) for command in missing]
         statuses = [process.wait() for process in compiling]

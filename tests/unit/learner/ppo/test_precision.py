@@ -76,11 +76,11 @@ def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypat
 
 @pytest.mark.cuda
 def test_on_cuda_the_lstm_agrees_with_the_cpu_but_for_rounding() -> None:
-    """To ten times less than TF32 would differ by, which keeps ten bits of a factor."""
+    """An H100 differs by 1.3e-5; TF32, which keeps ten bits of a factor, would by 5e-4 and more."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     plain = make(network=toy_network().to("cuda"))(toy_batch(LENGTHS), update=0, version=0)
-    assert plain["ratio_error"] < 1e-5
+    assert plain["ratio_error"] < 5e-5
 
 
 def test_a_pass_without_gradient_leaves_no_casts_of_weights_to_the_next_one() -> None:
