@@ -130,9 +130,10 @@ def compile_kernels(config: Config, console: Console, actors: bool = True, learn
     if actors and config.on_seed_hosts:
         from actors.env.tasks import find_family
 
-        parts += [kernels.ENVIRONMENTS] if config.env.backend != "torch" else []
-        cnns = any(find_family(task).kind != "vector" for task in config.env.tasks)
-        parts += [kernels.CNNS] if config.env.device != "cuda" and cnns else []
+        vectors = {find_family(task).kind == "vector" for task in config.env.tasks}
+        parts += [kernels.ENVIRONMENTS] if config.env.backend != "torch" and True in vectors else []
+        on_gpu = config.env.device == "cuda" or (config.env.device == "auto" and config.actors.gpus_per_actor > 0)
+        parts += [kernels.CNNS] if not on_gpu and False in vectors else []
     missing = kernels.missing(parts)
     if not missing:
         return
