@@ -124,9 +124,17 @@ def _train(args: list[str]) -> int:
         from deploy.launch.in_process import train_in_process
 
         return train_in_process(config, resume)
-    from deploy.launch.local import train
+    if config.run.address:
+        from deploy.launch.cluster import train_on_cluster
 
-    return train(config, resume)
+        return train_on_cluster(config, resume)
+    from deploy.launch import kernels
+    from deploy.launch.ray.fork_server import fork_server
+
+    with fork_server(kernels.of_workers(config)):  # before PyTorch and Ray are imported here
+        from deploy.launch.local import train
+
+        return train(config, resume)
 
 
 def _stop(args: list[str]) -> int:

@@ -1,8 +1,8 @@
 """Ray's worker processes as forks of one process that has imported what they need.
 
 Each worker of Ray is a new Python, which imports Ray twice, PyTorch and Numba: seconds of a core for every actor and
-the learner. The fork server imports them once. It has one thread, no connection, and has touched no GPU, so that a fork
-of it is as good as a new process.
+the learner. The fork server imports them once, and loads the compiled kernels. It has one thread, no connection, and
+has touched no GPU, so that a fork of it is as good as a new process.
 
 Ray itself is imported at the first request: while it is imported, it reads from its environment to which raylet it
 belongs.
@@ -24,17 +24,19 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
 
 from actors.process_environment import process_environment
+from deploy.launch import kernels
 from deploy.launch.ray.start_worker import ADDRESS, FORKED, SETUP, SIZE
 
 BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service")
 WITH_RAY = ("actors.workers.ray_worker", "deploy.launch.process_settings", "ray._private.workers.setup_worker")
 FOLDER_LIMIT = 80  # the socket's name has 23 characters below it, and sun_path holds 103 on macOS
-MAIN = "import sys; sys.path[:] = sys.argv[2:]; from deploy.launch.ray import fork_server; fork_server.main()"
+MAIN = "import sys; sys.path[:] = sys.argv[3:]; from deploy.launch.ray import fork_server; fork_server.main()"
 
 
 class Request(NamedTuple):
@@ -46,17 +48,24 @@ class Request(NamedTuple):
 
 
 @contextmanager
-def fork_server() -> Iterator[None]:
-    """Run the server while the context is open. A raylet that is started meanwhile finds it by its environment."""
-    from ray._private.workers import setup_worker
-
+def fork_server(parts: Sequence[str]) -> Iterator[None]:
+    """Run the server, with the kernels of these parts, while the context is open; in another such context, do nothing.
+    A raylet that is started meanwhile finds it by its environment. What this process imports before it starts Ray, the
+    server imports at the same time."""
+    if ADDRESS in os.environ:
+        yield
+        return
+    package = find_spec("ray")
+    assert package is not None
+    assert package.origin is not None
     at = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="tamiyo-", dir=at if len(os.fsencode(at)) <= FOLDER_LIMIT else "/tmp")
-    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: setup_worker.__file__}
+    setup = os.path.join(os.path.dirname(package.origin), "_private", "workers", "setup_worker.py")
+    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: setup}
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[ADDRESS])
         listener.listen(64)
-        command = [sys.executable, "-c", MAIN, str(listener.fileno()), *sys.path]
+        command = [sys.executable, "-c", MAIN, str(listener.fileno()), ",".join(parts), *sys.path]
         # Of a session of its own, which a terminal does not interrupt. It ends with its standard input.
         server = subprocess.Popen(
             command,
@@ -77,7 +86,7 @@ def fork_server() -> Iterator[None]:
 def main() -> None:
     """Import, then fork a worker for each request, until standard input is closed."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    preload(BEFORE_RAY)
+    preload(BEFORE_RAY, list(filter(None, sys.argv[2].split(","))))
     request = ForkServer(listener).serve()
     if request is None:  # the launching process may have been killed
         shutil.rmtree(os.path.dirname(listener.getsockname()), ignore_errors=True)
@@ -93,9 +102,12 @@ def main() -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def preload(modules: Sequence[str]) -> None:
-    """Import modules, whose objects no garbage collection looks at any more: that would copy their memory."""
+def preload(modules: Sequence[str], parts: Sequence[str] = ()) -> None:
+    """Import modules and load kernels, whose objects no garbage collection looks at any more: that would copy their
+    memory."""
     new = [import_module(module) for module in modules if module not in sys.modules]
+    for part in parts:
+        kernels.load(part)
     if new:
         gc.collect()
         gc.freeze()
