@@ -118,11 +118,7 @@ def _observation(seen: FleetStep) -> Obs:
 
 
 def make_vector_env(
-    num_envs: int = 1,
-    run_seed: int = 0,
-    strict: bool = False,
-    render_mode: str | None = None,
-    **settings: Any,
+    num_envs: int = 1, run_seed: int = 0, strict: bool = False, render_mode: str | None = None, **settings: Any
 ) -> SeedTrainingVectorEnv:
     """Make E seed-training environments; `settings` are fields of `EnvConfig`, as for `make_env`."""
     return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode)

@@ -8,10 +8,12 @@ from typing import Any, TypeVar, cast
 import numba
 import numba.extending
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.kernels.cache import cache_dir
 
 F = TypeVar("F", bound=Callable[..., Any])
+Array = NDArray[Any]
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}

@@ -15,10 +15,9 @@ from llvmlite import ir
 from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 from actors.kernels.cache import has_feature
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.vectors import call, constant, read, spread, write
 
 LANES, VECTORS = (16, 4) if has_feature("avx512f") else (8, 2)
@@ -26,7 +25,6 @@ LANES, VECTORS = (16, 4) if has_feature("avx512f") else (8, 2)
 PANEL = LANES * VECTORS
 ROWS = 6
 
-Array = NDArray[Any]
 _insert: Any = get_or_insert_function
 _INDEX = ir.IntType(64)
 _VECTOR, _MASK = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(1), LANES)

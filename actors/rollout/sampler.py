@@ -50,11 +50,7 @@ class WaveSampler:
     rejected, fault = 0, ""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        seeds: EpisodeSeeds,
-        episodes_per_seed: int = 1,
-        on_step: Callable[[], None] = lambda: None,
+        self, fleet: Fleet, seeds: EpisodeSeeds, episodes_per_seed: int = 1, on_step: Callable[[], None] = lambda: None
     ) -> None:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
         self._on_step, self._episodes_per_seed = on_step, episodes_per_seed
@@ -184,11 +180,7 @@ Sampler = WaveSampler | StreamSampler
 
 
 def make_sampler(
-    acting: ActingConfig,
-    index: int,
-    run_seed: int,
-    incarnation: int | None,
-    on_step: Callable[[], None] = lambda: None,
+    acting: ActingConfig, index: int, run_seed: int, incarnation: int | None, on_step: Callable[[], None] = lambda: None
 ) -> Sampler:
     """Build the sampler that the configuration selects.
 

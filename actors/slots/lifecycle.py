@@ -103,10 +103,7 @@ class Gates:
         return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
 
 
-GATES = {
-    "permissive": Gates(0, 1, 0.5, 0, False),
-    "strict": Gates(1, 3, 0.9, 2, True),
-}
+GATES = {"permissive": Gates(0, 1, 0.5, 0, False), "strict": Gates(1, 3, 0.9, 2, True)}
 
 
 class Lifecycle:

@@ -18,13 +18,13 @@ from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
 from actors.env.hosts.column import column_host
 from actors.env.hosts.host import draw_into
 from actors.env.tasks import Split
+from actors.kernels.decorators import Array
 from actors.kernels.hosts.epoch import Adam, train_epoch
 from actors.kernels.hosts.evaluate import evaluate
 from actors.kernels.hosts.network import ABSENT, BLENDED, TRAINING, Seeds, make_work
 from actors.kernels.hosts.seeds import EXCITATION, GATED, NORM, RESIDUAL
 from actors.slots.contributions import EvalResult, Subset, Validation
 
-Array = NDArray[Any]
 FORMULAS = {"norm": NORM, "residual": RESIDUAL, "gated": GATED, "excitation": EXCITATION}
 ROWS_AT_ONCE = 64
 """Rows that are evaluated together."""

@@ -96,9 +96,7 @@ class StackedParameters:
         return plans
 
     def columns(
-        self,
-        seeds: Sequence[StackedSeed],
-        params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
+        self, seeds: Sequence[StackedSeed], params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]]
     ) -> list[ColumnGroup]:
         """Return the groups of those of these seeds that are columns, in the order of their turns."""
         columns = [seed for seed in seeds if seed.slot >= self.host.slots]

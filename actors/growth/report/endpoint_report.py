@@ -95,12 +95,7 @@ class EndpointReport(RunReport):
 
 
 def open_report(
-    report: bool | str | Path,
-    opener: SessionOpener,
-    spaces: Spaces,
-    prices: Prices,
-    horizon_epochs: int,
-    seed: int,
+    report: bool | str | Path, opener: SessionOpener, spaces: Spaces, prices: Prices, horizon_epochs: int, seed: int
 ) -> RunReport:
     """Return a report to the endpoint that decides if `report` is True and the endpoint learns from sessions, and else
     a report to a file. Raises `UserError`."""

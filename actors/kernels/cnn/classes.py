@@ -5,16 +5,10 @@ Logits are `[E, classes, M]`, with rows of data innermost.
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.tiles import LANES
 from actors.kernels.cross_entropy import cross_entropy
-from actors.kernels.decorators import kernel
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.vectors import fma, load, splat, store, total
-
-Array = NDArray[Any]
 
 
 @kernel

@@ -6,17 +6,12 @@ apart. Channels at the end that are 0 everywhere, as those that a stack pads, ar
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.layout import NARROW
 from actors.kernels.cnn.tiles import LANES, TILE, WIDE, outer, pixel
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.vectors import any_nonzero, load, splat, store, total
 
-Array = NDArray[Any]
 Scratch = tuple[Array, Array, Array, Array]
 """Space for the packed rows and weights of an environment, for sums of gradients, and zeros."""
 Size = tuple[int, int, int, int, int]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -25,8 +24,8 @@ from actors.kernels.cnn.rows import gather_rows
 from actors.kernels.cnn.seeds import blend, blend_back, two_layers, two_layers_back
 from actors.kernels.cnn.space import window_mean, window_mean_back
 from actors.kernels.cnn.tiles import LANES, TILE, WIDE
+from actors.kernels.decorators import Array
 
-Array = NDArray[Any]
 Window = tuple[int, int]
 
 

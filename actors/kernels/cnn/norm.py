@@ -10,25 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.kernels.cnn.convolution import live_channels
 from actors.kernels.cnn.tiles import LANES
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
-from actors.kernels.vectors import (
-    fma,
-    load,
-    maximum,
-    rectified,
-    splat,
-    store,
-    total,
-    where_at_least,
-    where_positive,
-)
+from actors.kernels.vectors import fma, load, maximum, rectified, splat, store, total, where_at_least, where_positive
 
-Array = NDArray[Any]
 Size = tuple[int, int, int, int, int]
 """Height, width, rows of data, and the window."""
 

@@ -5,18 +5,13 @@ One environment after the other, so that what is between two operations stays in
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.convolution import Scratch, convolve_env, convolve_env_input, convolve_env_weights
 from actors.kernels.cnn.tiles import LANES
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.vectors import fma, load, rectified, sigmoid, splat, store, tanh, total, where_positive
 from actors.types.actions import BLENDS
 
-Array = NDArray[Any]
 MULTIPLY, GATE = BLENDS.index("multiply"), BLENDS.index("gated")
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.tiles import LANES
-from actors.kernels.decorators import kernel
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.vectors import load, splat, store
-
-Array = NDArray[Any]
 
 
 @kernel

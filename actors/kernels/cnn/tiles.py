@@ -12,14 +12,12 @@ from typing import Any
 import numba.core.cgutils
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
 from actors.kernels.cnn.layout import NARROW
+from actors.kernels.decorators import Array, intrinsic
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import intrinsic
 from actors.kernels.vectors import VectorType, call, read, register_bytes, spread, vector_ir, write
 
-Array = NDArray[Any]
 TILE = 4  # output channels of a tile, and input channels of a tile of gradients
 LANES = register_bytes() // 4
 WIDE = 4 * LANES if register_bytes() == 64 else 2 * LANES

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.kernels.cross_entropy import cross_entropy
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.hosts.columns import (
     Columns,
     column_back,
@@ -23,20 +22,10 @@ from actors.kernels.hosts.columns import (
     without_seeds,
 )
 from actors.kernels.hosts.layers import norm
-from actors.kernels.hosts.network import (
-    ABSENT,
-    BLENDED,
-    TRAINING,
-    Seeds,
-    Work,
-    backward,
-    enter,
-    forward,
-)
+from actors.kernels.hosts.network import ABSENT, BLENDED, TRAINING, Seeds, Work, backward, enter, forward
 from actors.kernels.hosts.products import zero_and_one
 from actors.kernels.hosts.seeds import GATE
 
-Array = NDArray[Any]
 BETA1, BETA2, ADAM_EPS = 0.9, 0.999, 1e-8
 
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.kernels.cross_entropy import highest_and_sum, log_losses
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.hosts.columns import Columns, mix_columns, run_columns, without_seeds
 from actors.kernels.hosts.layers import copy
-from actors.kernels.hosts.network import (
-    Seeds,
-    Work,
-    block_offset,
-    enter,
-    grow,
-    head,
-    run_block,
-)
-
-Array = NDArray[Any]
+from actors.kernels.hosts.network import Seeds, Work, block_offset, enter, grow, head, run_block
 
 
 class Variants(NamedTuple):

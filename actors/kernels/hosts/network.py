@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from actors.kernels.decorators import Array
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import (
     copy,
@@ -30,7 +30,6 @@ from actors.kernels.hosts.products import (
 from actors.kernels.hosts.seeds import blend_back, blend_in, change, change_back
 from actors.kernels.vectors import PADDING, lanes, load, splat, store
 
-Array = NDArray[Any]
 ABSENT, BLENDED, TRAINING = range(3)
 """Modes of a seed in an epoch: off, part of the host, or training without affecting the host."""
 

@@ -11,10 +11,9 @@ import numba.core.cgutils
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
+from actors.kernels.decorators import Array, intrinsic
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import intrinsic
 from actors.kernels.vectors import (
     VectorType,
     call,
@@ -31,7 +30,6 @@ from actors.kernels.vectors import (
     write,
 )
 
-Array = NDArray[Any]
 TILE = 4  # rows of a result that are computed together
 I64 = ir.IntType(64)
 cgutils: Any = numba.core.cgutils

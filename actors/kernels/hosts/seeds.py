@@ -6,10 +6,7 @@ s is the output of a seed and h its input, these kernels compute the change c = 
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
+from actors.kernels.decorators import Array
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import (
     apply_sigmoid,
@@ -25,7 +22,6 @@ from actors.kernels.hosts.layers import (
 from actors.kernels.hosts.products import add_affine_input, affine, affine_input, affine_params, sum_rows
 from actors.kernels.vectors import lanes, load, splat, store, total
 
-Array = NDArray[Any]
 NORM, RESIDUAL, GATED, EXCITATION = range(4)
 """Formulas of blueprints (`Blueprint.formula`)."""
 ADD, MULTIPLY, GATE = range(3)

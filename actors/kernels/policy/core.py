@@ -6,21 +6,11 @@ sequences that go on are always the first ones, and nothing is padded.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.policy.functions import hyperbolic_tangent, sigmoid
-from actors.kernels.policy.layers import (
-    ADD,
-    bias_gradient,
-    input_gradient,
-    linear,
-    rectify_gradient,
-    weight_gradient,
-)
+from actors.kernels.policy.layers import ADD, bias_gradient, input_gradient, linear, rectify_gradient, weight_gradient
 from actors.kernels.policy.sizes import (
     Activations,
     NetShape,
@@ -32,7 +22,6 @@ from actors.kernels.policy.sizes import (
     rows_of,
 )
 
-Array = NDArray[Any]
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 

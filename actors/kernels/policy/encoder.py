@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner, ordered
+from actors.kernels.decorators import Array, inner, ordered
 from actors.kernels.policy.layers import (
     bias_gradient,
     input_gradient,
@@ -31,7 +30,6 @@ from actors.kernels.policy.sizes import (
     vector,
 )
 
-Array = NDArray[Any]
 _ZERO = np.float32(0.0)
 
 

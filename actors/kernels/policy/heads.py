@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.policy.choice import Sampling
 from actors.kernels.policy.encoder import StepInputs
 from actors.kernels.policy.layers import (
@@ -37,7 +34,6 @@ from actors.kernels.policy.sizes import (
     vector,
 )
 
-Array = NDArray[Any]
 _ZERO = np.float32(0.0)
 
 
@@ -158,11 +154,7 @@ def heads_gradient(
         column += size
     if joined:
         _join_gradient(z, steps, dx, dout, dslots, floats(grads, OP_TABLE))
-    gain, dgain, dshift = (
-        floats(params, CORE_NORM),
-        floats(grads, CORE_NORM),
-        floats(grads, CORE_NORM + 1),
-    )
+    gain, dgain, dshift = floats(params, CORE_NORM), floats(grads, CORE_NORM), floats(grads, CORE_NORM + 1)
     for p in range(n):
         own_hat = act[a.hat + p * hidden :][:hidden]
         normalize_gradient(dout[p * hidden : (p + 1) * hidden], own_hat, act[a.inv + p], gain, dgain, dshift)
@@ -191,11 +183,7 @@ def _point_gradient(
     dslots: Array, grads: Parameters,
 ) -> None:  # fmt: skip
     n, head, stride, rows = steps.order.size, z.head, z.hidden + z.encoder + z.context, steps.order.size * z.slots
-    w, dw, db = (
-        floats(params, POINTER + 2),
-        floats(grads, POINTER + 2),
-        floats(grads, POINTER + 3),
-    )
+    w, dw, db = floats(params, POINTER + 2), floats(grads, POINTER + 2), floats(grads, POINTER + 3)
     own, shared = np.empty(rows * head, np.float32), np.zeros(n * head, np.float32)
     for p in range(n):
         for s in range(z.slots):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner, ordered
+from actors.kernels.decorators import Array, inner, ordered
 from actors.kernels.policy.choice import Sampling, choose, restrict
 from actors.kernels.policy.encoder import StepInputs
 from actors.kernels.policy.functions import exponential
 from actors.kernels.policy.sizes import Activations, NetShape
 
-Array = NDArray[Any]
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 

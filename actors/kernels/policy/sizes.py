@@ -8,12 +8,9 @@ import numba
 import numpy as np
 from numba.extending import intrinsic
 from numba.np.unsafe.ndarray import to_fixed_tuple
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.matmul import pack_transposed
-
-Array = NDArray[Any]
 
 BASE, SLOT, CORE_NORM, OP, CRITIC, POINTER, BLUEPRINT, SLOT_TABLE, OP_TABLE, LATER = 0, 4, 8, 10, 14, 18, 22, 23, 24, 25
 """Indices of parameters. A linear layer has weight and bias, followed by gain and shift of its LayerNorm in the
