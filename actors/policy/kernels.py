@@ -158,13 +158,13 @@ class NetworkKernels:
         Raises `ValueError` for inputs of other shapes, which kernels do not check.
         """
         n, net = sum(len(part.order) for part in orders), self.net
-        rows = max((int(part.rows.max(initial=-1)) for part in orders), default=-1) + 1
+        sequences = max((int(part.sequences.max(initial=-1)) for part in orders), default=-1) + 1
         state = steps[4:] if net.recurrent else ()
         expected = [(n, width) for width in (net.obs, net.slots, net.heads, net.choices)]
         expected += [(net.layers, net.hidden) for _ in state]
         found = [*(a.shape for a in steps[:4]), *((a.shape[0], a.shape[2]) for a in state)]
-        if found != expected or any(a.shape[1] < rows for a in state):
-            raise ValueError(f"inputs of {n} steps in {rows} rows have shapes {found}, expected {expected}")
+        if found != expected or any(a.shape[1] < sequences for a in state):
+            raise ValueError(f"inputs of {n} steps in {sequences} sequences have shapes {found}, expected {expected}")
         shapes = (n, net.heads), (n, net.heads), (n,), (n,), (n, net.hidden)
         results = [np.empty(shape, np.float32) for shape in shapes]
         most = max(len(part.order) for part in orders)

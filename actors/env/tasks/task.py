@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from actors.config import require
 
 TaskKind = Literal["vector", "sequence", "image"]
+Rows = tuple[NDArray[np.floating], NDArray[np.integer]]  # x [n, ...], y [n]
 DIMENSIONS: dict[TaskKind, int] = {"vector": 2, "sequence": 3, "image": 4}
 
 
@@ -114,9 +115,7 @@ def split_rows(x: NDArray[np.floating], y: NDArray[np.integer], sizes: Sizes) ->
     return parts[0], parts[1], parts[2]
 
 
-def draw_splits(
-    draw: Callable[[int], tuple[NDArray[np.floating], NDArray[np.integer]]], sizes: Sizes
-) -> tuple[Split, Split, Split]:
+def draw_splits(draw: Callable[[int], Rows], sizes: Sizes) -> tuple[Split, Split, Split]:
     """Draw each split with `draw(n) -> (x [n, ...], y [n])`, and standardize x."""
     drawn = [draw(n) for n in sizes]
     parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]

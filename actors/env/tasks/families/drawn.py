@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized
 
-Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 1024, 1024)
 POOL_ROWS = 4096  # on which classes are balanced
 MAX_WRONG = 0.2  # largest fraction of wrong labels, in all splits; a quarter of the tasks have some

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits
 
-Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, 2], y [n]
 SIZES = Sizes(512, 1024, 1024)
 
 
