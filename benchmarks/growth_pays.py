@@ -23,7 +23,7 @@ from actors.rollout.wave import Provenance, run_wave
 from actors.rules.names import parse_rule
 from actors.rules.schedule import Schedule, Scheduled
 from benchmarks.form import Target, parser, publish
-from deploy.evaluation.play import row
+from deploy.evaluation.play import episode_result
 from deploy.report.statistics import paired_interval
 
 RULES = {
@@ -69,7 +69,7 @@ def measure(name: str, width: int, settings: Settings) -> Measurement:
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=RUN_SEED)
     seeds = [*range(settings.seeds)] * len(RULES)
     episodes = run_wave(fleet, Scheduled(fleet.spaces, plans), seeds, source, True)
-    played = [row(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
+    played = [episode_result(host, episode) for host, episode in zip(fleet.episodes, episodes, strict=True)]
     gain, doublings = (
         np.array([getattr(r, part) for r in played]).reshape(len(RULES), -1) for part in ("gain", "doublings")
     )

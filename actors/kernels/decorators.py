@@ -37,9 +37,9 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, in the precision of its first array."""
-        return self.of(next(arg.dtype for arg in args if isinstance(arg, np.ndarray)))(*args)
+        return self.in_precision(next(arg.dtype for arg in args if isinstance(arg, np.ndarray)))(*args)
 
-    def of(self, precision: np.dtype[Any]) -> Any:
+    def in_precision(self, precision: np.dtype[Any]) -> Any:
         """Return the function in one precision."""
         if precision not in self._compiled:
             self._compiled[precision] = self._compile(precision.name)

@@ -73,8 +73,8 @@ def _tile(rows: int, vectors: int, masked: bool = False) -> Callable[..., None]:
             inputs = [at(x, x0, xr, r) for r in range(rows)]
             panels = [at(w, w0, wp, p) for p in range(-(-vectors // VECTORS))]
             sums = _sums(builder, memory, inputs, xk, panels, wk, depth, sums)
-            for r, own in enumerate(sums):
-                for v, total in enumerate(own):
+            for r, row_sums in enumerate(sums):
+                for v, total in enumerate(row_sums):
                     memory.store(total, at(y, y0, yr, r), _INDEX(v * LANES))
             return context.get_dummy_value()
 
@@ -132,14 +132,14 @@ def _sums(
     builder.position_at_end(loop)
     k = builder.phi(_INDEX)
     k.add_incoming(_INDEX(0), entry)
-    before = [[builder.phi(_VECTOR) for _ in own] for own in start]
-    own = [builder.gep(panel, [builder.mul(k, wk)]) for panel in panels]
-    loaded = [memory.load(own[v // VECTORS], _INDEX(v % VECTORS * LANES)) for v in range(len(start[0]))]
+    before = [[builder.phi(_VECTOR) for _ in firsts] for firsts in start]
+    starts = [builder.gep(panel, [builder.mul(k, wk)]) for panel in panels]
+    loaded = [memory.load(starts[v // VECTORS], _INDEX(v % VECTORS * LANES)) for v in range(len(start[0]))]
     sums = []
-    for row, own in zip(inputs, before, strict=True):
+    for row, phis in zip(inputs, before, strict=True):
         number = spread(builder, builder.load(builder.gep(row, [builder.mul(k, xk)])), _VECTOR)
         # One instruction if the processor has a fused one, two otherwise.
-        sums.append([call(builder, "llvm.fmuladd", number, w, total) for w, total in zip(loaded, own, strict=True)])
+        sums.append([call(builder, "llvm.fmuladd", number, w, total) for w, total in zip(loaded, phis, strict=True)])
     following = builder.add(k, _INDEX(1))
     k.add_incoming(following, loop)
     for phis, totals, firsts in zip(before, sums, start, strict=True):

@@ -54,11 +54,6 @@ class SeedAction:
     alpha_speed: int = 0
     """0 is instant; 1, 2 and 3 are ramps of 3, 5 and 8 epochs."""
 
-    @classmethod
-    def of(cls, choices: Sequence[int]) -> SeedAction:
-        """Make the action from one index per head, in the order of the fields."""
-        return cls(Op(int(choices[0])), *(int(c) for c in choices[1:]))
-
     def as_array(self, profile: str = "tamiyo") -> NDArray[np.int64]:
         """Return one choice per head of the profile: an element of the environment's action space.
 

@@ -78,7 +78,7 @@ class RayRolloutWorker:
                 return None
             if isinstance(error, UserError) or (isinstance(error, SystemExit) and not own_frames(error)):
                 raise  # of a SystemExit, Ray ends the process
-            raise ActorFailure.of(error) from None
+            raise ActorFailure.from_error(error) from None
 
     def _prepare(self, log: str) -> None:
         if not self._prepared:

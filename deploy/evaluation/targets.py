@@ -55,10 +55,10 @@ def targets(results: Mapping[str, Results]) -> list[Target]:
     """Return all targets for which the players were played."""
     found = []
     for name, part in results.items():
-        if POLICY not in part.rows:
+        if POLICY not in part.episodes:
             continue
         over = POINTS_OVER[name].items()
-        found += [_points_over(part, name, other, least) for other, least in over if other in part.rows]
+        found += [_points_over(part, name, other, least) for other, least in over if other in part.episodes]
         if name == FREE:
             found.append(_share_of_flops(part, name))
         found += [_bare_where_the_sweep_is(part, name), _growth_falls_with_the_price(part, name)]

@@ -126,8 +126,8 @@ class TwoLayers(torch.autograd.Function):
         grads, spaces = (dw1, db1, dw2, db2), _spaces(x, first, second)
         outer = x, first, second, hidden, _array(d)
         two_layers_back(*outer, dx, *grads, inside, ctx.groups, input_too, with_weights, spaces)
-        own = [torch.from_numpy(g) if ctx.needs_input_grad[n + 1] else None for n, g in enumerate(grads)]
-        return (torch.from_numpy(dx).movedim(-1, 0) if input_too else None, *own, None)
+        of_weights = [torch.from_numpy(g) if ctx.needs_input_grad[n + 1] else None for n, g in enumerate(grads)]
+        return (torch.from_numpy(dx).movedim(-1, 0) if input_too else None, *of_weights, None)
 
 
 class Blend(torch.autograd.Function):

@@ -58,14 +58,14 @@ def _convolution_tile(height: int, vectors: int) -> Any:
                         for v in range(vectors)
                     ]
                     at = builder.mul(step.index, I64(TILE))
-                    for j, own in enumerate(sums):
+                    for j, line_sums in enumerate(sums):
                         scalar = builder.load(builder.gep(w_line, [builder.add(at, I64(j))]))
                         factor = spread(builder, scalar, t)
-                        for value, s in zip(x_k, own, strict=True):
+                        for value, s in zip(x_k, line_sums, strict=True):
                             builder.store(call(builder, "llvm.fma", factor, value, builder.load(s)), s)
-            for j, own in enumerate(sums):
+            for j, line_sums in enumerate(sums):
                 line = builder.gep(ys, [builder.add(y_at, builder.mul(y_channel, I64(j)))])
-                for v, s in enumerate(own):
+                for v, s in enumerate(line_sums):
                     write(builder, builder.load(s), builder.gep(line, [I64(v * t.count)]))
             return context.get_dummy_value()
 
@@ -91,7 +91,7 @@ def _gradient_tile(height: int, width: int) -> Any:
                 return [builder.gep(data, [builder.add(first, builder.mul(step, I64(n)))]) for n in range(count)]
 
             places = [p for start in starts(out, at, by_j, height) for p in starts(start, I64(0), by_k, width)]
-            own = [cgutils.alloca_once_value(builder, read(builder, p, t)) for p in places]
+            totals = [cgutils.alloca_once_value(builder, read(builder, p, t)) for p in places]
             d_lines, x_lines = starts(ds, d_at, d_channel, height), starts(xs, x_at, x_channel, width)
             with cgutils.for_range(builder, rows) as line:
                 first = builder.mul(line.index, row)
@@ -101,9 +101,9 @@ def _gradient_tile(height: int, width: int) -> Any:
                     x_i = [read(builder, builder.gep(p, [here]), t) for p in x_lines]
                     for j, a in enumerate(d_i):
                         for k, b in enumerate(x_i):
-                            s = own[j * width + k]
+                            s = totals[j * width + k]
                             builder.store(call(builder, "llvm.fma", a, b, builder.load(s)), s)
-            for s, p in zip(own, places, strict=True):
+            for s, p in zip(totals, places, strict=True):
                 write(builder, builder.load(s), p)
             return context.get_dummy_value()
 

@@ -61,13 +61,13 @@ def _product_tile(height: int, vectors: int) -> Any:
                 line = builder.add(builder.mul(loop.index, length), offset)
                 x_k = [read(builder, builder.gep(xs.data, [builder.add(line, c)]), t) for c in columns]
                 at = builder.mul(loop.index, by_k)
-                for weight, own in zip(weights, sums, strict=True):
+                for weight, line_sums in zip(weights, sums, strict=True):
                     scalar = builder.load(builder.gep(ws.data, [builder.add(at, weight)]))
                     factor = spread(builder, scalar, t)
-                    for value, s in zip(x_k, own, strict=True):
+                    for value, s in zip(x_k, line_sums, strict=True):
                         builder.store(call(builder, "llvm.fma", factor, value, builder.load(s)), s)
-            for line, own in zip(out, sums, strict=True):
-                for pointer, s in zip(line, own, strict=True):
+            for line, line_sums in zip(out, sums, strict=True):
+                for pointer, s in zip(line, line_sums, strict=True):
                     write(builder, builder.load(s), pointer)
             return context.get_dummy_value()
 

@@ -88,13 +88,13 @@ def _lstm(
             else:
                 before = a.out + (times[t - 1] + i) * hidden
                 act[at : at + hidden] = act[before : before + hidden]
-        own = gates + first * 4 * hidden
-        linear(w, index + 1, 0, hidden, ADD, act, x0 + first * stride + inputs, stride, act, own, 4 * hidden, count)
+        present = gates + first * 4 * hidden
+        linear(w, index + 1, 0, hidden, ADD, act, x0 + first * stride + inputs, stride, act, present, 4 * hidden, count)
         for i in range(count):
             p = first + i
             c = c0[layer, rows[i]] if t == 0 else act[cells + (times[t - 1] + i) * hidden :][:hidden]
             _cell(
-                act[own + i * 4 * hidden : own + (i + 1) * 4 * hidden], c, act[cells + p * hidden :][:hidden],
+                act[present + i * 4 * hidden : present + (i + 1) * 4 * hidden], c, act[cells + p * hidden :][:hidden],
                 act[squashed + p * hidden :][:hidden], act[a.out + p * hidden :][:hidden],
             )  # fmt: skip
 
@@ -135,8 +135,8 @@ def core_gradient(
         if z.recurrent:
             index, width, d = first_core(z) + 4 * layer, 4 * hidden, dgates
             _lstm_gradient(z, a, floats(params, index + 1), layer, times, rows, c0, act, dout, dgates)
-            own = floats(grads, index + 1)
-            weight_gradient(d, 0, width, act, x0 + inputs, stride, n, hidden, width, own, 0, hidden)
+            dw = floats(grads, index + 1)
+            weight_gradient(d, 0, width, act, x0 + inputs, stride, n, hidden, width, dw, 0, hidden)
             bias_gradient(d, 0, width, n, width, floats(grads, index + 2))
             bias_gradient(d, 0, width, n, width, floats(grads, index + 3))
         else:
@@ -191,9 +191,9 @@ def _cell_gradient(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array
     width = dh.size
     i, f, g, o = gates[:width], gates[width : 2 * width], gates[2 * width : 3 * width], gates[3 * width :]
     for j in range(width):
-        own = dc[j] + dh[j] * o[j] * (_ONE - squashed[j] * squashed[j])
-        dc[j] = own * f[j]
-        d[j] = own * g[j] * i[j] * (_ONE - i[j])
-        d[width + j] = own * c[j] * f[j] * (_ONE - f[j])
-        d[2 * width + j] = own * i[j] * (_ONE - g[j] * g[j])
+        total = dc[j] + dh[j] * o[j] * (_ONE - squashed[j] * squashed[j])
+        dc[j] = total * f[j]
+        d[j] = total * g[j] * i[j] * (_ONE - i[j])
+        d[width + j] = total * c[j] * f[j] * (_ONE - f[j])
+        d[2 * width + j] = total * i[j] * (_ONE - g[j] * g[j])
         d[3 * width + j] = dh[j] * squashed[j] * o[j] * (_ONE - o[j])

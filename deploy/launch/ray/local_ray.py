@@ -106,11 +106,11 @@ def _fewer_processes(dashboard: bool) -> Iterator[None]:
     processes that serve it, copy logs to a terminal or ask a cloud for nodes."""
     params_module, services_module = cast(Any, parameter), cast(Any, services)
     params, start = params_module.RayParams, services_module.start_api_server
-    own: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
+    ours: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
     if not dashboard:
-        own |= {"no_monitor": True, "include_log_monitor": False}
+        ours |= {"no_monitor": True, "include_log_monitor": False}
         services_module.start_api_server = lambda *args, **kwargs: (None, None)
-    params_module.RayParams = partial(params, **own)
+    params_module.RayParams = partial(params, **ours)
     try:
         yield
     finally:

@@ -64,12 +64,12 @@ def test_the_sweeps_follow_from_the_built_hosts(rows: Rows, results: Results) ->
         for family in FAMILIES:
             for s in range(4):
                 built = [rows[name][w][0][family][s] for name in (NEVER, *(BUILT.format(k) for k in (2, 4, 8)))]
-                best = results.rows[SWEEP][w][0][family][s]
+                best = results.episodes[SWEEP][w][0][family][s]
                 kept = max(row.gain - w.doubling * row.doublings for row in built)
                 assert best.objective(w) == pytest.approx(kept - w.doubling / 4 * np.log2(85))
                 for p, policy in enumerate(rows[POLICY][w]):
                     wanted = equal_compute(built, w, policy[family][s].flops)
-                    found = results.rows[EQUAL][w][p][family][s]
+                    found = results.episodes[EQUAL][w][p][family][s]
                     assert replace(found, test_accuracy=0.0) == replace(wanted, test_accuracy=0.0)
 
 
@@ -105,7 +105,7 @@ def test_families(results: Results) -> None:
 
 def test_rules_alone_have_a_table(rows: Rows) -> None:
     alone = results_by_condition({name: own for name, own in rows.items() if name not in (POLICY, BLIND)})[FREE]
-    assert EQUAL not in alone.rows
-    assert SWEEP in alone.rows
+    assert EQUAL not in alone.episodes
+    assert SWEEP in alone.episodes
     assert all(line.policy_over is None for line in alone.lines)
     assert alone.family_lines[0].bare is None

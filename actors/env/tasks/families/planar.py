@@ -57,14 +57,14 @@ def rings(rng: np.random.Generator, count: int = 6, classes: int = 3) -> Task:
     return Task("rings", classes, *draw_splits(draw, SIZES))
 
 
-def checkerboard(rng: np.random.Generator, cells: int = 4) -> Task:
+def checkerboard(rng: np.random.Generator, squares: int = 4) -> Task:
     """Two colors on a board; its rotation and offset are drawn."""
     phase, offset = rng.uniform(0.0, 2 * np.pi), rng.uniform(0.0, 1.0, 2)
 
     def draw(n: int) -> Rows:
-        x = rng.uniform(0.0, cells, (n, 2))
+        x = rng.uniform(0.0, squares, (n, 2))
         y = np.floor(x + offset).astype(np.int64).sum(1) % 2
-        return _rotated(x - cells / 2, phase), y
+        return _rotated(x - squares / 2, phase), y
 
     return Task("checkerboard", 2, *draw_splits(draw, Sizes(1024, 1024, 1024)))
 
