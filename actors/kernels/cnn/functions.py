@@ -170,17 +170,9 @@ class NormalizeBatch(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        h: Tensor,
-        gain: Tensor,
-        bias: Tensor,
-        mean: Tensor | None,
-        var: Tensor | None,
-        window: Window,
-        relu: bool,
-        momentum: float,
-        eps: float,
-    ) -> Tensor:
+        ctx: Any, h: Tensor, gain: Tensor, bias: Tensor, mean: Tensor | None, var: Tensor | None, window: Window,
+        relu: bool, momentum: float, eps: float,
+    ) -> Tensor:  # fmt: skip
         x, a, b = _array(h), _vector(gain), _vector(bias)
         y = _pooled(x, window)
         batch_mean, inverse = empty(a.shape), empty(a.shape)

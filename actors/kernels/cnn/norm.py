@@ -90,20 +90,9 @@ def rescale_channel(
 
 @kernel
 def normalize(
-    h: Array,
-    gain: Array,
-    bias: Array,
-    y: Array,
-    mean: Array,
-    inverse: Array,
-    running_mean: Array,
-    running_var: Array,
-    tall: int,
-    wide: int,
-    relu: bool,
-    momentum: float,
-    eps: float,
-) -> None:
+    h: Array, gain: Array, bias: Array, y: Array, mean: Array, inverse: Array, running_mean: Array, running_var: Array,
+    tall: int, wide: int, relu: bool, momentum: float, eps: float,
+) -> None:  # fmt: skip
     """Normalize by the statistics of the batch, written to `mean` and `inverse [C]` (1 / standard deviation; 0 for a
     channel that a stack pads).
 
@@ -131,19 +120,9 @@ def normalize(
 
 @kernel
 def normalize_back(
-    h: Array,
-    d: Array,
-    gain: Array,
-    bias: Array,
-    mean: Array,
-    inverse: Array,
-    dh: Array,
-    dgain: Array,
-    dbias: Array,
-    tall: int,
-    wide: int,
-    relu: bool,
-) -> None:
+    h: Array, d: Array, gain: Array, bias: Array, mean: Array, inverse: Array, dh: Array, dgain: Array, dbias: Array,
+    tall: int, wide: int, relu: bool,
+) -> None:  # fmt: skip
     """Compute the gradients of h, gain and bias from that of y, `d`."""
     channels, height, width, rows = h.shape
     high, low, area = height // tall, width // wide, height * width

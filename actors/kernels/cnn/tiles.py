@@ -16,7 +16,7 @@ from numba import types
 from actors.kernels.cnn.layout import NARROW
 from actors.kernels.decorators import Array, intrinsic
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.vectors import VectorType, call, read, register_bytes, spread, vector_ir, write
+from actors.kernels.vectors import VectorType, arrays, call, read, register_bytes, spread, vector_ir, write
 
 TILE = 4  # output channels of a tile, and input channels of a tile of gradients
 LANES = register_bytes() // 4
@@ -24,10 +24,6 @@ WIDE = 4 * LANES if register_bytes() == 64 else 2 * LANES
 """Rows of a wide tile: 16 vectors of sums fill half of AVX-512's registers, 8 half of AVX2's."""
 I64 = ir.IntType(64)
 cgutils: Any = numba.core.cgutils
-
-
-def _data(context: Any, builder: Any, sig: Any, args: Any, count: int) -> list[Any]:
-    return [context.make_array(sig.args[n])(context, builder, args[n]).data for n in range(count)]
 
 
 def _convolution_tile(height: int, vectors: int) -> Any:
@@ -40,7 +36,7 @@ def _convolution_tile(height: int, vectors: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            xs, ws, bs, ys = _data(context, builder, sig, args, 4)
+            xs, ws, bs, ys = (a.data for a in arrays(context, builder, sig, args, 0, 1, 2, 3))
             x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps = args[4:]
 
             def bias(j: int) -> Any:
@@ -84,7 +80,7 @@ def _gradient_tile(height: int, width: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            ds, xs, out = _data(context, builder, sig, args, 3)
+            ds, xs, out = (a.data for a in arrays(context, builder, sig, args, 0, 1, 2))
             d_at, x_at, d_channel, x_channel, row, rows, length, at, by_j, by_k = args[3:]
 
             def starts(data: Any, first: Any, step: Any, count: int) -> list[Any]:
@@ -120,22 +116,9 @@ _outer_2_4, _outer_2_1, _outer_1_4, _outer_1_1 = (_gradient_tile(*n) for n in ((
 
 @inner
 def pixel(
-    lanes: int,
-    channels: int,
-    x: Array,
-    w: Array,
-    b: Array,
-    y: Array,
-    x_at: int,
-    w_at: int,
-    b_at: int,
-    y_at: int,
-    x_row: int,
-    w_row: int,
-    y_channel: int,
-    rows: int,
-    steps: int,
-) -> None:
+    lanes: int, channels: int, x: Array, w: Array, b: Array, y: Array, x_at: int, w_at: int, b_at: int, y_at: int,
+    x_row: int, w_row: int, y_channel: int, rows: int, steps: int,
+) -> None:  # fmt: skip
     """Compute one pixel of up to TILE output channels for WIDE or NARROW rows of data; see `_convolution_tile`."""
     if lanes == WIDE:
         if channels >= 4:
@@ -155,22 +138,9 @@ def pixel(
 
 @inner
 def outer(
-    height: int,
-    width: int,
-    d: Array,
-    x: Array,
-    sums: Array,
-    d_at: int,
-    x_at: int,
-    d_channel: int,
-    x_channel: int,
-    row: int,
-    rows: int,
-    length: int,
-    at: int,
-    by_j: int,
-    by_k: int,
-) -> None:
+    height: int, width: int, d: Array, x: Array, sums: Array, d_at: int, x_at: int, d_channel: int, x_channel: int,
+    row: int, rows: int, length: int, at: int, by_j: int, by_k: int,
+) -> None:  # fmt: skip
     """Add the products of `height` by `width` channels, each up to TILE; see `_gradient_tile`."""
     j = 0
     while j < height:

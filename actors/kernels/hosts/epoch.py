@@ -99,18 +99,9 @@ class Gradients(NamedTuple):
 
 @kernel
 def train_epoch(
-    data: Array,
-    labels: Array,
-    rows: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    moments: Adam,
-    work: Work,
-    rates: tuple[float, float, float, float],
-    norms: Array,
-    scores: Array,
-) -> float:
+    data: Array, labels: Array, rows: Array, p: Array, seeds: Seeds, columns: Columns, moments: Adam, work: Work,
+    rates: tuple[float, float, float, float], norms: Array, scores: Array,
+) -> float:  # fmt: skip
     """Train on minibatches `rows [T, B]` of `data [N, F]`; return the mean loss of the main passes.
 
     `rates` are the learning rates of the host and of seeds, the weight decay, and the clip norm. The gradient norms of
@@ -126,20 +117,9 @@ def train_epoch(
 
 @inner
 def train(
-    data: Array,
-    labels: Array,
-    rows: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    moments: Adam,
-    work: Work,
-    rates: tuple[float, float, float, float],
-    norms: Array,
-    scores: Array,
-    gradients: Gradients,
-    absent: Array,
-) -> float:
+    data: Array, labels: Array, rows: Array, p: Array, seeds: Seeds, columns: Columns, moments: Adam, work: Work,
+    rates: tuple[float, float, float, float], norms: Array, scores: Array, gradients: Gradients, absent: Array,
+) -> float:  # fmt: skip
     """Train an epoch, see `train_epoch`; `absent [S]` is 0."""
     clip_norm = rates[3]
     slots, features, classes, length = seeds.mode.size, data.shape[1], work.logits.shape[0], work.logits.shape[1]

@@ -28,16 +28,9 @@ class Variants(NamedTuple):
 
 @kernel
 def evaluate(
-    x: Array,
-    labels: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    work: Work,
-    subsets: Array,
-    correct: Array,
+    x: Array, labels: Array, p: Array, seeds: Seeds, columns: Columns, work: Work, subsets: Array, correct: Array,
     losses: Array,
-) -> None:
+) -> None:  # fmt: skip
     """Compute, for each of `subsets` (bit s for slot s), the number of `correct` rows and the summed cross-entropy.
 
     The rows of data are the first columns of x [F, N], where N is a multiple of the length of rows in `work`. Columns
@@ -56,18 +49,9 @@ def evaluate(
 
 @inner
 def evaluate_variants(
-    x: Array,
-    labels: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    work: Work,
-    subsets: Array,
-    correct: Array,
-    losses: Array,
-    variants: Variants,
-    absent: Array,
-) -> None:
+    x: Array, labels: Array, p: Array, seeds: Seeds, columns: Columns, work: Work, subsets: Array, correct: Array,
+    losses: Array, variants: Variants, absent: Array,
+) -> None:  # fmt: skip
     """Evaluate, see `evaluate`; `absent [S]` is 0."""
     slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
     classes, length = work.logits.shape

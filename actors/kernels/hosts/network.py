@@ -65,16 +65,9 @@ def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, activ
 
 @inner
 def block_back(
-    p: Array,
-    start: int,
-    xhat: Array,
-    inverse: Array,
-    active: Array,
-    d: Array,
-    inside: Array,
-    dp: Array,
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, inside: Array, dp: Array,
     with_params: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Turn the gradient `d` of a block's output into that of its input, in place; `inside [W, B]` is overwritten.
 
     Write parameter gradients to `dp` if `with_params`.
@@ -104,17 +97,9 @@ def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Ar
 
 @inner
 def head_back(
-    p: Array,
-    start: int,
-    xhat: Array,
-    inverse: Array,
-    active: Array,
-    dlogits: Array,
-    d: Array,
-    inside: Array,
-    dp: Array,
-    with_params: bool,
-) -> None:
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, dlogits: Array, d: Array, inside: Array,
+    dp: Array, with_params: bool,
+) -> None:  # fmt: skip
     """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `with_params`.
 
     `inside [W, B]` is overwritten.

@@ -16,6 +16,7 @@ from actors.kernels.decorators import Array, intrinsic
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.vectors import (
     VectorType,
+    arrays,
     call,
     constant,
     lanes,
@@ -35,10 +36,6 @@ I64 = ir.IntType(64)
 cgutils: Any = numba.core.cgutils
 
 
-def _data(context: Any, builder: Any, sig: Any, args: Any, count: int) -> list[Any]:
-    return [context.make_array(sig.args[n])(context, builder, args[n]) for n in range(count)]
-
-
 def _product_tile(height: int, vectors: int) -> Any:
     """Return an intrinsic that adds to `height` rows of a result, `vectors` vectors wide."""
 
@@ -48,7 +45,7 @@ def _product_tile(height: int, vectors: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            xs, ws, ys = _data(context, builder, sig, args, 3)
+            xs, ws, ys = arrays(context, builder, sig, args, 0, 1, 2)
             j, i, offset, by_k, by_j = args[3:]
             depth, length = cgutils.unpack_tuple(builder, xs.shape)
             _, rows = cgutils.unpack_tuple(builder, ys.shape)
@@ -85,7 +82,7 @@ def _outer_tile(height: int, width: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            xs, ds, outs = _data(context, builder, sig, args, 3)
+            xs, ds, outs = arrays(context, builder, sig, args, 0, 1, 2)
             k, j = args[3:]
             _, rows = cgutils.unpack_tuple(builder, ds.shape)
             _, length = cgutils.unpack_tuple(builder, outs.shape)

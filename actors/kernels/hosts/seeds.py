@@ -68,18 +68,9 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
 
 @inner
 def change_back(
-    formula: int,
-    hidden: int,
-    q: Array,
-    h: Array,
-    first: Array,
-    second: Array,
-    dc: Array,
-    dh: Array,
-    dq: Array,
-    with_params: bool,
-    inside: Array,
-) -> None:
+    formula: int, hidden: int, q: Array, h: Array, first: Array, second: Array, dc: Array, dh: Array, dq: Array,
+    with_params: bool, inside: Array,
+) -> None:  # fmt: skip
     """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `with_params`.
 
     Overwrite `dc` and `inside [2, largest hidden, B]`.
@@ -167,18 +158,9 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_val
 
 @inner
 def blend_back(
-    blend: int,
-    alpha: float,
-    gate: Array,
-    h: Array,
-    c: Array,
-    gate_value: Array,
-    d: Array,
-    dc: Array,
-    dgate: Array,
-    with_params: bool,
-    inside: Array,
-) -> None:
+    blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_value: Array, d: Array, dc: Array, dgate: Array,
+    with_params: bool, inside: Array,
+) -> None:  # fmt: skip
     """Turn the gradient `d` of the output into that of h that does not pass through the seed, in place.
 
     Write the gradient of the change to `dc [W, B]` and, if `with_params`, that of the gate to `dgate`. Overwrite

@@ -73,11 +73,8 @@ def _lstm(
     """Run one layer; its outputs are in `act[a.out:]`."""
     n, hidden, stride, index = times[-1], z.hidden, row_width(z, layer), first_core(z) + 4 * layer
     inputs, x0 = stride - hidden, rows_of(z, a, n, layer)
-    gates, cells, squashed = (
-        a.gates + layer * n * 4 * hidden,
-        a.cells + layer * n * hidden,
-        a.squashed + layer * n * hidden,
-    )
+    start = layer * n * hidden
+    gates, cells, squashed = a.gates + 4 * start, a.cells + start, a.squashed + start
     linear(w, index, 0, inputs, index + 2, act, x0, stride, act, gates, 4 * hidden, n)
     for t in range(times.size - 1):
         first, count = times[t], times[t + 1] - times[t]
@@ -160,11 +157,8 @@ def _lstm_gradient(
     """Write the gradients with respect to the gates of one layer before their nonlinearity to `dgates`; `w` are the
     recurrent weights `[4 hidden, hidden]`."""
     n, hidden = times[-1], z.hidden
-    gates, cells, squashed = (
-        a.gates + layer * n * 4 * hidden,
-        a.cells + layer * n * hidden,
-        a.squashed + layer * n * hidden,
-    )
+    start = layer * n * hidden
+    gates, cells, squashed = a.gates + 4 * start, a.cells + start, a.squashed + start
     dcells, after = np.zeros(rows.size * hidden, np.float32), 0
     for t in range(times.size - 2, -1, -1):
         first, count = times[t], times[t + 1] - times[t]

@@ -39,16 +39,9 @@ _ZERO = np.float32(0.0)
 
 @inner
 def run_heads(
-    z: NetShape,
-    a: Activations,
-    w: Weights,
-    rules: HeadRules,
-    sampling: Sampling,
-    steps: StepInputs,
-    act: Array,
-    values: Array,
-    out: StepScores,
-) -> None:
+    z: NetShape, a: Activations, w: Weights, rules: HeadRules, sampling: Sampling, steps: StepInputs, act: Array,
+    values: Array, out: StepScores,
+) -> None:  # fmt: skip
     """Score the actions, which are chosen head by head where they are not given, and leave the probabilities of all
     choices at `act[a.probs:]`; compute the critic's outputs `values [N * z.values]`."""
     n, hidden, head = steps.order.size, z.hidden, z.head

@@ -116,22 +116,9 @@ def _evaluate(
 
 @inner
 def _forward(
-    z: NetShape,
-    a: Activations,
-    w: Weights,
-    rules: HeadRules,
-    sampling: Sampling,
-    stats: Array,
-    numbers: Array,
-    steps: StepInputs,
-    times: Array,
-    rows: Array,
-    h0: Array,
-    c0: Array,
-    act: Array,
-    out: StepScores,
-    baselines: Array,
-) -> None:
+    z: NetShape, a: Activations, w: Weights, rules: HeadRules, sampling: Sampling, stats: Array, numbers: Array,
+    steps: StepInputs, times: Array, rows: Array, h0: Array, c0: Array, act: Array, out: StepScores, baselines: Array,
+) -> None:  # fmt: skip
     """Run the network, and keep in `act` what the backward pass reads."""
     encode(z, a, w, stats, steps, act)
     run_core(z, a, w, times, rows, h0, c0, act)
