@@ -110,7 +110,7 @@ class GrowthController:
                 default = DEFAULT_COLUMN if c.evaluate is None else DEFAULT_TRIAL
             opener = find_policy(c.policy, c.timeout_s, TRAINED_NAME if c.report else default)
             if c.report:
-                self._report = open_report(c.report, opener, spaces, prices, c.horizon_epochs, c.seed)
+                self._report = open_report(c.report, opener, spaces, prices, c.seed)
             greedy = not c.report if c.deterministic is None else c.deterministic
             self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
