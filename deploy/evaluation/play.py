@@ -87,7 +87,7 @@ def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: in
 
 
 def _built(wide: EpisodeResult, narrow: HostEpisode, host: HostEpisode) -> EpisodeResult:
-    """`own` relative to the host of the drawn width, with its curve."""
+    """Return `wide` relative to the host of the drawn width, with its curve."""
     left = host.horizon_epochs - host.epoch  # after a panic
     curve = (*host.accuracies, *[host.accuracies[-1]] * left)
     return replace(

@@ -15,7 +15,6 @@ from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.slots.objective import Prices
 from deploy.evaluation import statistics as st
@@ -24,7 +23,6 @@ from deploy.evaluation.players import BEST, BUILT, NEVER, POLICY, SCALES
 from deploy.evaluation.suite import CONDITIONS
 from deploy.report.statistics import Interval
 
-Array = NDArray[np.float64]
 EpisodeResults = Mapping[str, Mapping[Prices, Sequence[Mapping[str, Sequence[EpisodeResult]]]]]
 """`episodes[line][prices]` is a list over policies of results by family: the same seeds in the same order."""
 SWEEP, EQUAL = "full sweep", "equal-compute sweep"
@@ -138,7 +136,7 @@ class Results:
     def families(self) -> list[str]:
         return list(self.episodes[NEVER][self.prices[0]][0])
 
-    def values(self, line: str, name: str, price: Prices, families: Sequence[str] | None = None) -> Array:
+    def values(self, line: str, name: str, price: Prices, families: Sequence[str] | None = None) -> st.Array:
         """Return `[P, F, S]` of an attribute of each episode, or of J (`objective`), at a price."""
 
         def number(episode: EpisodeResult) -> Any:
@@ -149,11 +147,11 @@ class Results:
             [[[number(episode) for episode in policy[f]] for f in chosen] for policy in self.episodes[line][price]]
         )
 
-    def mean_values(self, line: str, name: str, families: Sequence[str] | None = None) -> Array:
+    def mean_values(self, line: str, name: str, families: Sequence[str] | None = None) -> st.Array:
         """Return `[P, F, S]`, the mean over the prices."""
         return np.asarray(np.mean([self.values(line, name, w, families) for w in self.prices], axis=0))
 
-    def against(self, line: str, other: str, families: Sequence[str] | None = None) -> Array:
+    def against(self, line: str, other: str, families: Sequence[str] | None = None) -> st.Array:
         """Return the paired differences in J, mean over the prices, `[P, Q, F, S]`. A policy is compared with its own
         equal-compute sweep."""
         a, b = (self.mean_values(name, "objective", families) for name in (line, other))

@@ -10,7 +10,8 @@ from scipy import stats
 
 from deploy.evaluation import statistics as st
 from deploy.evaluation.players import BEST, BLIND, FEEDFORWARD, NO_PRUNE, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Array, Results
+from deploy.evaluation.results import EQUAL, SWEEP, Results
+from deploy.evaluation.statistics import Array
 from deploy.evaluation.suite import FREE, PRICED
 from deploy.report.statistics import Interval
 

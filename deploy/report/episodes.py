@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.types.episode import EndReason
-from deploy.report.statistics import stratified_moments
+from deploy.report.statistics import Floats, stratified_moments
 
-Floats = NDArray[np.float64]
 BINS = 600  # of updates, for the learning curve
 
 

@@ -135,7 +135,7 @@ class NumbaNetwork:
         validation = Validation(results[current], scored)
         return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, validation, results)
 
-    def train_twin(self, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         """See `FleetNetworks.train_twin`."""
         kept = self.params, self.moments
         m = self.moments
@@ -144,9 +144,9 @@ class NumbaNetwork:
             host_first=m.host_first.copy(), host_second=m.host_second.copy(), steps=m.steps.copy()
         )
         measures = []
-        for epoch_rows in rows:
+        for rows in minibatches:
             self._set_modes({}, {})
-            loss, _, _ = self._train(epoch_rows)
+            loss, _, _ = self._train(rows)
             measures.append(EpochMeasures(loss, self.validate({})))
         self.params, self.moments = kept
         return measures

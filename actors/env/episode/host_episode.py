@@ -167,13 +167,11 @@ class HostEpisode:
         rows = self._minibatches(self.epoch)
         return EpochPlan(pruned, germinated, blended, learning, {**blended, **training}, rows, subsets)
 
-    def needs_twin(self, plan: EpochPlan) -> bool:
-        """Return whether seeds join the host for the first time in this epoch, so that rewards need `set_twin`."""
-        return self.reward.twin is self.accuracies and bool(plan.blended)
-
-    def remaining_minibatches(self) -> list[NDArray[np.int64]]:
-        """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`."""
-        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)]
+    def twin_minibatches(self, plan: EpochPlan) -> list[NDArray[np.int64]]:
+        """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`, if rewards
+        need `set_twin` because seeds join the host for the first time; otherwise none."""
+        joins = self.reward.twin is self.accuracies and bool(plan.blended)
+        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)] if joins else []
 
     def set_twin(self, train_losses: Sequence[float], results: Sequence[Validation]) -> None:
         """Complete the twin by its losses and validation results in the epochs that are left."""

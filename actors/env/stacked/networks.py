@@ -85,7 +85,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def can_train_twin(self, env: int) -> bool:
         return False  # a host's bits depend on the size of its stack
 
-    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         """Not available, see `can_train_twin`."""
         raise NotImplementedError("the torch backend trains all hosts of a stack together")
 
