@@ -27,9 +27,8 @@ from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, SavedGrowth, read_growth
 from actors.growth.training.column_loss import ColumnLossChoice
 from actors.growth.training.metric import MetricPoints
-from actors.growth.training.model_check import check_model
-from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
+from actors.growth.training.requirements import check_model, optimizers_of
 from actors.policy.saved import TRAINED_NAME
 from actors.rules.names import DEFAULT_COLUMN, DEFAULT_STREAM_RULE, DEFAULT_TRIAL
 from actors.sessions.session import Answer

@@ -15,8 +15,7 @@ from actors.env.compiled.column_arrays import ColumnArrays
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
-from actors.env.hosts.column import column_host
-from actors.env.hosts.host import draw_into
+from actors.env.hosts.host import column_host, draw_into
 from actors.env.tasks import Split
 from actors.kernels.decorators import Array
 from actors.kernels.hosts.epoch import Adam, train_epoch

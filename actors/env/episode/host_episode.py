@@ -17,8 +17,8 @@ from actors.env.episode.reward import EpisodeReward, potential
 from actors.env.episode.settings import draw_settings, observed_rows
 from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import padded, twin_coefficient
-from actors.env.hosts.column import column_host
 from actors.env.hosts.flops import forward_flops
+from actors.env.hosts.host import column_host
 from actors.env.hosts.make import make_host
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.rng import Purpose, restart, stream

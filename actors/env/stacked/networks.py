@@ -15,8 +15,7 @@ from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
-from actors.env.hosts.column import column_host
-from actors.env.hosts.host import Host
+from actors.env.hosts.host import Host, column_host
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.cuda_graph import StepResult, run_steps
 from actors.env.stacked.epoch import StackedEpoch

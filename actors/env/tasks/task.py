@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -120,3 +120,12 @@ def draw_splits(draw: Callable[[int], Rows], sizes: Sizes) -> tuple[Split, Split
     drawn = [draw(n) for n in sizes]
     parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]
     return standardized(parts[0], parts[1], parts[2])
+
+
+def with_label_noise(task: Task, name: str, fraction: float, rng: np.random.Generator) -> Task:
+    """Replace a fraction of the training labels by another class, which extra capacity can memorize; those of validation
+    and test stay correct."""
+    y = task.train.y.copy()
+    wrong = rng.permutation(len(y))[: round(fraction * len(y))]
+    y[wrong] = (y[wrong] + rng.integers(1, task.num_classes, len(wrong))) % task.num_classes
+    return replace(task, task_id=name, train=Split(task.train.x, y))

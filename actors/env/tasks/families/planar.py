@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Rows, Sizes, Task, draw_splits
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, with_label_noise
 
 SIZES = Sizes(512, 1024, 1024)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized, with_label_noise
 
 SIZES = Sizes(1024, 1024, 1024)
 FEW = Sizes(256, 1024, 1024)
