@@ -123,8 +123,8 @@ def draw_splits(draw: Callable[[int], Rows], sizes: Sizes) -> tuple[Split, Split
 
 
 def with_label_noise(task: Task, name: str, fraction: float, rng: np.random.Generator) -> Task:
-    """Replace a fraction of the training labels by another class, which extra capacity can memorize; those of validation
-    and test stay correct."""
+    """Replace a fraction of the training labels by another class, which extra capacity can memorize; validation and
+    test labels stay correct."""
     y = task.train.y.copy()
     wrong = rng.permutation(len(y))[: round(fraction * len(y))]
     y[wrong] = (y[wrong] + rng.integers(1, task.num_classes, len(wrong))) % task.num_classes
