@@ -25,7 +25,7 @@ from actors.slots.objective import Prices
 from benchmarks.form import Target, parser, publish
 from deploy.config.schema import PRESETS
 from deploy.evaluation.cells import CellStore, Job, run_cells
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import rule_player
 from deploy.evaluation.suite import NOMINAL, on_family, protocol, reported
 
@@ -36,7 +36,7 @@ _TRIALS = product(("double", "quad", "double+quad"), (0, 1, 3), (1, 2, 4), ("", 
 RULES = ("never", *(f"trial:{sizes}@{start}-{left}{option}" for sizes, start, left, option in _TRIALS))
 RUN_SEED = 20_261_223
 """Not a run seed of the evaluation."""
-Played = Sequence[Sequence[Row]]
+Played = Sequence[Sequence[EpisodeResult]]
 """All rules on the same episodes of one family, `[rules][N]`."""
 
 

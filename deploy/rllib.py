@@ -184,7 +184,7 @@ class TamiyoRLModule(TorchRLModule, ValueFunctionAPI):
     def _evaluate(self, batch: dict[str, Any], actions: Tensor) -> tuple[Evaluation, torch.Size]:
         """Evaluate `actions` `[B, H]` or, of a stateful module, `[B, T, H]` with zeros after the end of a sequence."""
         shape, observed = actions.shape[:-1], batch[Columns.OBS]
-        rows, steps = (shape[0], shape[1]) if self.is_stateful() else (shape.numel(), 1)
+        sequences, steps = (shape[0], shape[1]) if self.is_stateful() else (shape.numel(), 1)
         flat = {name: t.flatten(0, len(shape) - 1) for name, t in observed.items()}
         actions = actions.flatten(0, -2)
         masks = ActionMasks(*(flat[name].bool().cpu().numpy() for name in MASKS))
@@ -197,14 +197,14 @@ class TamiyoRLModule(TorchRLModule, ValueFunctionAPI):
                 flat["blueprint_indices"].long(),
                 actions,
                 torch.from_numpy(in_force).to(device),
-                self._state(batch, rows),
-                SequenceLayout([steps] * rows, 1.0, device),
+                self._state(batch, sequences),
+                SequenceLayout([steps] * sequences, 1.0, device),
             )
         )
         return evaluated, shape
 
-    def _state(self, batch: dict[str, Any], rows: int) -> PolicyState:
-        state = self.policy.initial_state(rows)._asdict()
+    def _state(self, batch: dict[str, Any], sequences: int) -> PolicyState:
+        state = self.policy.initial_state(sequences)._asdict()
         if self.is_stateful():
             state |= {name: t.transpose(0, 1).contiguous() for name, t in batch[Columns.STATE_IN].items()}
         return PolicyState(**state)

@@ -23,10 +23,10 @@ class RunLimits:
         self._returns: deque[float] = deque(maxlen=LAST_EPISODES)
         self._returned = False  # whether the last episodes returned enough
 
-    def after_update(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Note the returns of an update's episodes, as `episode_row` describes them."""
+    def after_update(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Note the returns of an update's episodes, as `episode_record` describes them."""
         wanted = self.config.stop_at_return
-        self._returns += [row["return"] for row in rows if row["end_reason"] != EndReason.CUT]
+        self._returns += [record["return"] for record in records if record["end_reason"] != EndReason.CUT]
         if wanted is None or len(self._returns) < LAST_EPISODES:
             return
         mean = sum(self._returns) / LAST_EPISODES

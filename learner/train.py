@@ -24,7 +24,7 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import Checkpoint, LearnerProgress
 from learner.run.disk import unwritable_reported
-from learner.run.run_metrics import RunMetrics, episode_row
+from learner.run.run_metrics import RunMetrics, episode_record
 from learner.run.run_state import RunState
 from learner.run_limits import RunLimits
 from learner.schema import EpisodeSchema
@@ -92,14 +92,14 @@ class Learner:
                     metrics = self._update(episodes, elapsed_before + time.monotonic() - began) | lags
                     state.ack_tracker.applied(taken)
                     metrics |= self.run_metrics.of_update(episodes, wait_s, start)
-                    # Before the checkpoint: rows of an update that no checkpoint holds are removed on a restart, and
-                    # a copy of the run's folder, checkpoints first, has the rows of all its checkpoints.
-                    rows = [episode_row(e) for e in episodes]
-                    metrics_log.write_episodes(self.progress.update, rows)
+                    # Before the checkpoint: records of an update that no checkpoint holds are removed on a restart, and
+                    # a copy of the run's folder, checkpoints first, has the records of all its checkpoints.
+                    records = [episode_record(e) for e in episodes]
+                    metrics_log.write_episodes(self.progress.update, records)
                     metrics_log.write(self.progress.update, metrics)
                     state.settle()
                     self.metric_warnings.after_update(metrics)
-                    self.limits.after_update(rows)
+                    self.limits.after_update(records)
                     state.roll_back_if_broken()
                     self.report(metrics)
                     self.run_metrics.report_health(metrics, time.monotonic() - start)

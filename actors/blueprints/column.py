@@ -2,7 +2,7 @@
 
 It reads the host's input, and its logits are mixed with the host's: `(1 - alpha) * logits + alpha * column(x)`. In
 TRAINING it learns either what the average of both still lacks, with the host constant, or the task itself.
-`actors.env.hosts.column` makes the network.
+`actors.env.hosts.host` makes the network.
 """
 
 from __future__ import annotations

@@ -11,22 +11,28 @@ from actors.blueprints.blueprint import NOOP, Blueprint, Param, Params
 from actors.layers.layer_norm import Units, layer_norm
 
 
-def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
-    """Add a two-layer MLP of `hidden(width)` units."""
+def _two_layers(hidden: Callable[[int], int]) -> Callable[[int], dict[str, Param]]:
+    """Return the shapes of two layers with `hidden(width)` units between them."""
 
     def shapes(width: int) -> dict[str, Param]:
-        k = hidden(width)
+        k, vector = hidden(width), Param((1, width), "zero")
         return {
             "w1": Param((width, k), "fan_in"),
             "b1": Param((1, k), "zero"),
             "w2": Param((k, width), "zero"),
-            "b2": Param((1, width), "zero"),
+            "b2": vector,
         }
 
-    def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
-        return h + torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
+    return shapes
 
-    return Blueprint(name, shapes, forward, "residual")
+
+def _residual(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
+    return h + torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
+
+
+def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
+    """Add a two-layer MLP of `hidden(width)` units."""
+    return Blueprint(name, _two_layers(hidden), _residual, "residual")
 
 
 def _norm_shapes(width: int) -> dict[str, Param]:
@@ -51,16 +57,6 @@ def _gated(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
     return h + inner @ p["w2"] + p["b2"]
 
 
-def _attention_shapes(width: int) -> dict[str, Param]:
-    k = max(3, width // 2)
-    return {
-        "w1": Param((width, k), "fan_in"),
-        "b1": Param((1, k), "zero"),
-        "w2": Param((k, width), "zero"),
-        "b2": Param((1, width), "zero"),
-    }
-
-
 def _attention(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
     """Scale each unit by a learned excitation, which starts at 2 * sigmoid(0) = 1 (after Hu et al., 2018)."""
     return h * (2.0 * torch.sigmoid(torch.relu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]))
@@ -72,6 +68,6 @@ MLP_BLUEPRINTS: list[Blueprint] = [
     _residual_mlp("bottleneck", lambda width: max(2, width // 4)),
     _residual_mlp("dense", lambda width: width),
     Blueprint("gated", _gated_shapes, _gated, "gated"),
-    Blueprint("attention", _attention_shapes, _attention, "excitation"),
+    Blueprint("attention", _two_layers(lambda width: max(3, width // 2)), _attention, "excitation"),
     _residual_mlp("mlp_wide", lambda width: 4 * width),
 ]

@@ -82,11 +82,7 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's interface)
 
     def __init__(
-        self,
-        config: EnvConfig | None = None,
-        run_seed: int = 0,
-        strict: bool = False,
-        render_mode: str | None = None,
+        self, config: EnvConfig | None = None, run_seed: int = 0, strict: bool = False, render_mode: str | None = None
     ) -> None:
         self.config, self.strict, self.render_mode = config or EnvConfig(), strict, render_mode
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")

@@ -64,10 +64,10 @@ class FleetNetworks(Protocol):
         """Return whether `train_twin` works for this environment's host."""
         ...
 
-    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         """Train a copy of one environment's host alone, without seeds and columns, and evaluate it after each epoch.
 
-        `rows` holds the minibatches of each epoch, as in `EpochPlan`. The environment itself is unchanged, bit for bit.
+        `minibatches` are those of each epoch, as `EpochPlan.rows`. The environment itself is unchanged, bit for bit.
         """
         ...
 

@@ -176,9 +176,9 @@ class MixedNetworks(FleetNetworks):
         block, row = self._position[env]
         return block.networks.can_train_twin(row)
 
-    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         block, row = self._position[env]
-        return block.networks.train_twin(row, rows)
+        return block.networks.train_twin(row, minibatches)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         results: list[EpochResult | None] = [None] * self.num_envs

@@ -137,8 +137,8 @@ class SeedTrainingFleet:
         for e, (action, why) in read.items():
             episode = self.episodes[e]
             plans[e] = planned = episode.plan_epoch(action, why)
-            if episode.needs_twin(planned):
-                twin = self.networks.train_twin(e, episode.remaining_minibatches())
+            if minibatches := episode.twin_minibatches(planned):
+                twin = self.networks.train_twin(e, minibatches)
                 episode.set_twin([m.train_loss for m in twin], [m.validation for m in twin])
         results = self.networks.run_epoch(plans)
         rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)

@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -37,17 +36,11 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
     }
 
     def __init__(
-        self,
-        config: EnvConfig,
-        num_envs: int,
-        run_seed: int = 0,
-        strict: bool = False,
-        render_mode: str | None = None,
-        dtype: torch.dtype = torch.float32,
+        self, config: EnvConfig, num_envs: int, run_seed: int = 0, strict: bool = False, render_mode: str | None = None
     ) -> None:
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
         self.num_envs, self.strict, self.render_mode = num_envs, strict, render_mode
-        self.fleet = SeedTrainingFleet(config, num_envs, run_seed, dtype)
+        self.fleet = SeedTrainingFleet(config, num_envs, run_seed)
         self.single_observation_space, self.single_action_space = gymnasium_spaces(self.fleet.spaces)
         self.observation_space: gymnasium.Space[Any] = batch_space(self.single_observation_space, num_envs)
         self.action_space: gymnasium.Space[Any] = batch_space(self.single_action_space, num_envs)
@@ -118,11 +111,7 @@ def _observation(seen: FleetStep) -> Obs:
 
 
 def make_vector_env(
-    num_envs: int = 1,
-    run_seed: int = 0,
-    strict: bool = False,
-    render_mode: str | None = None,
-    **settings: Any,
+    num_envs: int = 1, run_seed: int = 0, strict: bool = False, render_mode: str | None = None, **settings: Any
 ) -> SeedTrainingVectorEnv:
     """Make E seed-training environments; `settings` are fields of `EnvConfig`, as for `make_env`."""
     return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode)

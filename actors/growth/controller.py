@@ -27,9 +27,8 @@ from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, SavedGrowth, read_growth
 from actors.growth.training.column_loss import ColumnLossChoice
 from actors.growth.training.metric import MetricPoints
-from actors.growth.training.model_check import check_model
-from actors.growth.training.optimizers import optimizers_of
 from actors.growth.training.ranks import Ranks, unwrap
+from actors.growth.training.requirements import check_model, optimizers_of
 from actors.policy.saved import TRAINED_NAME
 from actors.rules.names import DEFAULT_COLUMN, DEFAULT_STREAM_RULE, DEFAULT_TRIAL
 from actors.sessions.session import Answer
@@ -110,7 +109,7 @@ class GrowthController:
                 default = DEFAULT_COLUMN if c.evaluate is None else DEFAULT_TRIAL
             opener = find_policy(c.policy, c.timeout_s, TRAINED_NAME if c.report else default)
             if c.report:
-                self._report = open_report(c.report, opener, spaces, prices, c.horizon_epochs, c.seed)
+                self._report = open_report(c.report, opener, spaces, prices, c.seed)
             greedy = not c.report if c.deterministic is None else c.deterministic
             self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss

@@ -34,10 +34,6 @@ class Decision:
     contributions: list[float | None]  # by slot, before the decision, percentage points; None if unknown
     gradient_health: list[float | None]  # by slot, before the decision: the share of minibatches with healthy gradients
 
-    @property
-    def waited(self) -> bool:
-        return self.op == "WAIT"
-
 
 class DecisionLog:
     """Decisions in memory and, where a file is given, as JSON lines in that file."""
@@ -56,7 +52,7 @@ class DecisionLog:
 def read_log(path: Path) -> list[Decision]:
     """Return the decisions of a log file, oldest first. Raises `UserError` if it is damaged."""
     try:
-        rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-        return [Decision(**row) for row in rows]
+        records: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+        return [Decision(**record) for record in records]
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not a log of decisions ({error})") from error

@@ -1,6 +1,6 @@
 """`GymFleet`: E Gymnasium environments, each of which starts its next episode when one has ended.
 
-Unlike the seed fleet, whose environments start and end an episode together, rows are independent. A step returns both
+Unlike the seed fleet, whose environments start and end an episode together, these are independent. A step returns both
 the outcome of the actions and the observations to act on next, which differ where an episode ended.
 """
 
@@ -23,16 +23,16 @@ from actors.types.fleet_step import FleetStep
 
 Flags = NDArray[np.bool_]  # [E]
 SeedOf = Callable[[int], int]
-"""Returns the seed of a row's next episode."""
+"""Returns the seed of an environment's next episode."""
 
 
 class StreamStep(NamedTuple):
     """One step of a `GymFleet`."""
 
-    outcome: FleetStep  # of the actions; in rows whose episode ended, the final observation and its masks
+    outcome: FleetStep  # of the actions; of those whose episode ended, the final observation and its masks
     current: FleetStep  # observations and masks to act on
-    began: Flags  # rows whose `current` is the first observation of an episode
-    invalid: Flags  # rows in whose episode of `outcome` a number cannot be trained on, now or before
+    began: Flags  # environments whose `current` is the first observation of an episode
+    invalid: Flags  # environments in whose episode of `outcome` a number cannot be trained on, now or before
 
 
 EVERY_MASK = "give a mask with every observation, all ones if every action is legal"
@@ -75,9 +75,9 @@ class GymFleet:
         self.spaces = self._converter.spaces
         self.autoreset = autoreset_mode(env_id, env)
         self.seeds = np.zeros(self.num_envs, dtype=np.int64)  # [E] of the current episodes
-        self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: rows that the next step resets
-        self._no_rows = np.zeros(self.num_envs, dtype=np.bool_)  # the same array wherever no row is invalid
-        self._invalid = self._no_rows  # rows whose current episode is invalid
+        self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: environments that the next step resets
+        self._none = np.zeros(self.num_envs, dtype=np.bool_)  # the same array wherever none is invalid
+        self._invalid = self._none  # environments whose current episode is invalid
         self.fault = ""  # what the last invalid episode held
         self._gives_masks = False
         self._takes_seeds = True  # one seed for each environment, not a single one for all
@@ -86,8 +86,8 @@ class GymFleet:
 
     def start(self) -> StreamStep:
         """Reset all environments."""
-        all_rows, no_rows = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
-        self._draw_seeds(all_rows)
+        everyone, nobody = np.ones(self.num_envs, dtype=np.bool_), np.zeros(self.num_envs, dtype=np.bool_)
+        self._draw_seeds(everyone)
         seeds: Any = [int(s) for s in self.seeds]  # Gymnasium's annotation only allows a single seed
         try:
             raw_obs, infos = self.env.reset(seed=seeds)
@@ -95,18 +95,18 @@ class GymFleet:
             self._takes_seeds = False
             raw_obs, infos = self.env.reset(seed=seeds[0])
         infos = self._with_masks(infos)
-        self._between, self._gives_masks = no_rows, "action_mask" in infos
-        (obs, self._invalid), masks = self._obs(raw_obs), self._masks(infos, all_rows)
+        self._between, self._gives_masks = nobody, "action_mask" in infos
+        (obs, self._invalid), masks = self._obs(raw_obs), self._masks(infos, everyone)
         rewards = np.zeros(self.num_envs, dtype=np.float32)
-        current = self._fleet_step(obs, masks, rewards, no_rows, no_rows)
-        return StreamStep(current, current, all_rows, no_rows)
+        current = self._fleet_step(obs, masks, rewards, nobody, nobody)
+        return StreamStep(current, current, everyone, nobody)
 
     def close(self) -> None:
         """Close all environments, even if closing one fails."""
         close_quietly(self.env)
 
     def step(self, actions: NDArray[np.int64]) -> StreamStep:
-        """Step all environments with `actions [E, H]`; those of rows between two episodes are ignored."""
+        """Step all environments with `actions [E, H]`; those of environments between two episodes are ignored."""
         raw_obs, rewards, terminated, truncated, infos = self.env.step(self._converter.env_actions(actions))
         infos = self._with_masks(infos)
         running, same_step = ~self._between, self.autoreset is AutoresetMode.SAME_STEP
@@ -117,7 +117,7 @@ class GymFleet:
             raise UserError(f"{self.env_id} gave rewards of shape {list(each.shape)}: give shape [{self.num_envs}]")
         rewards, bad_rewards = self._finite(np.where(running, each.reshape(self.num_envs), 0.0), "a reward")
         obs, bad_obs = self._obs(raw_obs)
-        invalid = self._no_rows
+        invalid = self._none
         if not bad_rewards is bad_obs is self._invalid is invalid:
             invalid = self._invalid | bad_rewards | (bad_obs & running & ~(ended & same_step))
             if self.autoreset is AutoresetMode.DISABLED:
@@ -136,9 +136,9 @@ class GymFleet:
                     invalid = invalid | self._read_final(infos, ended, final_obs, final_masks)
                 else:
                     bad_obs = self._reset(ended, obs, masks)
-        if not invalid is bad_obs is self._no_rows:
+        if not invalid is bad_obs is self._none:
             still = np.where(began, bad_obs, invalid)
-            self._invalid = still if still.any() else self._no_rows
+            self._invalid = still if still.any() else self._none
         outcome = self._fleet_step(final_obs, final_masks, rewards, terminated, ended)
         current = outcome._replace(obs=obs, masks=ActionMasks.of_flat(self.spaces.action, masks))
         return StreamStep(outcome, current, began, invalid)
@@ -146,8 +146,8 @@ class GymFleet:
     def _read_final(
         self, infos: dict[str, Any], ended: Flags, final_obs: NDArray[np.float32], final_masks: NDArray[np.bool_]
     ) -> Flags:
-        """Copy final observations and masks, which SAME_STEP puts into the infos, into the rows that ended. Return the
-        rows whose final observation cannot be trained on."""
+        """Copy the final observations and masks, which SAME_STEP puts into the infos, of environments that ended.
+        Return the ones whose final observation cannot be trained on."""
         if "final_obs" not in infos:
             raise UserError(
                 f'{self.env_id} resets in the step that ends an episode but gave no info["final_obs"]: give the last '
@@ -163,24 +163,24 @@ class GymFleet:
         final_obs[:], bad = self._finite(final_obs, "a final observation")
         return bad
 
-    def _reset(self, rows: Flags, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> Flags:
-        """Reset `rows` with their seeds and write the first observations and masks in place. Return the rows whose
-        first observation cannot be trained on."""
-        seeds: Any = [int(s) if new else None for s, new in zip(self.seeds, rows, strict=True)]
-        raw_obs, infos = self.env.reset(seed=seeds if self._takes_seeds else None, options={"reset_mask": rows.copy()})
+    def _reset(self, envs: Flags, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> Flags:
+        """Reset `envs` with their seeds and write the first observations and masks in place. Return the environments
+        whose first observation cannot be trained on."""
+        seeds: Any = [int(s) if new else None for s, new in zip(self.seeds, envs, strict=True)]
+        raw_obs, infos = self.env.reset(seed=seeds if self._takes_seeds else None, options={"reset_mask": envs.copy()})
         fresh, bad = self._obs(raw_obs)
-        if not np.array_equal(fresh[~rows], obs[~rows]):
+        if not np.array_equal(fresh[~envs], obs[~envs]):
             raise UserError(
                 f"{self.env_id} reset environments that options['reset_mask'] excludes: reset only those that it "
                 "names and return the last observations of the others, or reset automatically and declare "
                 "AutoresetMode.NEXT_STEP or SAME_STEP"
             )
-        obs[rows] = fresh[rows]
-        masks[rows] = self._masks(self._with_masks(infos), rows, rows)[rows]
+        obs[envs] = fresh[envs]
+        masks[envs] = self._masks(self._with_masks(infos), envs, envs)[envs]
         return bad
 
-    def _draw_seeds(self, rows: Flags) -> None:
-        for e in map(int, np.flatnonzero(rows)):
+    def _draw_seeds(self, envs: Flags) -> None:
+        for e in map(int, np.flatnonzero(envs)):
             self.seeds[e] = self.seed_of(e)
 
     def _obs(self, raw_obs: Any) -> tuple[NDArray[np.float32], Flags]:
@@ -189,12 +189,13 @@ class GymFleet:
         return self._finite(obs, "an observation")
 
     def _finite(self, array: NDArray[Any], what: str) -> tuple[NDArray[np.float32], Flags]:
-        """Cast to float32, with 0 for NaN, infinity and numbers that exceed float32. Return the rows that had any."""
+        """Cast to float32, with 0 for NaN, infinity and numbers that exceed float32. Return which environments had
+        any."""
         with np.errstate(over="ignore"):
             cast = array.astype(np.float32, copy=False)
         finite = np.isfinite(cast)
         if finite.all():
-            return cast, self._no_rows
+            return cast, self._none
         self.fault = f"{self.env_id} gave {what} that is NaN, infinite or too large for float32"
         bad: Flags = np.logical_not(finite.reshape(self.num_envs, -1).all(axis=1))
         return np.where(finite, cast, np.float32(0)), bad
@@ -205,8 +206,8 @@ class GymFleet:
             return infos
         return infos | {"action_mask": self._action_masks(), "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
 
-    def _masks(self, infos: dict[str, Any], needed: Flags, rows: Flags | None = None) -> NDArray[np.bool_]:
-        """Return masks `[E, A]`, reading those of `rows` (default: all).
+    def _masks(self, infos: dict[str, Any], needed: Flags, envs: Flags | None = None) -> NDArray[np.bool_]:
+        """Return masks `[E, A]`, reading those of `envs` (default: all).
 
         Everything is legal in an environment without masks. Raises `UserError` for a mask that is `needed` and missing
         or without a legal choice; where it is not needed, because the episode has ended, such a mask is all ones.
@@ -218,8 +219,8 @@ class GymFleet:
             return masks
         given = np.zeros_like(needed)
         if "action_mask" in infos:
-            each, given = self._rows(infos)
-            for e in map(int, np.flatnonzero(given if rows is None else given & rows)):
+            each, given = self._given_masks(infos)
+            for e in map(int, np.flatnonzero(given if envs is None else given & envs)):
                 masks[e] = self._converter.flat_mask(each[e])
         if (needed & ~given).any():
             raise UserError(f"{self.env_id} gave action masks at some observations but not at others: {EVERY_MASK}")
@@ -232,7 +233,7 @@ class GymFleet:
             part[empty] = True
         return masks
 
-    def _rows(self, infos: dict[str, Any]) -> tuple[Any, Flags]:
+    def _given_masks(self, infos: dict[str, Any]) -> tuple[Any, Flags]:
         """Return one mask per environment, and a flag per environment whether its mask was given.
 
         Gymnasium's vector environments set the flags as `_action_mask`. Without it, all masks count as given.

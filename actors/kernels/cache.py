@@ -30,8 +30,8 @@ def processor() -> list[str]:
 
 def has_feature(name: str) -> bool:
     """Return whether Numba compiles for a processor with this feature, in LLVM's spelling, such as `avx512f`."""
-    _, own, cpu_name, given = processor()
-    return f"+{name}" in (given or ("" if cpu_name else own)).split(",")
+    _, features, cpu_name, given = processor()
+    return f"+{name}" in (given or ("" if cpu_name else features)).split(",")
 
 
 @functools.cache

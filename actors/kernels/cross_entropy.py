@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from numpy.typing import NDArray
-
+from actors.kernels.decorators import Array
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.vectors import exponential, lanes, load, maximum, splat, store
-
-Array = NDArray[Any]
 
 
 @inner

@@ -8,10 +8,12 @@ from typing import Any, TypeVar, cast
 import numba
 import numba.extending
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.kernels.cache import cache_dir
 
 F = TypeVar("F", bound=Callable[..., Any])
+Array = NDArray[Any]
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
@@ -35,9 +37,9 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, in the precision of its first array."""
-        return self.of(next(arg.dtype for arg in args if isinstance(arg, np.ndarray)))(*args)
+        return self.in_precision(next(arg.dtype for arg in args if isinstance(arg, np.ndarray)))(*args)
 
-    def of(self, precision: np.dtype[Any]) -> Any:
+    def in_precision(self, precision: np.dtype[Any]) -> Any:
         """Return the function in one precision."""
         if precision not in self._compiled:
             self._compiled[precision] = self._compile(precision.name)

@@ -15,18 +15,16 @@ from llvmlite import ir
 from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 from actors.kernels.cache import has_feature
-from actors.kernels.decorators import inner
-from actors.kernels.vectors import call, constant, read, spread, write
+from actors.kernels.decorators import Array, inner
+from actors.kernels.vectors import arrays, call, constant, read, spread, write
 
 LANES, VECTORS = (16, 4) if has_feature("avx512f") else (8, 2)
 """Numbers per vector, and vectors per panel: 6 rows of a panel fill 24 of AVX-512's 32 registers, or 12 of 16."""
 PANEL = LANES * VECTORS
 ROWS = 6
 
-Array = NDArray[Any]
 _insert: Any = get_or_insert_function
 _INDEX = ir.IntType(64)
 _VECTOR, _MASK = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(1), LANES)
@@ -41,43 +39,27 @@ def _tile(rows: int, vectors: int, masked: bool = False) -> Callable[..., None]:
 
     @intrinsic
     def tile(
-        typing: Any,
-        s: Any,
-        s0: Any,
-        sr: Any,
-        x: Any,
-        x0: Any,
-        xr: Any,
-        xk: Any,
-        w: Any,
-        w0: Any,
-        wk: Any,
-        wp: Any,
-        depth: Any,
-        y: Any,
-        y0: Any,
-        yr: Any,
-        count: Any,
-    ) -> Any:
+        typing: Any, s: Any, s0: Any, sr: Any, x: Any, x0: Any, xr: Any, xk: Any, w: Any, w0: Any, wk: Any, wp: Any,
+        depth: Any, y: Any, y0: Any, yr: Any, count: Any,
+    ) -> Any:  # fmt: skip
         """Compute `y[y0 + r yr + j] = s[s0 + r sr + j] + sum over k of x[x0 + r xr + k xk] w[w0 + k wk + j]`."""
         signature = types.void(s, s0, sr, x, x0, xr, xk, w, w0, wk, wp, depth, y, y0, yr, count)
 
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            s, x, w, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3, 7, 12))
+            s, x, w, y = (a.data for a in arrays(context, builder, signature, args, 0, 3, 7, 12))
             s0, sr, x0, xr, xk, w0 = (args[k] for k in (1, 2, 4, 5, 6, 8))
             wk, wp, depth, y0, yr, count = (args[k] for k in (9, 10, 11, 13, 14, 15))
             memory = _Memory(builder, _first_lanes(builder, count) if masked else None)
-
-            def at(base: Any, start: Any, stride: Any, r: int) -> Any:
-                return builder.gep(base, [builder.add(start, builder.mul(stride, _INDEX(r)))])
-
-            sums = [[memory.load(at(s, s0, sr, r), _INDEX(v * LANES)) for v in range(vectors)] for r in range(rows)]
-            inputs = [at(x, x0, xr, r) for r in range(rows)]
-            panels = [at(w, w0, wp, p) for p in range(-(-vectors // VECTORS))]
+            sums = [
+                [memory.load(_row(builder, s, s0, sr, r), _INDEX(v * LANES)) for v in range(vectors)]
+                for r in range(rows)
+            ]
+            inputs = [_row(builder, x, x0, xr, r) for r in range(rows)]
+            panels = [_row(builder, w, w0, wp, p) for p in range(-(-vectors // VECTORS))]
             sums = _sums(builder, memory, inputs, xk, panels, wk, depth, sums)
-            for r, own in enumerate(sums):
-                for v, total in enumerate(own):
-                    memory.store(total, at(y, y0, yr, r), _INDEX(v * LANES))
+            for r, row_sums in enumerate(sums):
+                for v, total in enumerate(row_sums):
+                    memory.store(total, _row(builder, y, y0, yr, r), _INDEX(v * LANES))
             return context.get_dummy_value()
 
         return signature, generate
@@ -111,6 +93,11 @@ class _Memory:
         self.builder.call(function, [value, pointer, _ALIGN, self.mask])
 
 
+def _row(builder: ir.IRBuilder, base: Any, start: Any, stride: Any, r: int) -> Any:
+    """Return the pointer to row r."""
+    return builder.gep(base, [builder.add(start, builder.mul(stride, _INDEX(r)))])
+
+
 def _first_lanes(builder: ir.IRBuilder, count: Any) -> Any:
     """Return the mask of the first `count` lanes."""
     lanes = ir.VectorType(_INDEX, LANES)
@@ -119,29 +106,23 @@ def _first_lanes(builder: ir.IRBuilder, count: Any) -> Any:
 
 
 def _sums(
-    builder: ir.IRBuilder,
-    memory: _Memory,
-    inputs: list[Any],
-    xk: Any,
-    panels: list[Any],
-    wk: Any,
-    depth: Any,
+    builder: ir.IRBuilder, memory: _Memory, inputs: list[Any], xk: Any, panels: list[Any], wk: Any, depth: Any,
     start: list[list[Any]],
-) -> list[list[Any]]:
+) -> list[list[Any]]:  # fmt: skip
     """Build the loop over k from 0 to `depth`, at least 1; return its sums by row and vector."""
     entry, loop, after = builder.block, builder.append_basic_block("terms"), builder.append_basic_block("sums")
     builder.branch(loop)
     builder.position_at_end(loop)
     k = builder.phi(_INDEX)
     k.add_incoming(_INDEX(0), entry)
-    before = [[builder.phi(_VECTOR) for _ in own] for own in start]
-    own = [builder.gep(panel, [builder.mul(k, wk)]) for panel in panels]
-    loaded = [memory.load(own[v // VECTORS], _INDEX(v % VECTORS * LANES)) for v in range(len(start[0]))]
+    before = [[builder.phi(_VECTOR) for _ in firsts] for firsts in start]
+    starts = [builder.gep(panel, [builder.mul(k, wk)]) for panel in panels]
+    loaded = [memory.load(starts[v // VECTORS], _INDEX(v % VECTORS * LANES)) for v in range(len(start[0]))]
     sums = []
-    for row, own in zip(inputs, before, strict=True):
+    for row, phis in zip(inputs, before, strict=True):
         number = spread(builder, builder.load(builder.gep(row, [builder.mul(k, xk)])), _VECTOR)
         # One instruction if the processor has a fused one, two otherwise.
-        sums.append([call(builder, "llvm.fmuladd", number, w, total) for w, total in zip(loaded, own, strict=True)])
+        sums.append([call(builder, "llvm.fmuladd", number, w, total) for w, total in zip(loaded, phis, strict=True)])
     following = builder.add(k, _INDEX(1))
     k.add_incoming(following, loop)
     for phis, totals, firsts in zip(before, sums, start, strict=True):
@@ -160,24 +141,9 @@ _edge6, _edge2, _edge1 = (_tile(rows, 1, True) for rows in (ROWS, 2, 1))
 
 @inner
 def matmul(
-    s: Array,
-    s0: int,
-    sr: int,
-    x: Array,
-    x0: int,
-    xr: int,
-    xk: int,
-    w: Array,
-    w0: int,
-    wk: int,
-    wp: int,
-    depth: int,
-    y: Array,
-    y0: int,
-    yr: int,
-    rows: int,
-    width: int,
-) -> None:
+    s: Array, s0: int, sr: int, x: Array, x0: int, xr: int, xk: int, w: Array, w0: int, wk: int, wp: int, depth: int,
+    y: Array, y0: int, yr: int, rows: int, width: int,
+) -> None:  # fmt: skip
     """Compute `y[y0 + r yr + j] = s[s0 + r sr + j] + sum over k < depth of x[x0 + r xr + k xk] w(k, j)` for all rows r
     and columns j < width.
 
@@ -224,22 +190,19 @@ def _transposed_block(typing: Any, x: Any, x0: Any, xr: Any, y: Any, y0: Any, yr
     """Write the transpose of the block `x[x0 + r xr + j]` of LANES by LANES to `y[y0 + j yr + r]`."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        x, y = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3))
+        x, y = (a.data for a in arrays(context, builder, signature, args, 0, 3))
         memory, half = _Memory(builder, None), LANES // 2
-
-        def at(base: Any, start: Any, stride: Any, r: int) -> Any:
-            return builder.gep(base, [builder.add(start, builder.mul(stride, _INDEX(r)))])
 
         def zipped(a: Any, b: Any, first: int) -> Any:
             order = [first + k // 2 + (LANES if k % 2 else 0) for k in range(LANES)]
             return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), LANES), order))
 
-        rows = [memory.load(at(x, args[1], args[2], r), _INDEX(0)) for r in range(LANES)]
+        rows = [memory.load(_row(builder, x, args[1], args[2], r), _INDEX(0)) for r in range(LANES)]
         # Each round moves one bit of a number's row into its column, and one bit of its column into its row.
         for _ in range(LANES.bit_length() - 1):
             rows = [zipped(rows[r // 2], rows[r // 2 + half], half * (r % 2)) for r in range(LANES)]
         for r, row in enumerate(rows):
-            memory.store(row, at(y, args[4], args[5], r), _INDEX(0))
+            memory.store(row, _row(builder, y, args[4], args[5], r), _INDEX(0))
         return context.get_dummy_value()
 
     return types.void(x, x0, xr, y, y0, yr), generate

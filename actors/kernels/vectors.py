@@ -80,6 +80,11 @@ def spread(builder: Any, scalar: Any, t: ir.VectorType) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(i32, t.count), [0] * t.count))
 
 
+def arrays(context: Any, builder: Any, signature: Any, args: Any, *which: int) -> list[Any]:
+    """Return those arguments of an intrinsic that are arrays, as structures with `data` and `shape`."""
+    return [context.make_array(signature.args[k])(context, builder, args[k]) for k in which]
+
+
 def read(builder: Any, pointer: Any, t: ir.VectorType) -> Any:
     """Return the vector at a pointer to its first number."""
     return builder.load(builder.bitcast(pointer, t.as_pointer()), align=_alignment(t))
@@ -114,8 +119,8 @@ def load(typingctx, row, i):  # type: ignore[no-untyped-def]
     vector = VectorType(row.dtype)
 
     def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        return read(builder, builder.gep(data, [args[1]]), vector_ir(vector))
+        (row,) = arrays(context, builder, sig, args, 0)
+        return read(builder, builder.gep(row.data, [args[1]]), vector_ir(vector))
 
     return vector(row, types.int64), generate
 
@@ -125,8 +130,8 @@ def store(typingctx, row, i, vector):  # type: ignore[no-untyped-def]
     """Store a vector, beginning at row[i]."""
 
     def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        write(builder, args[2], builder.gep(data, [args[1]]))
+        (row,) = arrays(context, builder, sig, args, 0)
+        write(builder, args[2], builder.gep(row.data, [args[1]]))
         return context.get_dummy_value()
 
     return types.void(row, types.int64, vector), generate

@@ -76,11 +76,11 @@ def _channels_last(flat: Tensor) -> Tensor:
     return flat.contiguous(memory_format=torch.channels_last)
 
 
-def unplane(flat: Tensor, like: Tensor, dims: int) -> Tensor:
-    """Undo `plane`, for a tensor with the environments of `like`."""
+def unplane(flat: Tensor, stack: Tensor, dims: int) -> Tensor:
+    """Undo `plane`, for a tensor with the environments of `stack`."""
     flat = keep_channels_last(flat)
     flat = flat.squeeze(2) if dims == 1 else flat
-    return flat if like.dim() == dims + 2 else split(flat, 1, like.shape[1])
+    return flat if stack.dim() == dims + 2 else split(flat, 1, stack.shape[1])
 
 
 def contiguous_stack(h: Tensor, dims: int) -> Tensor:

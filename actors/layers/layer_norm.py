@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+EPS = 1e-5
+
 
 class Units(NamedTuple):
     """Marks the real hidden units of a padded width W, for each of E environments."""
@@ -19,10 +21,10 @@ class Units(NamedTuple):
         return Units(self.mask[index], self.share[index])
 
 
-def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None, eps: float = 1e-5) -> Tensor:
+def layer_norm(h: Tensor, gain: Tensor, bias: Tensor, units: Units | None = None) -> Tensor:
     """Normalize over the last dimension; with `units`, over real units only, returning `bias` for padded ones."""
     if units is None:
         centered = h - h.mean(-1, keepdim=True)
-        return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps) * gain + bias
+        return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + EPS) * gain + bias
     centered = (h - h @ units.share) * units.mask
-    return centered * torch.rsqrt(centered.square() @ units.share + eps) * gain + bias
+    return centered * torch.rsqrt(centered.square() @ units.share + EPS) * gain + bias

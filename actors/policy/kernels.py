@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.config import PolicyConfig
+from actors.kernels.decorators import Array
 from actors.kernels.matmul import PANEL
 from actors.kernels.policy.compile import load_kernels
 from actors.kernels.policy.sizes import BLUEPRINT, OP_TABLE, POINTER, SLOT_TABLE, NetShape
@@ -19,11 +19,9 @@ from actors.policy.cores.core import Feedforward, Recurrent
 from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder, SlotEncoder
 from actors.policy.heads import FactoredHeads
-from actors.policy.normalizer import ValueNormalizer
+from actors.policy.normalizer import CLIP, ValueNormalizer
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
-
-Array = NDArray[Any]
 
 MOST_STEPS = 4096
 """Steps that are evaluated together where nothing is kept of them; the activations of one take about 15 KB."""
@@ -158,13 +156,13 @@ class NetworkKernels:
         Raises `ValueError` for inputs of other shapes, which kernels do not check.
         """
         n, net = sum(len(part.order) for part in orders), self.net
-        rows = max((int(part.rows.max(initial=-1)) for part in orders), default=-1) + 1
+        sequences = max((int(part.sequences.max(initial=-1)) for part in orders), default=-1) + 1
         state = steps[4:] if net.recurrent else ()
         expected = [(n, width) for width in (net.obs, net.slots, net.heads, net.choices)]
         expected += [(net.layers, net.hidden) for _ in state]
         found = [*(a.shape for a in steps[:4]), *((a.shape[0], a.shape[2]) for a in state)]
-        if found != expected or any(a.shape[1] < rows for a in state):
-            raise ValueError(f"inputs of {n} steps in {rows} rows have shapes {found}, expected {expected}")
+        if found != expected or any(a.shape[1] < sequences for a in state):
+            raise ValueError(f"inputs of {n} steps in {sequences} sequences have shapes {found}, expected {expected}")
         shapes = (n, net.heads), (n, net.heads), (n,), (n,), (n, net.hidden)
         results = [np.empty(shape, np.float32) for shape in shapes]
         most = max(len(part.order) for part in orders)
@@ -194,7 +192,7 @@ class NetworkKernels:
         versions = tuple(t._version for part in normalizers[:2] for t in (part.mean, part.variance))
         if self._stats is None or self._stats[0] != versions:
             parts = [*(part.mean for part in normalizers), *(part.scale() for part in normalizers)]
-            self._stats = versions, np.concatenate([*(t.numpy() for t in parts), [normalizers[0].clip]])
+            self._stats = versions, np.concatenate([*(t.numpy() for t in parts), [CLIP]])
         return self._stats[1]
 
 

@@ -74,7 +74,7 @@ class StepOutput(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Evaluation of given actions at N valid steps, row by row."""
+    """Evaluation of given actions at N valid steps, sequence by sequence."""
 
     log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
     entropies: Tensor  # [N, H] normalized, 0 where irrelevant; of continuous heads in nats
@@ -247,7 +247,8 @@ class FactoredRecurrentActorCritic(nn.Module):
 
     @torch.no_grad()
     def advance(self, steps: Steps) -> PolicyState:
-        """Return the state after each row's last step, without gradient. The layout's buckets must have no padding."""
+        """Return the state after each sequence's last step, without gradient. The layout's buckets must have no
+        padding."""
         encoded = self._encode(steps.obs, steps.blueprint_indices)
         return self.core.sequence(encoded.core_input, steps.layout.buckets, steps.state).state
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+CLIP = 5.0
+"""Standard deviations to which normalized observations are clipped."""
+MAX_COUNT = 1e6  # steps
 OBSERVATION_CLIP = 100.0
 """Observations are winsorized to this many standard deviations before they enter the running statistics."""
 CONSTANT_FEATURE_STD = 10.0  # assumed standard deviation of a feature that has been constant so far
@@ -15,7 +18,7 @@ CONSTANT_FEATURE_STD = 10.0  # assumed standard deviation of a feature that has 
 class ObservationNormalizer(nn.Module):
     """Computes (x - mean) / std per feature, clipped. Only the learner updates the statistics; all slots share them.
 
-    The update is Welford's algorithm for batches (Chan et al., 1979). The count saturates at `max_count`, so that old
+    The update is Welford's algorithm for batches (Chan et al., 1979). The count saturates at `MAX_COUNT`, so that old
     data is forgotten exponentially. Outliers are winsorized before they enter the statistics, where they would
     otherwise inflate the variance for a long time.
     """
@@ -24,16 +27,14 @@ class ObservationNormalizer(nn.Module):
     variance: Tensor
     count: Tensor
 
-    def __init__(self, size: int, clip: float = 5.0, max_count: float = 1e6) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.clip = clip
-        self.max_count = max_count
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) * self.scale()).clamp(-self.clip, self.clip).to(x.dtype)
+        return ((x - self.mean) * self.scale()).clamp(-CLIP, CLIP).to(x.dtype)
 
     def scale(self) -> Tensor:
         """Return `[size]`, the reciprocal of the standard deviation."""
@@ -51,7 +52,7 @@ class ObservationNormalizer(nn.Module):
         new = (self.variance * self.count + variance * count + delta.square() * self.count * count / total) / total
         self.variance.copy_(new)
         self.mean.add_(delta * count / total)
-        self.count.copy_(total.clamp(max=self.max_count))
+        self.count.copy_(total.clamp(max=MAX_COUNT))
         return outliers
 
     def _winsorise(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,6 +72,7 @@ class ObservationNormalizer(nn.Module):
         return torch.clamp(x, center - limit, center + limit), outliers
 
 
+MIN_STEP = 0.1  # of the moving averages
 MIN_RELATIVE_STD = 0.05
 """Lower bound of std / root mean square, so that almost equal returns, as of a solved task, are not amplified."""
 MIN_STD = 1e-6
@@ -101,10 +103,9 @@ class ValueNormalizer(nn.Module):
     moments: Tensor  # [2] of the returns and of their squares
     updates: Tensor
 
-    def __init__(self, popart: bool, beta: float = 0.1) -> None:
+    def __init__(self, popart: bool) -> None:
         super().__init__()
         self.popart = popart
-        self.beta = beta
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("std", torch.ones((), dtype=torch.float64))
         self.register_buffer("moments", torch.zeros(2, dtype=torch.float64))
@@ -128,8 +129,8 @@ class ValueNormalizer(nn.Module):
         returns = returns.double()
         fitted = self.updates > 0
         self.updates += 1
-        # The mean over all updates at first, an exponential moving average from update 1 / beta on.
-        step = torch.clamp(1.0 / self.updates, min=self.beta)
+        # The mean over all updates at first, an exponential moving average from update 1 / MIN_STEP on.
+        step = torch.clamp(1.0 / self.updates, min=MIN_STEP)
         batch = torch.stack([returns.mean(), returns.square().mean()])
         self.moments += step * (batch - self.moments)
         mean, std = self.mean.clone(), self.std.clone()

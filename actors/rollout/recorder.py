@@ -1,4 +1,4 @@
-"""`Recorder`: the steps of environments while their episodes run, one row each. No Ray, no Redis."""
+"""`Recorder`: the steps of environments while their episodes run. No Ray, no Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.types.episode import CarriedSteps, EndReason, Episode, RecurrentStat
 from actors.types.fleet_step import FleetStep
 
 CAPACITY = 16  # steps that a recorder holds at first
-Rows = int | NDArray[np.int64]
+Indices = int | NDArray[np.int64]
 
 
 @dataclass
@@ -30,27 +30,27 @@ class _Beginning:
 
 
 class Recorder:
-    """Records E environments, each the episode or segment in its row. `begin` one, `record` each decision, `pay` its
-    reward, take the `episode` at its end and `free` the row.
+    """Records E environments, each its current episode or segment. `begin` one, `record` each decision, `pay` its
+    reward, take the `episode` at its end and `free` the environment for the next.
 
     Steps lie in arrays `[E, T, ...]`, T growing when an episode needs it, so that a step of all environments is one
     copy for each field. Recurrent states are those *before* a step.
     """
 
-    def __init__(self, num_rows: int = 1) -> None:
-        self.steps = np.zeros(num_rows, dtype=np.int64)  # [E] recorded
-        self._beginnings: list[_Beginning | None] = [None] * num_rows
-        self._carried = np.zeros(num_rows, dtype=np.int64)  # [E] steps before a segment that it carries
-        self._strides = np.ones(num_rows, dtype=np.int64)  # [E]
+    def __init__(self, num_envs: int = 1) -> None:
+        self.steps = np.zeros(num_envs, dtype=np.int64)  # [E] recorded
+        self._beginnings: list[_Beginning | None] = [None] * num_envs
+        self._carried = np.zeros(num_envs, dtype=np.int64)  # [E] steps before a segment that it carries
+        self._strides = np.ones(num_envs, dtype=np.int64)  # [E]
         self._arrays: dict[str, NDArray[Any]] = {}  # [E, T, ...], named as the fields of an episode
 
-    def began(self, row: int) -> bool:
-        """Whether `row` holds an episode."""
-        return self._beginnings[row] is not None
+    def began(self, env: int) -> bool:
+        """Whether an episode of `env` is being recorded."""
+        return self._beginnings[env] is not None
 
     def begin(
         self,
-        row: int,
+        env: int,
         seed: int,
         task_id: str,
         initial_state: RecurrentState,
@@ -61,66 +61,66 @@ class Recorder:
         """Begin an episode, or a segment that carries steps of the one before it."""
         if carried is not None and carried.state_stride != state_stride:
             carried = None  # a learner with other settings has taken over
-        self._beginnings[row] = _Beginning(
+        self._beginnings[env] = _Beginning(
             seed, task_id, initial_state, generation, carried, [] if carried is None else [carried.states]
         )
-        self._carried[row] = 0 if carried is None else len(carried.burn_in)
-        self._strides[row], self.steps[row] = state_stride, 0
+        self._carried[env] = 0 if carried is None else len(carried.burn_in)
+        self._strides[env], self.steps[env] = state_stride, 0
 
     def record(
         self,
-        rows: Rows,
+        envs: Indices,
         current: FleetStep,
         decision: ActOutput,
         state: PolicyState,
         version: int,
-        sources: Rows | None = None,
+        sources: Indices | None = None,
     ) -> None:
-        """Record decisions of weights `version` at the observations `current`, for one row or several; `state` is the
-        state before them. Their rewards are 0 until they are paid. `sources` are the rows of the arguments, if these
-        are others."""
-        sources = rows if sources is None else sources
-        at = self.steps[rows]
-        due = (self._carried[rows] + at) % self._strides[rows] == 0
+        """Record decisions of weights `version` at the observations `current`, for one environment or several; `state`
+        is the state before them. Their rewards are 0 until they are paid. `sources` are the rows of the arguments, if
+        these are others."""
+        sources = envs if sources is None else sources
+        at = self.steps[envs]
+        due = (self._carried[envs] + at) % self._strides[envs] == 0
         if due.any():
-            for row, source, stored in zip(*map(np.atleast_1d, (rows, sources, due)), strict=True):
+            for env, source, stored in zip(*map(np.atleast_1d, (envs, sources, due)), strict=True):
                 if stored:
-                    self._begun(row).states.append(state.row(int(source)))
+                    self._begun(env).states.append(state.row(int(source)))
         if not self._arrays or at.max(initial=0) >= self._arrays["rewards"].shape[1]:
             self._grow(current, decision)
         arrays = self._arrays
-        arrays["policy_version"][rows, at] = version
-        arrays["obs"][rows, at] = current.obs[sources]
-        arrays["blueprint_indices"][rows, at] = current.blueprint_indices[sources]
-        arrays["actions"][rows, at] = decision.actions[sources]
-        arrays["log_probs"][rows, at] = decision.log_probs[sources]
-        arrays["masks"][rows, at] = decision.masks[sources]
-        arrays["values"][rows, at] = decision.values[sources]
-        arrays["baseline_values"][rows, at] = decision.baseline_values[sources]
-        arrays["rewards"][rows, at] = 0.0
-        self.steps[rows] += 1
+        arrays["policy_version"][envs, at] = version
+        arrays["obs"][envs, at] = current.obs[sources]
+        arrays["blueprint_indices"][envs, at] = current.blueprint_indices[sources]
+        arrays["actions"][envs, at] = decision.actions[sources]
+        arrays["log_probs"][envs, at] = decision.log_probs[sources]
+        arrays["masks"][envs, at] = decision.masks[sources]
+        arrays["values"][envs, at] = decision.values[sources]
+        arrays["baseline_values"][envs, at] = decision.baseline_values[sources]
+        arrays["rewards"][envs, at] = 0.0
+        self.steps[envs] += 1
 
-    def pay(self, rows: Rows, rewards: float | NDArray[np.float32]) -> None:
-        """Set the rewards of the last steps of `rows`."""
-        self._arrays["rewards"][rows, self.steps[rows] - 1] = rewards
+    def pay(self, envs: Indices, rewards: float | NDArray[np.float32]) -> None:
+        """Set the rewards of the last steps of `envs`."""
+        self._arrays["rewards"][envs, self.steps[envs] - 1] = rewards
 
-    def drop_last(self, row: int = 0) -> None:
+    def drop_last(self, env: int = 0) -> None:
         """Remove the last step, whose reward never became known."""
-        self.steps[row] -= 1
-        if (self._carried[row] + self.steps[row]) % self._strides[row] == 0:
-            self._begun(row).states.pop()
+        self.steps[env] -= 1
+        if (self._carried[env] + self.steps[env]) % self._strides[env] == 0:
+            self._begun(env).states.pop()
 
-    def free(self, row: int) -> None:
-        """Forget the episode in `row`."""
-        self._beginnings[row] = None
+    def free(self, env: int) -> None:
+        """Forget the episode of `env`."""
+        self._beginnings[env] = None
 
-    def recorded(self, name: str, row: int = 0) -> NDArray[Any]:
+    def recorded(self, name: str, env: int = 0) -> NDArray[Any]:
         """Return a view of what has been recorded of the field `name` of an episode."""
-        return self._arrays[name][row, : self.steps[row]]
+        return self._arrays[name][env, : self.steps[env]]
 
     def episode(
         self,
-        row: int,
+        env: int,
         final: FleetStep,
         bootstrap_value: float,
         env_id: str,
@@ -128,10 +128,10 @@ class Recorder:
         source: int | None = None,
     ) -> Episode:
         """Return the episode so far, without an id, given that its last step led to row `source` of `final`, which is
-        `row` unless given. If it did not end there, it is marked as cut."""
-        source = row if source is None else source
-        begun, terminated = self._begun(row), bool(final.terminated[source])
-        steps: dict[str, Any] = {name: self.recorded(name, row).copy() for name in _FIELDS}
+        `env` unless given. If it did not end there, it is marked as cut."""
+        source = env if source is None else source
+        begun, terminated = self._begun(env), bool(final.terminated[source])
+        steps: dict[str, Any] = {name: self.recorded(name, env).copy() for name in _FIELDS}
         return Episode(
             env_id=env_id,
             task_id=begun.task_id,
@@ -148,14 +148,15 @@ class Recorder:
             bootstrap_value=0.0 if terminated else bootstrap_value,
             initial_state=begun.initial_state,
             states=RecurrentState.concatenate(begun.states),
-            state_stride=int(self._strides[row]),
+            state_stride=int(self._strides[env]),
             burn_in=None if begun.carried is None else begun.carried.burn_in,
             telemetry=dict(final.telemetry[source]),
         )
 
     @classmethod
     def resume(cls, episode: Episode) -> Recorder:
-        """Return a recorder of one row that has recorded the steps of `episode`, which starts with no carried steps."""
+        """Return a recorder of one environment that has recorded the steps of `episode`, which starts with no carried
+        steps."""
         recorder = cls()
         recorder.begin(
             0, episode.seed, episode.task_id, episode.initial_state, episode.generation, episode.state_stride
@@ -166,23 +167,23 @@ class Recorder:
         recorder.steps[0] = len(episode)
         return recorder
 
-    def _begun(self, row: int) -> _Beginning:
-        begun = self._beginnings[row]
-        assert begun is not None, f"row {row} has not begun"
+    def _begun(self, env: int) -> _Beginning:
+        begun = self._beginnings[env]
+        assert begun is not None, f"environment {env} has not begun"
         return begun
 
     def _grow(self, current: FleetStep, decision: ActOutput) -> None:
         """Double the capacity, or make the arrays for steps of this form."""
-        old, num_rows = self._arrays, len(self.steps)
+        old, num_envs = self._arrays, len(self.steps)
         if not old:
             examples: tuple[NDArray[Any], ...] = (
                 np.zeros(1, np.int64), current.obs, current.blueprint_indices, decision.actions, decision.log_probs,
                 decision.masks, np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32),
             )  # fmt: skip
-            old = {n: np.empty((num_rows, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, examples, strict=True)}
+            old = {n: np.empty((num_envs, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, examples, strict=True)}
         more = max(CAPACITY, old["rewards"].shape[1])
         self._arrays = {
-            name: np.concatenate([a, np.empty((num_rows, more, *a.shape[2:]), a.dtype)], axis=1)
+            name: np.concatenate([a, np.empty((num_envs, more, *a.shape[2:]), a.dtype)], axis=1)
             for name, a in old.items()
         }
 

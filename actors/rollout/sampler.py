@@ -50,11 +50,7 @@ class WaveSampler:
     rejected, fault = 0, ""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        seeds: EpisodeSeeds,
-        episodes_per_seed: int = 1,
-        on_step: Callable[[], None] = lambda: None,
+        self, fleet: Fleet, seeds: EpisodeSeeds, episodes_per_seed: int = 1, on_step: Callable[[], None] = lambda: None
     ) -> None:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
         self._on_step, self._episodes_per_seed = on_step, episodes_per_seed
@@ -98,7 +94,7 @@ class StreamSampler:
     ) -> None:
         self.config, self.num_envs, self.run_seed, self._on_step = config, num_envs, run_seed, on_step
         self._generation = 0
-        self._seed_of: SeedOf = lambda row: seeds.draw(1, self._generation)[0]
+        self._seed_of: SeedOf = lambda env: seeds.draw(1, self._generation)[0]
         env = make_vector_env(config, num_envs, on_step)
         self._fleet = GymFleet(config.id, env, self._seed_of, config.squash)
         self._stream: EpisodeStream | None = None
@@ -159,7 +155,7 @@ class StreamSampler:
         start of a round: only then are seeded those that reset themselves, and only then can an episode be cut."""
         others = count(max(seeds) + 1)  # of environments without a seed, and after an episode's end
         drawn = chain(map(int, seeds), others)
-        self._fleet.seed_of = lambda row: next(drawn)
+        self._fleet.seed_of = lambda env: next(drawn)
         longest = min(self.config.max_segment_steps, MAX_PLAYED_STEPS)
         episodes = EpisodeStream(self._fleet, policy, self.run_seed, longest, self._on_step)
         waiting = set(seeds)
@@ -184,11 +180,7 @@ Sampler = WaveSampler | StreamSampler
 
 
 def make_sampler(
-    acting: ActingConfig,
-    index: int,
-    run_seed: int,
-    incarnation: int | None,
-    on_step: Callable[[], None] = lambda: None,
+    acting: ActingConfig, index: int, run_seed: int, incarnation: int | None, on_step: Callable[[], None] = lambda: None
 ) -> Sampler:
     """Build the sampler that the configuration selects.
 

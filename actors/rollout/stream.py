@@ -1,7 +1,7 @@
 """`EpisodeStream`: episodes from environments that reset independently of each other.
 
-Each row has its own recurrent state and noise. Weights may change between any two steps, and every step records their
-version. Episodes longer than `max_segment_steps` are shipped as numbered segments: a segment is truncated and
+Each environment has its own recurrent state and noise. Weights may change between any two steps, and every step records
+their version. Episodes longer than `max_segment_steps` are shipped as numbered segments: a segment is truncated and
 bootstrapped with the value of its final state, and the next segment starts from the recurrent state there and carries
 the steps before it that the learner replays.
 """
@@ -23,7 +23,7 @@ from actors.types.episode import Episode
 MAX_REJECTED = 100  # episodes in a row
 
 
-class _Row(NamedTuple):
+class _Ongoing(NamedTuple):
     """The current episode of one environment."""
 
     seed: int
@@ -50,7 +50,7 @@ class EpisodeStream:
         self._on_step = on_step
         self.rejected = 0  # episodes
         self._rejected_in_a_row = 0
-        self._rows: dict[int, _Row] = {}  # without rows between two episodes
+        self._ongoing: dict[int, _Ongoing] = {}  # by environment; none between two episodes
         self._recorder = Recorder(fleet.num_envs)  # of current segments, which begin with their first step
         self._state = policy.initial_state(fleet.num_envs)
         self._last = fleet.start()
@@ -61,17 +61,19 @@ class EpisodeStream:
 
         Raises `UserError` if the environments give nothing but invalid episodes.
         """
-        fleet, rows, state, recorder = self.fleet, dict(self._rows), self._state, self._recorder
+        fleet, running, state, recorder = self.fleet, dict(self._ongoing), self._state, self._recorder
         noise = np.zeros((fleet.num_envs, len(fleet.spaces.action.heads)))
-        for e, row in rows.items():
-            noise[e] = row.noise.step()[0]
+        for e, ongoing in running.items():
+            noise[e] = ongoing.noise.step()[0]
         current = self._last.current
         decision, after = policy.act(current.obs, current.blueprint_indices, current.masks, state, noise, deterministic)
-        for e, row in rows.items():
+        for e, ongoing in running.items():
             if not recorder.began(e):
-                carried = row.segments.carried
-                recorder.begin(e, row.seed, fleet.env_id, state.row(e), source.generation, source.state_stride, carried)
-        acted = np.array(list(rows), dtype=np.int64)
+                carried = ongoing.segments.carried
+                recorder.begin(
+                    e, ongoing.seed, fleet.env_id, state.row(e), source.generation, source.state_stride, carried
+                )
+        acted = np.array(list(running), dtype=np.int64)
         recorder.record(acted, current, decision, state, source.version)
         self._last = fleet.step(decision.actions)
         self._on_step()
@@ -85,17 +87,17 @@ class EpisodeStream:
             else:
                 complete.append(e)
             if ended[e]:
-                del self._rows[e]
+                del self._ongoing[e]
         bootstrap = np.zeros(fleet.num_envs, dtype=np.float32)
         if any(not outcome.terminated[e] for e in complete):
             for e in complete:
-                noise[e] = rows[e].noise.bootstrap()[0]
+                noise[e] = running[e].noise.bootstrap()[0]
             bootstrap = bootstrap_values(policy, outcome, after, noise)
         episodes: list[Episode] = []
         for e in complete:
             episode = recorder.episode(e, outcome, float(bootstrap[e]), fleet.env_id, fleet.spaces.hash)
             recorder.free(e)
-            rows[e].segments.add(episode, source.burn_in)
+            running[e].segments.add(episode, source.burn_in)
             episodes.append(episode)
         if episodes:
             self._rejected_in_a_row = 0
@@ -105,7 +107,7 @@ class EpisodeStream:
 
     def _reject(self, e: int) -> None:
         self._recorder.free(e)
-        self._rows[e].segments.carried = None
+        self._ongoing[e].segments.carried = None
         self.rejected += 1
         self._rejected_in_a_row += 1
         if self._rejected_in_a_row >= MAX_REJECTED:
@@ -118,4 +120,4 @@ class EpisodeStream:
         for e in map(int, np.flatnonzero(began)):
             seed = int(self.fleet.seeds[e])
             noise = PolicyNoise(self.run_seed, [seed], len(self.fleet.spaces.action.heads))
-            self._rows[e] = _Row(seed, noise, Segments())
+            self._ongoing[e] = _Ongoing(seed, noise, Segments())

@@ -1,6 +1,6 @@
 """Waves: one episode of each environment of a fleet, all acted by the same weights. No Ray, no Redis.
 
-Each environment has its own row of the recorder, so that an episode contains data of a single environment.
+An episode contains data of a single environment.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Provenance:
 
 
 class PolicyNoise:
-    """Uniform noise per environment, a function of its seed and step, independent of other rows and fleet size. If a
-    seed occurs more than once, each occurrence has noise of its own."""
+    """Uniform noise per environment, a function of its seed and step, independent of other environments and fleet size.
+    If a seed occurs more than once, each occurrence has noise of its own."""
 
     def __init__(self, run_seed: int, seeds: Sequence[int], heads: int) -> None:
         numbers: defaultdict[int, Iterator[int]] = defaultdict(count)
-        rows = [(seed, next(numbers[seed])) for seed in seeds]  # with the number of the occurrence
-        self._streams = [stream(run_seed, seed, Purpose.POLICY, number) for seed, number in rows]
+        numbered = [(seed, next(numbers[seed])) for seed in seeds]  # with the number of the occurrence
+        self._streams = [stream(run_seed, seed, Purpose.POLICY, number) for seed, number in numbered]
         self._heads = heads
         self._drawn = np.empty((0, len(seeds), heads))  # [steps, E, H] that remain
         self._bootstrap = np.stack(
-            [stream(run_seed, seed, Purpose.BOOTSTRAP, number).random(heads) for seed, number in rows]
+            [stream(run_seed, seed, Purpose.BOOTSTRAP, number).random(heads) for seed, number in numbered]
         )
 
     def step(self) -> NDArray[np.float64]:
@@ -95,7 +95,7 @@ def run_wave(
 
     If `deterministic`, decisions are medians instead of draws (see `actors.policy.distribution`), or the most likely
     choices in spaces that have none. An environment whose episode has ended idles until the wave is over. Its idle
-    steps are not recorded and do not affect other rows.
+    steps are not recorded and do not affect other environments.
     """
     heads = len(fleet.spaces.action.heads)
     noise = PolicyNoise(source.run_seed, seeds, heads)
@@ -114,12 +114,12 @@ def run_wave(
         )
         if medians:
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
-        rows = np.flatnonzero(running)
-        recorder.record(rows, current, decision, state, source.version)
+        envs = np.flatnonzero(running)
+        recorder.record(envs, current, decision, state, source.version)
         current = fleet.step(decision.actions)
         on_step()
         state = after
-        recorder.pay(rows, current.rewards[rows])
+        recorder.pay(envs, current.rewards[envs])
         ended = running & (current.terminated | current.truncated)
         bootstrap = (
             bootstrap_values(policy, current, state, noise.bootstrap())

@@ -114,11 +114,7 @@ class LocalSession(Closable):
         return seal(session, self._state, 0, LOCAL_KEY) if self._next_index else b""
 
     def step(
-        self,
-        obs: ArrayLike,
-        blueprint_indices: ArrayLike = (),
-        masks: Mask = None,
-        deterministic: bool = True,
+        self, obs: ArrayLike, blueprint_indices: ArrayLike = (), masks: Mask = None, deterministic: bool = True
     ) -> Answer:
         spec = self._policy.spaces.action
         obs, masks = np.asarray(obs, dtype=np.float32), as_masks(spec, masks, self._masked)

@@ -123,12 +123,7 @@ class PolicyError(RuntimeError):
     """
 
     def __init__(
-        self,
-        code: Code,
-        message: str,
-        reason: str = "",
-        import_required: bool = False,
-        retry_s: float = 0.0,
+        self, code: Code, message: str, reason: str = "", import_required: bool = False, retry_s: float = 0.0
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.import_required, self.retry_s = code, reason, import_required, retry_s

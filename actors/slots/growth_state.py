@@ -332,7 +332,7 @@ class GrowthState:
         return [self._size(other, size) for other, size in zip(others, params.by_slot, strict=True)]
 
     def _size(self, others: float, size: float) -> float:
-        """Return the doublings that a seed with `own` parameters adds to a model to which `others` were added."""
+        """Return the doublings that a seed with `size` parameters adds to a model to which `others` were added."""
         if size == 0:
             return 0.0
         if self.host_params + others <= 0:  # the seed has replaced everything else

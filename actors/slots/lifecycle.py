@@ -54,11 +54,6 @@ class SeedAction:
     alpha_speed: int = 0
     """0 is instant; 1, 2 and 3 are ramps of 3, 5 and 8 epochs."""
 
-    @classmethod
-    def of(cls, choices: Sequence[int]) -> SeedAction:
-        """Make the action from one index per head, in the order of the fields."""
-        return cls(Op(int(choices[0])), *(int(c) for c in choices[1:]))
-
     def as_array(self, profile: str = "tamiyo") -> NDArray[np.int64]:
         """Return one choice per head of the profile: an element of the environment's action space.
 
@@ -103,10 +98,7 @@ class Gates:
         return not self.positive_contribution or (slot.epochs_since_contribution == 0 and slot.contribution > 0)
 
 
-GATES = {
-    "permissive": Gates(0, 1, 0.5, 0, False),
-    "strict": Gates(1, 3, 0.9, 2, True),
-}
+GATES = {"permissive": Gates(0, 1, 0.5, 0, False), "strict": Gates(1, 3, 0.9, 2, True)}
 
 
 class Lifecycle:

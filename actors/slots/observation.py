@@ -46,5 +46,5 @@ def observe(view: ModelView) -> NDArray[np.float32]:
 
 def bounds(slots: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the bounds (low, high) of the flat observation."""
-    rows = [f for f in BASE for _ in range(f.size)] + [f for f in SLOT for _ in range(f.size)] * slots
-    return np.array([f.low for f in rows], dtype=np.float32), np.array([f.high for f in rows], dtype=np.float32)
+    entries = [f for f in BASE for _ in range(f.size)] + [f for f in SLOT for _ in range(f.size)] * slots
+    return np.array([f.low for f in entries], dtype=np.float32), np.array([f.high for f in entries], dtype=np.float32)

@@ -303,11 +303,6 @@ def playable(spec: ActionSpec, masks: ActionMasks) -> NDArray[np.bool_]:
     return np.asarray(masks.op.any(-1) & (met | ~masks.op).all(-1))
 
 
-def relevant_heads(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return `[..., num_heads]` bool: which heads are relevant to the chosen op (the causal mask)."""
-    return spec.relevance_table[actions[..., 0]]
-
-
 def forced_steps(spec: ActionSpec, actions: NDArray[np.int64], masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return `[...]` bool: steps with exactly one legal joint action, given the masks in force.
 
@@ -316,4 +311,4 @@ def forced_steps(spec: ActionSpec, actions: NDArray[np.int64], masks: NDArray[np
     """
     heads = zip(spec.split(masks), spec.heads, strict=True)
     single = np.stack([(m.sum(-1) == 1) & (not head.continuous) for m, head in heads], axis=-1)
-    return np.asarray((single | ~relevant_heads(spec, actions)).all(-1))
+    return np.asarray((single | ~spec.relevance_table[actions[..., 0]]).all(-1))

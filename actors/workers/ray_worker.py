@@ -19,13 +19,7 @@ from actors.workers.faults.actor_reports import ActorFailure
 from actors.workers.faults.reaper import start_reaper
 from actors.workers.hang_detector import start_pulse
 from actors.workers.process_handle import ProcessHandle
-from actors.workers.rollout_worker import (
-    PolicyEvaluation,
-    PolicyName,
-    RolloutWorker,
-    SampleReport,
-    WorkerSettings,
-)
+from actors.workers.rollout_worker import PolicyEvaluation, PolicyName, RolloutWorker, SampleReport, WorkerSettings
 
 T = TypeVar("T")
 REPORT_S = 1.0  # an actor acts on its own for this long, then reports to its supervisor and is called again
@@ -84,7 +78,7 @@ class RayRolloutWorker:
                 return None
             if isinstance(error, UserError) or (isinstance(error, SystemExit) and not own_frames(error)):
                 raise  # of a SystemExit, Ray ends the process
-            raise ActorFailure.of(error) from None
+            raise ActorFailure.from_error(error) from None
 
     def _prepare(self, log: str) -> None:
         if not self._prepared:

@@ -124,11 +124,7 @@ class WorkerPool:
 
     def counts(self) -> dict[str, float]:
         """Return the pool's size and restarts as metrics."""
-        return {
-            "actors_alive": self.alive,
-            "actors_wanted": self.size,
-            "actor_restarts": self.restarts,
-        }
+        return {"actors_alive": self.alive, "actors_wanted": self.size, "actor_restarts": self.restarts}
 
     def autoscale(self, free_resources: Callable[[], Mapping[str, float]]) -> None:
         """With `actors.count: auto`, add actors for the cluster's free resources and remove those that got none.

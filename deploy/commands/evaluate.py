@@ -22,7 +22,7 @@ from deploy.evaluation import suite as suites
 from deploy.evaluation import tune as tuning
 from deploy.evaluation.cells import CellStore, Job, run_cells
 from deploy.evaluation.page import tables_of, write_page
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import BLIND, POLICY, Lineup, Player, rule_player, same
 from deploy.evaluation.results import results_by_condition
 from deploy.launch import kernels
@@ -93,8 +93,8 @@ class EvaluationRun:
         config = replace(suites.on_family(self.config, family), **dict(player.env))
         return Job(player, config, prices, suites.run_seed(self.options.suite), self.seeds)
 
-    def play(self, lines: Lineup) -> dict[str, dict[Prices, list[dict[str, list[Row]]]]]:
-        """Play all missing cells. Returns the rows by line, price, policy and family."""
+    def play(self, lines: Lineup) -> dict[str, dict[Prices, list[dict[str, list[EpisodeResult]]]]]:
+        """Play all missing cells. Returns the results by line, price, policy and family."""
         jobs = {
             (player, w, f): self._job(player, f, w)
             for f in self.families
@@ -107,18 +107,18 @@ class EvaluationRun:
         dim = partial(self.console.print, style="dim", soft_wrap=True)
         found = run_cells(jobs.values(), self.store, self.options.jobs, dim)
 
-        def rows(player: Player, prices: Prices) -> dict[str, list[Row]]:
+        def results(player: Player, prices: Prices) -> dict[str, list[EpisodeResult]]:
             return {f: found[player, jobs[player, prices, f].cell] for f in self.families}
 
-        return {name: {w: [rows(p, w) for p in players] for w, players in line.items()} for name, line in lines.items()}
+        return {n: {w: [results(p, w) for p in players] for w, players in line.items()} for n, line in lines.items()}
 
     def tune(self) -> None:
         """Choose the rules of each tuned line, and write them into the file with those that are not tuned here."""
         candidates = dict.fromkeys(rule for rules in tuning.CANDIDATES.values() for rule in rules)
-        rows = self.play({rule: same(rule_player(rule)) for rule in candidates})
+        results = self.play({rule: same(rule_player(rule)) for rule in candidates})
         found: dict[str, Mapping[Prices, str]] = dict(tuning.read_rules(tuning.RULES_FILE))
         for line, rules in tuning.CANDIDATES.items():
-            single = {rule: {w: policies[0] for w, policies in rows[rule].items()} for rule in rules}
+            single = {rule: {w: policies[0] for w, policies in results[rule].items()} for rule in rules}
             found[line] = tuning.choose(single)
         assert self.options.rules is not None
         tuning.write_rules(found, self.options.rules)

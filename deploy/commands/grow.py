@@ -23,11 +23,7 @@ from deploy.commands.rollout import check_picture, draw, timeline_table
 
 
 def grow(
-    script: Path,
-    arguments: list[str],
-    policy: str | None,
-    picture: Path | None = None,
-    console: Console | None = None,
+    script: Path, arguments: list[str], policy: str | None, picture: Path | None = None, console: Console | None = None
 ) -> int:
     """Run the script and return its exit status; with a picture, run it again without growth, for comparison.
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
-from actors.slots.observation_table import markdown_table
+from actors.slots.base_features import BASE
+from actors.slots.slot_features import SLOT
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import RELEVANT_HEADS, Op
 from deploy.config.convert import field_docs
@@ -75,6 +76,18 @@ def presets() -> str:
     return table(("preset", "settings"), rows)
 
 
+def features() -> str:
+    """The parts of an observation."""
+    rows = []
+    for title, part in (("base", BASE), ("slot", SLOT)):
+        index = 0
+        for f in part:
+            indices = f"{title} {index}" + (f"-{index + f.size - 1}" if f.size > 1 else "")
+            rows.append((indices, f"`{f.name}`", str(f.size), f"{f.low:g} to {f.high:g}", f.meaning))
+            index += f.size
+    return table(("index", "feature", "size", "range", "meaning"), rows)
+
+
 def heads() -> str:
     """The heads of an action."""
     spec = seed_spaces(Config().env.total_slots).action
@@ -101,7 +114,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "configuration.md": {"settings": settings, "presets": presets},
-    "observations.md": {"features": markdown_table},
+    "observations.md": {"features": features},
     "actions.md": {"heads": heads, "relevance": relevance},
     "metrics.md": {
         "training": lambda: metrics(METRICS.values()),

@@ -26,7 +26,7 @@ from actors.config import PRICE, EnvConfig
 from actors.errors import UserError
 from actors.process_environment import NO_GPU
 from actors.slots.objective import Prices
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import Player
 from deploy.evaluation.suite import NOMINAL, first_seed
 from deploy.report.progress import clock
@@ -65,9 +65,9 @@ class Job:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def play_job(job: Job) -> list[Row]:
+def play_job(job: Job) -> list[EpisodeResult]:
     first = first_seed(job.config.tasks[0])
-    prices = (*job.seen, *NOMINAL[len(job.seen) :])  # what nobody looks at changes no row
+    prices = (*job.seen, *NOMINAL[len(job.seen) :])  # what nobody looks at changes no result
     config = replace(job.config, **dict(zip(PRICE_SETTINGS, prices, strict=True)))  # type: ignore[arg-type]
     return job.player.play(config, job.run_seed, range(first, first + job.seeds))
 
@@ -79,19 +79,19 @@ class CellStore:
         self.folder = folder
         self._files: dict[str, dict[str, Any]] = {}
 
-    def read(self, job: Job) -> list[Row] | None:
-        """Return the rows that were played before under the same conditions."""
+    def read(self, job: Job) -> list[EpisodeResult] | None:
+        """Return the results that were played before under the same conditions."""
         cell = self._file(job.player.name).get("cells", {}).get(job.cell)
         if cell is None or cell["fingerprint"] != job.fingerprint() or len(cell["rows"]["seed"]) < job.seeds:
             return None
-        return _rows(cell["rows"])[: job.seeds]
+        return _results(cell["rows"])[: job.seeds]
 
-    def write(self, job: Job, rows: list[Row]) -> None:
+    def write(self, job: Job, results: list[EpisodeResult]) -> None:
         """Keep a cell; the player's other cells stay."""
         self._files.pop(job.player.name, None)  # another process may have added to it
         content = self._file(job.player.name)
         content["player"] = asdict(replace(job.player, checkpoint=""))
-        cell = {"fingerprint": job.fingerprint(), "rows": _columns(rows)}
+        cell = {"fingerprint": job.fingerprint(), "rows": _columns(results)}
         content["cells"] = dict(sorted({**content.get("cells", {}), job.cell: cell}.items()))
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.folder / f"{job.player.name}.{os.getpid()}.partial"
@@ -118,8 +118,8 @@ class CellStore:
         return self._files[name]
 
 
-def _columns(rows: list[Row]) -> dict[str, list[Any]]:
-    columns = {f.name: [getattr(row, f.name) for row in rows] for f in fields(Row)}
+def _columns(results: list[EpisodeResult]) -> dict[str, list[Any]]:
+    columns = {f.name: [getattr(result, f.name) for result in results] for f in fields(EpisodeResult)}
     for name, values in columns.items():
         if name in DIGITS:
             columns[name] = [round(x, DIGITS[name]) for x in values]
@@ -131,24 +131,23 @@ def _columns(rows: list[Row]) -> dict[str, list[Any]]:
     return columns
 
 
-def _rows(columns: Mapping[str, list[Any]]) -> list[Row]:
-    rows = [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+def _results(columns: Mapping[str, list[Any]]) -> list[EpisodeResult]:
+    results = [EpisodeResult(**dict(zip(columns, v, strict=True))) for v in zip(*columns.values(), strict=True)]
     return [
-        replace(row, panic=bool(row.panic), finite=bool(row.finite), ops=tuple(row.ops), curve=tuple(row.curve))
-        for row in rows
+        replace(r, panic=bool(r.panic), finite=bool(r.finite), ops=tuple(r.ops), curve=tuple(r.curve)) for r in results
     ]
 
 
 def run_cells(
     jobs: Iterable[Job], store: CellStore, processes: int, log: Callable[[str], None]
-) -> dict[tuple[Player, str], list[Row]]:
-    """Return the rows by player and cell; missing cells are played and kept. `log` gets a line for each of them."""
+) -> dict[tuple[Player, str], list[EpisodeResult]]:
+    """Return the results by player and cell; missing cells are played and kept. `log` gets a line for each of them."""
     wanted = {(job.player, job.cell): job for job in jobs}
-    found = {key: rows for key, job in wanted.items() if (rows := store.read(job)) is not None}
+    found = {key: results for key, job in wanted.items() if (results := store.read(job)) is not None}
     missing = [job for key, job in wanted.items() if key not in found]
     missing.sort(key=lambda job: -job.player.scale)  # the slowest first
-    for job, rows, progress in finished(play_job, missing, processes):
-        store.write(job, rows)
+    for job, results, progress in finished(play_job, missing, processes):
+        store.write(job, results)
         log(f"{progress}  {job.player.name}  {job.cell}")
     return found | {(job.player, job.cell): store.read(job) or [] for job in missing}
 

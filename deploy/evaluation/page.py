@@ -69,7 +69,7 @@ def players_table(condition: str, results: Results) -> TextTable:
 def ops_table(condition: str, results: Results) -> TextTable:
     """What players do: their ops, as shares of all epochs, and what becomes of an episode's seeds."""
     rows = []
-    for line in (name for name in ACT if name in results.rows):
+    for line in (name for name in ACT if name in results.episodes):
         counts = results.mean_values(line, "ops").mean((0, 1, 2))
         joined = results.mean_values(line, "joined").mean()
         shares = (f"{share:.1%}" for share in counts / counts.sum())
@@ -79,7 +79,7 @@ def ops_table(condition: str, results: Results) -> TextTable:
 
 
 def families_table(condition: str, results: Results) -> TextTable:
-    shown = [name for name in SHOWN if name in results.rows]
+    shown = [name for name in SHOWN if name in results.episodes]
     rows = [
         (
             line.family,

@@ -86,7 +86,7 @@ def _front(ax: Axes, results: Results, cost: str) -> None:
     for k, point in zip(SCALES, built, strict=True):
         _beside(ax, "never" if k == 1 else f"×{k}", point, (6, -11), MUTED)
     for line in (SWEEP, BEST, TRIAL, CHOOSER, BLIND, POLICY):
-        if line not in results.rows:
+        if line not in results.episodes:
             continue
         points, size = [at(line, w) for w in results.prices], SIZES.get(line, 6.5) - 2
         ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[line], lw=0.3 * size, ms=size, mec="white", label=line)

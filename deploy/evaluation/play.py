@@ -22,8 +22,8 @@ from actors.types.spaces import Spaces
 
 
 @dataclass(frozen=True)
-class Row:
-    """One episode. J is `gain - p * doublings - c * compute`."""
+class EpisodeResult:
+    """What one episode came to. J is `gain - p * doublings - c * compute`."""
 
     seed: int
     gain: float  # points over the untrained host of the drawn width, on rows that no policy sees, less fines
@@ -70,12 +70,12 @@ def wave(
 
 def play(
     policy: Callable[[Spaces], Policy], config: EnvConfig, run_seed: int, seeds: Sequence[int], read_test: bool = True
-) -> list[Row]:
+) -> list[EpisodeResult]:
     """Play one episode of each seed in one wave."""
-    return [row(host, episode) for host, episode in wave(config, run_seed, seeds, policy, read_test=read_test)]
+    return [episode_result(*played) for played in wave(config, run_seed, seeds, policy, read_test=read_test)]
 
 
-def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: int = 1) -> list[Row]:
+def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: int = 1) -> list[EpisodeResult]:
     """Play hosts that are built at `scale` times their drawn width and never grow.
 
     Gain, doublings and compute are relative to the host of the drawn width, as for every other player.
@@ -83,13 +83,11 @@ def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: in
     drawn = SeedTrainingFleet(config, len(seeds), run_seed)
     drawn.reset(seeds)  # for the sizes and the untrained accuracies
     played = wave(config, run_seed, seeds, NeverGrow, read_test=True, width_scale=scale)
-    return [
-        _built(row(host, episode), narrow, host) for (host, episode), narrow in zip(played, drawn.episodes, strict=True)
-    ]
+    return [_built(episode_result(*wide), narrow, wide[0]) for wide, narrow in zip(played, drawn.episodes, strict=True)]
 
 
-def _built(wide: Row, narrow: HostEpisode, host: HostEpisode) -> Row:
-    """`own` relative to the host of the drawn width, with its curve."""
+def _built(wide: EpisodeResult, narrow: HostEpisode, host: HostEpisode) -> EpisodeResult:
+    """Return `wide` relative to the host of the drawn width, with its curve."""
     left = host.horizon_epochs - host.epoch  # after a panic
     curve = (*host.accuracies, *[host.accuracies[-1]] * left)
     return replace(
@@ -109,12 +107,12 @@ def gain(host: HostEpisode, episode: Episode) -> float:
     return episode.telemetry["objective"] + final.accuracy - final.worth(host.prices)
 
 
-def row(host: HostEpisode, episode: Episode) -> Row:
+def episode_result(host: HostEpisode, episode: Episode) -> EpisodeResult:
     """Return what an episode came to."""
     telemetry, final = episode.telemetry, host.standing
     gained = gain(host, episode)
     values = (gained, *final, float(np.sum(episode.rewards)), float(np.sum(episode.log_probs)))
-    return Row(
+    return EpisodeResult(
         seed=host.seed,
         gain=gained,
         doublings=final.doublings,

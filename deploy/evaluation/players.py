@@ -15,7 +15,7 @@ from actors.policy.distribution import DECISIONS
 from actors.rules.names import parse_rule, rule_policy
 from actors.rules.schedule import Schedule
 from actors.slots.objective import Prices
-from deploy.evaluation.play import Row, play, play_built
+from deploy.evaluation.play import EpisodeResult, play, play_built
 from deploy.evaluation.suite import ALL_PRICES
 from learner.run.checkpoint import load_network
 
@@ -59,7 +59,7 @@ class Player:
         known["settings"] = json.loads(json.dumps(settings, default=lambda array: array.tolist()))
         return known | ({"decisions": DECISIONS} if self.sha256 else {})
 
-    def play(self, config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[Row]:
+    def play(self, config: EnvConfig, run_seed: int, seeds: Sequence[int]) -> list[EpisodeResult]:
         """Play one episode of each seed; `config` names one family."""
         if self.scale:
             return play_built(config, run_seed, seeds, self.scale)

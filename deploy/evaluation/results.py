@@ -15,18 +15,16 @@ from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.slots.objective import Prices
 from deploy.evaluation import statistics as st
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import BEST, BUILT, NEVER, POLICY, SCALES
 from deploy.evaluation.suite import CONDITIONS
 from deploy.report.statistics import Interval
 
-Array = NDArray[np.float64]
-Rows = Mapping[str, Mapping[Prices, Sequence[Mapping[str, Sequence[Row]]]]]
-"""`rows[line][prices]` is a list over policies of rows by family: the same seeds in the same order."""
+EpisodeResults = Mapping[str, Mapping[Prices, Sequence[Mapping[str, Sequence[EpisodeResult]]]]]
+"""`episodes[line][prices]` is a list over policies of results by family: the same seeds in the same order."""
 SWEEP, EQUAL = "full sweep", "equal-compute sweep"
 ROUNDING = 1e-9  # of shares of FLOPs
 WIDTHS_OF_SWEEP = (NEVER, *(BUILT.format(k) for k in SCALES[1:]))
@@ -57,32 +55,32 @@ class FamilyLine(NamedTuple):
     bare: float | None  # share of the policy's episodes at the end of which nothing was added
 
 
-def with_sweeps(rows: Rows) -> Rows:
-    """Return `rows` with the lines that follow from them: the sweep, and one of equal compute for each policy."""
-    prices, families = list(rows[NEVER]), list(next(iter(rows[NEVER].values()))[0])
+def with_sweeps(episodes: EpisodeResults) -> EpisodeResults:
+    """Return `episodes` with the lines that follow from them: the sweep, and one of equal compute for each policy."""
+    prices, families = list(episodes[NEVER]), list(next(iter(episodes[NEVER].values()))[0])
 
-    def built(price: Prices, family: str) -> list[tuple[Row, ...]]:
-        return list(zip(*(rows[name][price][0][family] for name in WIDTHS_OF_SWEEP), strict=True))
+    def built(price: Prices, family: str) -> list[tuple[EpisodeResult, ...]]:
+        return list(zip(*(episodes[name][price][0][family] for name in WIDTHS_OF_SWEEP), strict=True))
 
-    def equal(policy: Mapping[str, Sequence[Row]], price: Prices) -> dict[str, list[Row]]:
+    def equal(policy: Mapping[str, Sequence[EpisodeResult]], price: Prices) -> dict[str, list[EpisodeResult]]:
         pairs = {f: zip(built(price, f), policy[f], strict=True) for f in families}
-        return {f: [equal_compute(widths, price, row.flops) for widths, row in paired] for f, paired in pairs.items()}
+        return {f: [equal_compute(widths, price, e.flops) for widths, e in paired] for f, paired in pairs.items()}
 
-    found = dict(rows)
+    found = dict(episodes)
     found[SWEEP] = {w: [{f: [sweep(widths, w) for widths in built(w, f)] for f in families}] for w in prices}
-    if POLICY in rows:
-        found[EQUAL] = {w: [equal(policy, w) for policy in rows[POLICY][w]] for w in prices}
+    if POLICY in episodes:
+        found[EQUAL] = {w: [equal(policy, w) for policy in episodes[POLICY][w]] for w in prices}
     return found
 
 
-def sweep(built: Sequence[Row], prices: Prices) -> Row:
+def sweep(built: Sequence[EpisodeResult], prices: Prices) -> EpisodeResult:
     """Train all widths for the whole horizon and keep the one with the highest J; of equals, the first. `built` are
-    their rows in one episode, narrowest first. The sweep costs the FLOPs of all of them."""
-    compute = log2(sum(row.flops for row in built))
-    return replace(max(built, key=lambda row: row.gain - prices.doubling * row.doublings), compute=compute)
+    their results in one episode, narrowest first. The sweep costs the FLOPs of all of them."""
+    compute = log2(sum(episode.flops for episode in built))
+    return replace(max(built, key=lambda episode: episode.gain - prices.doubling * episode.doublings), compute=compute)
 
 
-def equal_compute(built: Sequence[Row], prices: Prices, flops: float) -> Row:
+def equal_compute(built: Sequence[EpisodeResult], prices: Prices, flops: float) -> EpisodeResult:
     """Successive halving (Jamieson & Talwalkar, 2016) over the widths for `flops` training FLOPs, in those of the bare
     host.
 
@@ -91,7 +89,7 @@ def equal_compute(built: Sequence[Row], prices: Prices, flops: float) -> Row:
     for equally many epochs, at most to the horizon; the better half continues to the next.
     """
     horizon = len(built[0].curve) - 1
-    costs = [row.flops / horizon for row in built]  # of an epoch
+    costs = [episode.flops / horizon for episode in built]  # of an epoch
     left = list(range(len(built)))
     while len(left) > 1 and sum(costs[k] for k in left) > flops / 3:
         left.pop()
@@ -114,9 +112,9 @@ def equal_compute(built: Sequence[Row], prices: Prices, flops: float) -> Row:
     return replace(chosen, gain=accuracy - chosen.curve[0], accuracy=accuracy, test_accuracy=unread, epochs=trained)
 
 
-def results_by_condition(rows: Rows, resamples: int = st.RESAMPLES) -> dict[str, Results]:
+def results_by_condition(episodes: EpisodeResults, resamples: int = st.RESAMPLES) -> dict[str, Results]:
     """Return the results of each group of prices in `CONDITIONS`."""
-    whole = with_sweeps(rows)
+    whole = with_sweeps(episodes)
     return {
         name: Results({line: {w: by_price[w] for w in prices} for line, by_price in whole.items()}, resamples)
         for name, prices in CONDITIONS.items()
@@ -125,33 +123,35 @@ def results_by_condition(rows: Rows, resamples: int = st.RESAMPLES) -> dict[str,
 
 @dataclass(frozen=True)
 class Results:
-    """The tables of an evaluation at a group of prices; see `Rows`. Use `results_by_condition`."""
+    """The tables of an evaluation at a group of prices; see `EpisodeResults`. Use `results_by_condition`."""
 
-    rows: Rows
+    episodes: EpisodeResults
     resamples: int = st.RESAMPLES
 
     @property
     def prices(self) -> list[Prices]:
-        return list(self.rows[NEVER])
+        return list(self.episodes[NEVER])
 
     @cached_property
     def families(self) -> list[str]:
-        return list(self.rows[NEVER][self.prices[0]][0])
+        return list(self.episodes[NEVER][self.prices[0]][0])
 
-    def values(self, line: str, name: str, price: Prices, families: Sequence[str] | None = None) -> Array:
-        """Return `[P, F, S]` of an attribute of each row, or of J (`objective`), at a price."""
+    def values(self, line: str, name: str, price: Prices, families: Sequence[str] | None = None) -> st.Array:
+        """Return `[P, F, S]` of an attribute of each episode, or of J (`objective`), at a price."""
 
-        def number(row: Row) -> Any:
-            return row.objective(price) if name == "objective" else getattr(row, name)
+        def number(episode: EpisodeResult) -> Any:
+            return episode.objective(price) if name == "objective" else getattr(episode, name)
 
         chosen = self.families if families is None else families
-        return np.array([[[number(row) for row in policy[f]] for f in chosen] for policy in self.rows[line][price]])
+        return np.array(
+            [[[number(episode) for episode in policy[f]] for f in chosen] for policy in self.episodes[line][price]]
+        )
 
-    def mean_values(self, line: str, name: str, families: Sequence[str] | None = None) -> Array:
+    def mean_values(self, line: str, name: str, families: Sequence[str] | None = None) -> st.Array:
         """Return `[P, F, S]`, the mean over the prices."""
         return np.asarray(np.mean([self.values(line, name, w, families) for w in self.prices], axis=0))
 
-    def against(self, line: str, other: str, families: Sequence[str] | None = None) -> Array:
+    def against(self, line: str, other: str, families: Sequence[str] | None = None) -> st.Array:
         """Return the paired differences in J, mean over the prices, `[P, Q, F, S]`. A policy is compared with its own
         equal-compute sweep."""
         a, b = (self.mean_values(name, "objective", families) for name in (line, other))
@@ -163,7 +163,7 @@ class Results:
 
     @cached_property
     def lines(self) -> list[Line]:
-        return [self._line(name) for name in self.rows]
+        return [self._line(name) for name in self.episodes]
 
     def _line(self, name: str) -> Line:
         by_price = {
@@ -173,9 +173,9 @@ class Results:
         accuracy, test, *others = (float(self.mean_values(name, value).mean()) for value in means)
         return Line(
             name,
-            len(self.rows[name][self.prices[0]]),
+            len(self.episodes[name][self.prices[0]]),
             None if name == NEVER else self.interval(name, NEVER),
-            self.interval(POLICY, name) if POLICY in self.rows and name != POLICY else None,
+            self.interval(POLICY, name) if POLICY in self.episodes and name != POLICY else None,
             {p: float(over.mean()) for p, over in by_price.items()},
             accuracy,
             test if np.isfinite(test) else None,
@@ -187,10 +187,10 @@ class Results:
         return [self._family(name) for name in self.families]
 
     def _family(self, family: str) -> FamilyLine:
-        gains = {n: float(self.against(n, NEVER, [family]).mean()) for n in self.rows if n != NEVER}
-        if POLICY not in self.rows:
+        gains = {n: float(self.against(n, NEVER, [family]).mean()) for n in self.episodes if n != NEVER}
+        if POLICY not in self.episodes:
             return FamilyLine(family, gains, None, None)
-        over = self.interval(POLICY, BEST, [family]) if BEST in self.rows else None
+        over = self.interval(POLICY, BEST, [family]) if BEST in self.episodes else None
         return FamilyLine(family, gains, over, float(self.mean_values(POLICY, "bare", [family]).mean()))
 
     def as_dict(self) -> dict[str, Any]:

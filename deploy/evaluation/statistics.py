@@ -1,9 +1,9 @@
 """What may be concluded from P policies on F families and S episode seeds: estimates with intervals.
 
 Policies, families and episodes are all drawn at random, and what they share does not average out over the others: five
-policies on twenty seeds are not a hundred independent rows. The bootstrap resamples policies, then families, then
+policies on twenty seeds are not a hundred independent episodes. The bootstrap resamples policies, then families, then
 seeds within each family (Davison & Hinkley, 1997, section 3.8; Owen, 2007, for crossed factors). With five policies
-such a bootstrap is too narrow by sqrt(4/5) and has normal tails, and it counts the noise of single rows three times
+such a bootstrap is too narrow by sqrt(4/5) and has normal tails, and it counts the noise of single episodes three times
 over; so its deviations are scaled to the spread that the means of policies and of families show, and widened to
 Student's t with Satterthwaite's degrees of freedom. Where neither policies nor families differ at all that is too
 wide, never too narrow.

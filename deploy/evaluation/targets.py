@@ -10,7 +10,8 @@ from scipy import stats
 
 from deploy.evaluation import statistics as st
 from deploy.evaluation.players import BEST, BLIND, FEEDFORWARD, NO_PRUNE, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Array, Results
+from deploy.evaluation.results import EQUAL, SWEEP, Results
+from deploy.evaluation.statistics import Array
 from deploy.evaluation.suite import FREE, PRICED
 from deploy.report.statistics import Interval
 
@@ -55,10 +56,10 @@ def targets(results: Mapping[str, Results]) -> list[Target]:
     """Return all targets for which the players were played."""
     found = []
     for name, part in results.items():
-        if POLICY not in part.rows:
+        if POLICY not in part.episodes:
             continue
         over = POINTS_OVER[name].items()
-        found += [_points_over(part, name, other, least) for other, least in over if other in part.rows]
+        found += [_points_over(part, name, other, least) for other, least in over if other in part.episodes]
         if name == FREE:
             found.append(_share_of_flops(part, name))
         found += [_bare_where_the_sweep_is(part, name), _growth_falls_with_the_price(part, name)]

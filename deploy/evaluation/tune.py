@@ -14,7 +14,7 @@ from actors.errors import UserError
 from actors.rules.names import parse_rule
 from actors.slots.objective import Prices
 from deploy.config.user_file import read_yaml
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import BEST, FIXED, GAP, TRIAL
 from deploy.evaluation.suite import ALL_PRICES, CONDITIONS, PRICES
 
@@ -75,11 +75,12 @@ def write_rules(rules: TunedRules, path: Path) -> None:
     path.write_text(header + yaml.safe_dump(data, sort_keys=False))
 
 
-def choose(rows: Mapping[str, Mapping[Prices, Mapping[str, Sequence[Row]]]]) -> dict[Prices, str]:
-    """Return for each price the rule with the highest J; `rows` are by rule, price and family, which count equally."""
+def choose(results: Mapping[str, Mapping[Prices, Mapping[str, Sequence[EpisodeResult]]]]) -> dict[Prices, str]:
+    """Return for each price the rule with the highest J; `results` are by rule, price and family, which count
+    equally."""
 
     def mean(rule: str, price: Prices) -> float:
-        families = rows[rule][price].values()
-        return float(np.mean([np.mean([row.objective(price) for row in family]) for family in families]))
+        families = results[rule][price].values()
+        return float(np.mean([np.mean([result.objective(price) for result in family]) for family in families]))
 
-    return {w: max(rows, key=lambda rule: mean(rule, w)) for w in ALL_PRICES}
+    return {w: max(results, key=lambda rule: mean(rule, w)) for w in ALL_PRICES}

@@ -103,16 +103,16 @@ class BestPolicy:
         progress = replace(
             self._made.get(weights.version, LearnerProgress()), version=weights.version, generation=weights.generation
         )
-        row = {name: getattr(progress, name) for name in ("update", "env_steps", "elapsed_s")}
-        row |= {"policy_version": weights.version, "episodes": len(returns)}
-        row |= {"return_mean": mean, "return_low": low, "return_high": high}
+        record = {name: getattr(progress, name) for name in ("update", "env_steps", "elapsed_s")}
+        record |= {"policy_version": weights.version, "episodes": len(returns)}
+        record |= {"return_mean": mean, "return_low": low, "return_high": high}
         best, self._evaluated = self._best, weights.version
         try:
             if best is None or mean >= best["return_mean"]:  # of equal ones, the later policy was trained for longer
                 save_policy(Checkpoint(progress, (), weights, {}), self._run_dir / BEST)
-                self._best = row
+                self._best = record
             with (self._run_dir / EVALUATIONS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(record) + "\n")
         except OSError as error:
             self._note(f"the evaluation of update {progress.update} could not be written: {error}")
         if best is not None and mean > best["return_mean"]:
@@ -125,9 +125,9 @@ def _best_so_far(run_dir: Path) -> dict[str, Any] | None:
     """Return the line of the policy that is kept, which is the last of the best ones; None if there is none."""
     if not (run_dir / BEST).is_file() or not (run_dir / EVALUATIONS).is_file():
         return None
-    rows: list[tuple[float, int, dict[str, Any]]] = []  # of equal ones, the later is the larger
+    records: list[tuple[float, int, dict[str, Any]]] = []  # of equal ones, the later is the larger
     for line in (run_dir / EVALUATIONS).read_text(encoding="utf-8").splitlines():
         with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
-            row = json.loads(line)
-            rows.append((float(row["return_mean"]), len(rows), row))
-    return max(rows)[-1] if rows else None
+            record = json.loads(line)
+            records.append((float(record["return_mean"]), len(records), record))
+    return max(records)[-1] if records else None

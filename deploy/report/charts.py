@@ -13,14 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from numpy.typing import NDArray
 
 from actors.env.rendering.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, color
 from actors.env.rendering.timeline_chart import WIDTH_IN, draw_episode
 from deploy.report.run_folder import RunFolder
-from deploy.report.statistics import mean_interval, stratified_mean
-
-Floats = NDArray[np.float64]
+from deploy.report.statistics import Floats, mean_interval, stratified_mean
 
 
 class FigureSpec(NamedTuple):

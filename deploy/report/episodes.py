@@ -1,4 +1,4 @@
-"""What the report needs of a run's episodes, gathered row by row: its memory does not grow with the run."""
+"""What the report needs of a run's episodes, gathered record by record: its memory does not grow with the run."""
 
 from __future__ import annotations
 
@@ -6,33 +6,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.types.episode import EndReason
-from deploy.report.statistics import stratified_moments
+from deploy.report.statistics import Floats, stratified_moments
 
-Floats = NDArray[np.float64]
 BINS = 600  # of updates, for the learning curve
 
 
 class EpisodeStatistics:
     """Counts of all episodes, and moments of the returns of whole ones."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], last_update: int) -> None:
-        """Gather the rows of a run with so many updates."""
+    def __init__(self, records: Iterable[Mapping[str, Any]], last_update: int) -> None:
+        """Gather the records of a run with so many updates."""
         self._updates_per_bin = 1 + last_update // BINS
         self.count = self.steps = 0
         self.whole = 0  # that are not segments; a segment has the return up to its end
         self.moments: dict[str, Floats] = {}
         """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
-        for row in rows:
+        for record in records:
             self.count += 1
-            self.steps += int(row["steps"])
-            value = float(row["return"])
-            if row.get("end_reason") != EndReason.CUT:
+            self.steps += int(record["steps"])
+            value = float(record["return"])
+            if record.get("end_reason") != EndReason.CUT:
                 self.whole += 1
-                at = min(int(row["update"]) // self._updates_per_bin, BINS - 1)
-                self.moments.setdefault(row["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
+                at = min(int(record["update"]) // self._updates_per_bin, BINS - 1)
+                self.moments.setdefault(record["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
 
     def rolling_returns(self, updates: Floats, window: int) -> Floats:
         """Return the stratified mean and its band over the whole episodes of the last `window` updates,

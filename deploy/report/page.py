@@ -135,7 +135,7 @@ def _facts(run: RunFolder) -> list[tuple[str, str]]:
     if grown := run.comparisons.get("never grow"):  # the return of a host includes what it learns without growing
         return [*facts, ("J over never growing", number(grown.mean, grown.size))]
     for name, title in (("return_mean", "last mean return"), ("reward_mean", "last mean reward per step")):
-        known = [row[name] for row in run.metrics if row.get(name) is not None]
+        known = [record[name] for record in run.metrics if record.get(name) is not None]
         if known and run.per_step == (name == "reward_mean"):
             facts.append((title, number(known[-1])))
     return facts

@@ -18,7 +18,7 @@ from actors.errors import UserError
 from deploy.report.episodes import EpisodeStatistics
 from deploy.report.statistics import Interval, paired_interval
 
-Row = dict[str, Any]
+Record = dict[str, Any]
 
 
 class References(NamedTuple):
@@ -44,7 +44,7 @@ class RunFolder:
 
     path: Path
     settings: str  # text of config.yaml
-    metrics: list[Row]  # one per update
+    metrics: list[Record]  # one per update
     episodes: EpisodeStatistics  # that were trained on
     references: References | None
     why_no_references: str
@@ -68,7 +68,7 @@ class RunFolder:
         """Id of the Gymnasium environment; empty for seed hosts."""
         return str(self.section("gym").get("id") or "")
 
-    def section(self, name: str) -> Row:
+    def section(self, name: str) -> Record:
         """The settings of a section; none if the file is damaged."""
         try:
             return dict(yaml.safe_load(self.settings)[name])
@@ -87,12 +87,12 @@ class RunFolder:
 
     def series(self, name: str) -> NDArray[np.float64]:
         """The values of a metric by update `[updates]`; NaN if an update did not report it."""
-        values = (row.get(name) for row in self.metrics)
+        values = (record.get(name) for record in self.metrics)
         return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
 
     def families(self, prefix: str) -> dict[str, NDArray[np.float64]]:
         """The series of all metrics `prefix/NAME`, by NAME in order of first appearance."""
-        names = {key: None for row in self.metrics for key in row if key.startswith(f"{prefix}/")}
+        names = {key: None for record in self.metrics for key in record if key.startswith(f"{prefix}/")}
         return {key.partition("/")[2]: self.series(key) for key in names}
 
 
@@ -124,7 +124,7 @@ def read_run(path: Path) -> RunFolder:
         raise UserError(f"the run folder {path} is damaged ({error!r})") from error
 
 
-def _references(data: Row) -> References | None:
+def _references(data: Record) -> References | None:
     if not data.get("learned"):
         return None
     named = {"never grow": data.get("never_grow"), "random": data["random"]}
@@ -132,7 +132,7 @@ def _references(data: Row) -> References | None:
     return References(data["tasks"], data["learned"], baselines, data.get("cut_at", 0))
 
 
-def _object(path: Path) -> Row | None:
+def _object(path: Path) -> Record | None:
     if not path.is_file():
         return None
     try:
@@ -141,8 +141,8 @@ def _object(path: Path) -> Row | None:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
-def _lines(path: Path) -> Iterator[Row]:
-    """Yield the rows of a JSONL file; an incomplete last line, left by a killed run, is ignored."""
+def _lines(path: Path) -> Iterator[Record]:
+    """Yield the records of a JSONL file; an incomplete last line, left by a killed run, is ignored."""
     if not path.is_file():
         return
     damage = ""
@@ -151,8 +151,8 @@ def _lines(path: Path) -> Iterator[Row]:
             if damage:
                 raise UserError(f"{path}, line {number - 1} is damaged: {damage}")
             try:
-                row = dict(json.loads(line))
+                record = dict(json.loads(line))
             except (ValueError, TypeError, RecursionError) as error:
                 damage = str(error)
             else:
-                yield row
+                yield record

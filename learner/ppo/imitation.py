@@ -71,12 +71,12 @@ def imitate(
     network.value_normalizer.update(shown.returns, network.value_output)
     optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
     skipped = torch.zeros((), device=network.norm.weight.device)
-    rows, rng = len(shown.batch.chunk_lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
+    chunks, rng = len(shown.batch.chunk_lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
     steps = 0
     for done in range(passes):
         for group in optimizer.param_groups:
             group["lr"] = lr * (1.0 - done / passes)
-        for part in np.array_split(rng.permutation(rows), max(1, rows // minibatch_episodes)):
+        for part in np.array_split(rng.permutation(chunks), max(1, chunks // minibatch_episodes)):
             loss = _loss(network, shown, minibatch(shown.batch, np.sort(part)))
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)

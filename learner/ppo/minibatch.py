@@ -24,7 +24,7 @@ PADDING_WASTE = 1.3
 class Minibatch(NamedTuple):
     """n consecutive steps of each of r chunks of a batch."""
 
-    rows: Tensor  # [r] indices of the chunks
+    chunks: Tensor  # [r] their indices
     source: Tensor | None  # [n] indices of the batch's N steps; None = all of them, in order
     layout: SequenceLayout
 
@@ -39,7 +39,7 @@ class Minibatch(NamedTuple):
             blueprint_indices=self.select(batch.blueprint_indices),
             actions=self.select(batch.actions),
             masks=self.select(batch.masks),
-            state=batch.state.rows(self.rows),
+            state=batch.state.rows(self.chunks),
             layout=self.layout,
         )
 
@@ -65,12 +65,12 @@ def _minibatch(batch: Batch, chunks: Counts) -> Minibatch:
 def replay(batch: Batch, advance: Callable[[Steps], PolicyState]) -> Batch:
     """Return the batch with chunks that start from the states after their burn-in, as `advance` computes them from
     steps, whose actions do not matter and are left out."""
-    rows = np.flatnonzero(batch.burn_in)
-    if not len(rows):
+    chunks = np.flatnonzero(batch.burn_in)
+    if not len(chunks):
         return batch
-    device, rows = batch.rewards.device, rows[(-batch.burn_in[rows]).argsort(kind="stable")]
-    source = torch.from_numpy(_ranges(*batch.replayed[rows].reshape(-1, 2).T)).to(device)
-    index = torch.from_numpy(rows).to(device)
+    device, chunks = batch.rewards.device, chunks[(-batch.burn_in[chunks]).argsort(kind="stable")]
+    source = torch.from_numpy(_ranges(*batch.replayed[chunks].reshape(-1, 2).T)).to(device)
+    index = torch.from_numpy(chunks).to(device)
     steps = Steps(
         obs=batch.obs.index_select(0, source),
         blueprint_indices=batch.blueprint_indices.index_select(0, source),
@@ -78,7 +78,7 @@ def replay(batch: Batch, advance: Callable[[Steps], PolicyState]) -> Batch:
         masks=batch.masks[:0],
         state=batch.state.rows(index),
         # Padding would change the state after the last step, so each bucket has a single length.
-        layout=SequenceLayout(batch.burn_in[rows], 1.0, device),
+        layout=SequenceLayout(batch.burn_in[chunks], 1.0, device),
     )
     replayed = (t.index_copy(1, index, w.to(t.dtype)) for t, w in zip(batch.state, advance(steps), strict=True))
     return batch._replace(state=PolicyState(*replayed), replayed=np.zeros_like(batch.replayed))

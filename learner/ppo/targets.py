@@ -42,16 +42,16 @@ def estimate_advantages(proximal: Evaluation, batch: Batch, scale: ValueNormaliz
     # In units of the return. The two are equal if the critic is V.
     values, baseline = (scale.denormalize(v.float()) for v in (proximal.values, proximal.baseline_values))
     rewards, valid = batch.to_rows(batch.rewards), batch.valid
-    rows = gae(
+    padded = gae(
         rewards, batch.to_rows(values), valid, batch.terminated, batch.bootstrap_value, config.gamma, config.gae_lambda
     )
-    joint = leave_one_out(rows.advantages, valid, batch.seed_index) if config.leave_one_out else rows.advantages
+    joint = leave_one_out(padded.advantages, valid, batch.seed_index) if config.leave_one_out else padded.advantages
     heads = 1 if config.ratio == "joint" else batch.log_probs.shape[1]
     advantages = normalize(head_advantages(batch.from_rows(joint), values, baseline, heads), ~batch.forced)
     if config.objective == "decoupled":
         weight = (proximal.log_probs - batch.log_probs).sum(-1).exp().clamp(max=WEIGHT_LIMIT)
         advantages = advantages * weight[:, None]
-    return Estimate(advantages, batch.from_rows(rows.returns), values)
+    return Estimate(advantages, batch.from_rows(padded.returns), values)
 
 
 @torch.no_grad()

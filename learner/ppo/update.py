@@ -111,7 +111,7 @@ class PPOUpdate:
         for epoch in range(self.config.update_epochs or 1):
             rng = np.random.Generator(np.random.Philox(key=(self.seed, update), counter=[0, 0, 0, epoch]))
             order = rng.permutation(len(batch.chunk_lengths))
-            parts += [minibatch(batch, np.sort(rows)) for rows in np.array_split(order, self.config.minibatches)]
+            parts += [minibatch(batch, np.sort(chunks)) for chunks in np.array_split(order, self.config.minibatches)]
         return parts
 
     def _optimize(self, batch: Batch, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
@@ -154,10 +154,10 @@ class PPOUpdate:
         t, share = Targets(*(x.index_select(0, order) for x in targets)), denominators.policy * passed.clamp(min=1.0)
         metrics = step_metrics(torch.cat(log_probs), t, live, c, share, spec.names, spec.num_continuous)
         if measured:
-            rows = (
+            finite = (
                 torch.stack(measured).nan_to_num(posinf=0.0, neginf=0.0) * torch.stack(flags[: len(measured)])[:, None]
             )
-            means = rows.sum(0) / passed.clamp(min=1.0)
+            means = finite.sum(0) / passed.clamp(min=1.0)
             metrics |= dict(zip(("loss_policy", "loss_value", *groups), means, strict=True))
         waste = sum(p.layout.padded for p in parts[: c.minibatches]) / max(1, batch.size)
         return metrics | {

@@ -193,11 +193,7 @@ def start_from(path: Path) -> None:
     copy_lines(run.lines_of(progress.generation), run.folder_of(number), progress.update)
     write_checkpoint(
         run.checkpoints,
-        replace(
-            checkpoint,
-            progress=replace(progress, generation=number),
-            ancestors=(*checkpoint.ancestors, key),
-        ),
+        replace(checkpoint, progress=replace(progress, generation=number), ancestors=(*checkpoint.ancestors, key)),
     )
 
 

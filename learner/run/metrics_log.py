@@ -65,8 +65,8 @@ class _Lines:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         self._retry = retry
 
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        left = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        left = "".join(json.dumps(record) + "\n" for record in records).encode()
 
         def write() -> None:
             nonlocal left
@@ -142,7 +142,7 @@ class MetricsLog:
             name.replace(shown)
 
     def write_episodes(self, update: int, episodes: Sequence[Mapping[str, Any]]) -> None:
-        self._episodes.append([{"update": update, **row} for row in episodes])
+        self._episodes.append([{"update": update, **record} for record in episodes])
         self._show()
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:

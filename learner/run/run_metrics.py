@@ -88,7 +88,7 @@ class RunMetrics:
             self._transport.report_learner(health)
 
 
-def episode_row(episode: Episode) -> dict[str, Any]:
+def episode_record(episode: Episode) -> dict[str, Any]:
     """Return the line of an episode in episodes.jsonl."""
     return {
         "episode_id": episode.episode_id,

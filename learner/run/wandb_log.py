@@ -15,8 +15,8 @@ PRIVATE = ("run", "queue")  # sections that hold addresses
 
 
 class WandbLog:
-    """Writes to one Weights & Biases run per run folder, also after a restart of the learner. Rows of updates that are
-    repeated after a crash appear twice. WANDB_MODE=offline keeps everything in `run_dir/wandb`."""
+    """Writes to one Weights & Biases run per run folder, also after a restart of the learner. Records of updates that
+    are repeated after a crash appear twice. WANDB_MODE=offline keeps everything in `run_dir/wandb`."""
 
     def __init__(self, project: str, run_dir: Path) -> None:
         """Raises `UserError` if the package is missing or its server refuses the run."""

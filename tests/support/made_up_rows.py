@@ -8,25 +8,25 @@ from dataclasses import replace
 import numpy as np
 
 from actors.slots.objective import Prices
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, FEEDFORWARD, NEVER, NO_PRUNE, POLICY, TRIAL
 from deploy.evaluation.suite import ALL_PRICES
 
 HORIZON = 10
-AtPrices = dict[Prices, list[dict[str, list[Row]]]]
+AtPrices = dict[Prices, list[dict[str, list[EpisodeResult]]]]
 Rows = dict[str, AtPrices]
 Grows = Callable[[int, float], float]
 """Doublings, by seed and price of parameters."""
 
 
-def made_up_row(gain: float, **changes: object) -> Row:
+def made_up_row(gain: float, **changes: object) -> EpisodeResult:
     """An episode of a host of 8 units that does not grow."""
     ops = (HORIZON, 0, 0, 0, 0, 0)
-    own = Row(0, gain, 0.0, 0.0, 50 + gain, 50 + gain, 8, 100, 0, 0, False, HORIZON, 0, True, ops)
+    own = EpisodeResult(0, gain, 0.0, 0.0, 50 + gain, 50 + gain, 8, 100, 0, 0, False, HORIZON, 0, True, ops)
     return replace(own, **changes)
 
 
-def grown_row(gain: float, doublings: float, **changes: object) -> Row:
+def grown_row(gain: float, doublings: float, **changes: object) -> EpisodeResult:
     """An episode whose model has doubled so often at the end, and in which a second seed was pruned."""
     grown: dict[str, object] = {"doublings": doublings, "joined": int(doublings > 0)}
     if doublings:
@@ -34,7 +34,7 @@ def grown_row(gain: float, doublings: float, **changes: object) -> Row:
     return made_up_row(gain, **(grown | changes))
 
 
-def built_row(scale: int, gain: float, width: int = 8) -> Row:
+def built_row(scale: int, gain: float, width: int = 8) -> EpisodeResult:
     """A host that was built wider: it has learned everything after half of the horizon, and costs scale**2."""
     k = float(2 * np.log2(scale))
     curve = tuple(50 + gain * min(1.0, 2 * t / HORIZON) for t in range(HORIZON + 1))
@@ -52,7 +52,7 @@ def made_up_rows(families: Sequence[str] = ("a", "b"), seeds: int = 6, policies:
         return seed % 2 == 0
 
     def line(grow: Grows, count: int = 1, late: float = 0.0) -> AtPrices:
-        def one(seed: int, price: float) -> Row:
+        def one(seed: int, price: float) -> EpisodeResult:
             size = grow(seed, price)
             gain = 10.0 * min(size, 2) / 2 * pays(seed) - late * (size > 0) + noise * float(rng.standard_normal())
             return grown_row(gain, size, compute=float(size > 0), seed=seed, host_width=4 if pays(seed) else 16)
@@ -63,7 +63,7 @@ def made_up_rows(families: Sequence[str] = ("a", "b"), seeds: int = 6, policies:
         }
 
     def built(scale: int) -> AtPrices:
-        def one(seed: int) -> Row:
+        def one(seed: int) -> EpisodeResult:
             return replace(built_row(scale, 10.0 * (scale > 1) * pays(seed), 4 if pays(seed) else 16), seed=seed)
 
         own = {f: [one(s) for s in range(seeds)] for f in families}

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.env.hosts.host import Host, draw_into
+from actors.kernels.decorators import Array
 from actors.kernels.hosts.columns import Columns, work_size
-
-Array = NDArray[Any]
 
 
 class ColumnArrays:

@@ -44,8 +44,8 @@ class NumbaNetworks(FleetNetworks):
     def can_train_twin(self, env: int) -> bool:
         return True
 
-    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
-        return self.networks[env].train_twin(rows)
+    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+        return self.networks[env].train_twin(minibatches)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         return [None if p is None else n.run_epoch(p) for n, p in zip(self.networks, plans, strict=True)]

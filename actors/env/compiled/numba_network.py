@@ -15,16 +15,15 @@ from actors.env.compiled.column_arrays import ColumnArrays
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
-from actors.env.hosts.column import column_host
-from actors.env.hosts.host import draw_into
+from actors.env.hosts.host import column_host, draw_into
 from actors.env.tasks import Split
+from actors.kernels.decorators import Array
 from actors.kernels.hosts.epoch import Adam, train_epoch
 from actors.kernels.hosts.evaluate import evaluate
 from actors.kernels.hosts.network import ABSENT, BLENDED, TRAINING, Seeds, make_work
 from actors.kernels.hosts.seeds import EXCITATION, GATED, NORM, RESIDUAL
 from actors.slots.contributions import EvalResult, Subset, Validation
 
-Array = NDArray[Any]
 FORMULAS = {"norm": NORM, "residual": RESIDUAL, "gated": GATED, "excitation": EXCITATION}
 ROWS_AT_ONCE = 64
 """Rows that are evaluated together."""
@@ -135,7 +134,7 @@ class NumbaNetwork:
         validation = Validation(results[current], scored)
         return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, validation, results)
 
-    def train_twin(self, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         """See `FleetNetworks.train_twin`."""
         kept = self.params, self.moments
         m = self.moments
@@ -144,9 +143,9 @@ class NumbaNetwork:
             host_first=m.host_first.copy(), host_second=m.host_second.copy(), steps=m.steps.copy()
         )
         measures = []
-        for epoch_rows in rows:
+        for rows in minibatches:
             self._set_modes({}, {})
-            loss, _, _ = self._train(epoch_rows)
+            loss, _, _ = self._train(rows)
             measures.append(EpochMeasures(loss, self.validate({})))
         self.params, self.moments = kept
         return measures

@@ -17,8 +17,8 @@ from actors.env.episode.reward import EpisodeReward, potential
 from actors.env.episode.settings import draw_settings, observed_rows
 from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import padded, twin_coefficient
-from actors.env.hosts.column import column_host
 from actors.env.hosts.flops import forward_flops
+from actors.env.hosts.host import column_host
 from actors.env.hosts.make import make_host
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.rng import Purpose, restart, stream
@@ -167,13 +167,11 @@ class HostEpisode:
         rows = self._minibatches(self.epoch)
         return EpochPlan(pruned, germinated, blended, learning, {**blended, **training}, rows, subsets)
 
-    def needs_twin(self, plan: EpochPlan) -> bool:
-        """Return whether seeds join the host for the first time in this epoch, so that rewards need `set_twin`."""
-        return self.reward.twin is self.accuracies and bool(plan.blended)
-
-    def remaining_minibatches(self) -> list[NDArray[np.int64]]:
-        """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`."""
-        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)]
+    def twin_minibatches(self, plan: EpochPlan) -> list[NDArray[np.int64]]:
+        """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`, if rewards
+        need `set_twin` because seeds join the host for the first time; otherwise none."""
+        joins = self.reward.twin is self.accuracies and bool(plan.blended)
+        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)] if joins else []
 
     def set_twin(self, train_losses: Sequence[float], results: Sequence[Validation]) -> None:
         """Complete the twin by its losses and validation results in the epochs that are left."""

@@ -43,13 +43,7 @@ class Timeline:
             lanes.extend([] for _ in self.kinds)
 
     def record(
-        self,
-        op: str,
-        op_slot: int,
-        slots: Sequence[Slot],
-        names: Sequence[str],
-        standing: Standing,
-        share: float,
+        self, op: str, op_slot: int, slots: Sequence[Slot], names: Sequence[str], standing: Standing, share: float
     ) -> None:
         """Add one epoch; `names` are those of the blueprints, `share` is the epoch's term of J."""
         self.ops.append(op)

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from actors.blueprints.blueprint import NOOP, Blueprint, Param
-from actors.env.hosts.column import column_host
-from actors.env.hosts.host import Host, draw_params
+from actors.env.hosts.host import Host, column_host, draw_params
 
 
 class ForwardFlops(NamedTuple):

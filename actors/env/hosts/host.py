@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import floor
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,6 +18,8 @@ from actors.blueprints.family import Family
 from actors.layers.batch_norm import Normalize, batch_statistics
 from actors.layers.layer_norm import Units
 
+MIN_WIDTH, MAX_WIDTH = 2, 64
+"""Bounds of a column's width, in units or channels; the upper one bounds the cost of an episode."""
 SlotFunction = Callable[[int, Tensor], Tensor]
 """(slot, hidden) -> hidden of the same shape: applies the seed in that slot, or returns its input if there is none."""
 
@@ -114,3 +117,13 @@ def draw_into(shapes: Mapping[str, Param], into: NDArray[Any], rng: np.random.Ge
     for p in shapes.values():
         into[start : start + p.size] = p.draw(rng).ravel()
         start += p.size
+
+
+def column_width(host_width: int, scale: float) -> int:
+    """Return the width of a column at `scale` times the host's width."""
+    return min(max(floor(scale * host_width + 0.5), MIN_WIDTH), MAX_WIDTH)
+
+
+def column_host(host: Host, scale: float) -> Host:
+    """Return the host that computes a column of `host`. Nothing grows in its slots."""
+    return host.with_width(column_width(host.width, scale))

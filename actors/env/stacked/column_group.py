@@ -10,7 +10,7 @@ from torch import Tensor
 from actors.blueprints.blueprint import Params
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.layout import StackLayout
-from actors.layers.batch_norm import Moments, Normalize, row_statistics
+from actors.layers.batch_norm import Moments, Normalize
 from actors.layers.layer_norm import Units
 
 
@@ -44,10 +44,6 @@ class ColumnGroup:
     def mixed(self, model: Tensor, logits: Tensor) -> Tensor:
         """Return the logits `[E, B, classes]` of the models, with those of these columns mixed in."""
         return model.index_copy(0, self.envs, (1.0 - self.alpha) * model[self.envs] + self.alpha * logits)
-
-    def updating(self) -> Normalize:
-        """Normalize by the statistics of the batch, and update the running ones."""
-        return row_statistics(self.bank.running, self.rows)
 
     def running(self) -> dict[str, Moments]:
         """Return the running statistics of `inputs`."""

@@ -20,7 +20,7 @@ from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed, runs_of
 from actors.kernels.cnn.functions import CrossEntropy
 from actors.kernels.cnn.layout import suits
-from actors.layers.batch_norm import batch_statistics
+from actors.layers.batch_norm import batch_statistics, row_statistics
 
 RunKey = tuple[int, bool, int, int]  # slot, whether in TRAINING, bank, turn
 
@@ -264,4 +264,4 @@ class StackedEpoch:
 
 def _logits_of(groups: Sequence[ColumnGroup], x: Tensor) -> Outputs:
     """Return the logits of columns in training, whose running statistics are updated."""
-    return [(group, group.logits(x, group.updating())) for group in groups]
+    return [(group, group.logits(x, row_statistics(group.bank.running, group.rows))) for group in groups]

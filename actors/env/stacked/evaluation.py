@@ -13,14 +13,7 @@ from actors.env.stacked.column_group import ColumnGroup
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import Plans, StackedSeed
 from actors.kernels.cnn.layout import NARROW as ROWS_OF_KERNELS
-from actors.layers.batch_norm import (
-    CALIBRATION_ROWS,
-    Affine,
-    Normalize,
-    calibrated,
-    calibrating,
-    running_statistics,
-)
+from actors.layers.batch_norm import CALIBRATION_ROWS, Affine, Normalize, calibrated, calibrating, running_statistics
 from actors.layers.convolution import with_kernels
 from actors.slots.contributions import EvalResult, Subset
 

@@ -15,8 +15,7 @@ from actors.blueprints.blends import gate_shapes
 from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
-from actors.env.hosts.column import column_host
-from actors.env.hosts.host import Host
+from actors.env.hosts.host import Host, column_host
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.cuda_graph import StepResult, run_steps
 from actors.env.stacked.epoch import StackedEpoch
@@ -85,7 +84,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def can_train_twin(self, env: int) -> bool:
         return False  # a host's bits depend on the size of its stack
 
-    def train_twin(self, env: int, rows: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
         """Not available, see `can_train_twin`."""
         raise NotImplementedError("the torch backend trains all hosts of a stack together")
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from actors.blueprints.blends import GATED, gate_shapes
 from actors.blueprints.blueprint import Params
 from actors.env.fleet_networks import NetworkSettings
-from actors.env.hosts.column import column_host
-from actors.env.hosts.host import Host
+from actors.env.hosts.host import Host, column_host
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup
 from actors.env.stacked.layout import StackLayout
@@ -96,9 +95,7 @@ class StackedParameters:
         return plans
 
     def columns(
-        self,
-        seeds: Sequence[StackedSeed],
-        params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
+        self, seeds: Sequence[StackedSeed], params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]]
     ) -> list[ColumnGroup]:
         """Return the groups of those of these seeds that are columns, in the order of their turns."""
         columns = [seed for seed in seeds if seed.slot >= self.host.slots]

@@ -140,7 +140,7 @@ def slot_plan(
     blueprints: Sequence[Blueprint],
     params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
     gate: Callable[[], Params],
-    like: Tensor,
+    example: Tensor,
 ) -> SlotPlan:
     """Return the plan of one slot from its seeds, which are sorted.
 
@@ -153,17 +153,17 @@ def slot_plan(
         for (_, bank), run in runs_of(seeds, lambda seed: (seed.training, seed.bank))
     ]
     places = [position[seed.env] for seed in seeds]
-    envs = torch.tensor(places, device=like.device)
-    blends = torch.tensor([seed.blend for seed in seeds], device=like.device)
+    envs = torch.tensor(places, device=example.device)
+    blends = torch.tensor([seed.blend for seed in seeds], device=example.device)
 
     shape = (-1, *(1,) * max(2, 1 + layout.dims))
 
     def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=like.dtype, device=like.device).view(shape)
+        return torch.tensor(values, dtype=example.dtype, device=example.device).view(shape)
 
     def mask(blend: int) -> Tensor | None:
         chosen = [seed.blend == blend for seed in seeds]
-        return torch.tensor(chosen, device=like.device).view(shape) if any(chosen) else None
+        return torch.tensor(chosen, device=example.device).view(shape) if any(chosen) else None
 
     alpha = column([seed.alpha for seed in seeds])
     slot_units = None if units is None else units.rows(envs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from actors.config import require
 
 TaskKind = Literal["vector", "sequence", "image"]
+Rows = tuple[NDArray[np.floating], NDArray[np.integer]]  # x [n, ...], y [n]
 DIMENSIONS: dict[TaskKind, int] = {"vector": 2, "sequence": 3, "image": 4}
 
 
@@ -114,10 +115,17 @@ def split_rows(x: NDArray[np.floating], y: NDArray[np.integer], sizes: Sizes) ->
     return parts[0], parts[1], parts[2]
 
 
-def draw_splits(
-    draw: Callable[[int], tuple[NDArray[np.floating], NDArray[np.integer]]], sizes: Sizes
-) -> tuple[Split, Split, Split]:
+def draw_splits(draw: Callable[[int], Rows], sizes: Sizes) -> tuple[Split, Split, Split]:
     """Draw each split with `draw(n) -> (x [n, ...], y [n])`, and standardize x."""
     drawn = [draw(n) for n in sizes]
     parts = [Split(x.astype(np.float32), y.astype(np.int64)) for x, y in drawn]
     return standardized(parts[0], parts[1], parts[2])
+
+
+def with_label_noise(task: Task, name: str, fraction: float, rng: np.random.Generator) -> Task:
+    """Replace a fraction of the training labels by another class, which extra capacity can memorize; validation and
+    test labels stay correct."""
+    y = task.train.y.copy()
+    wrong = rng.permutation(len(y))[: round(fraction * len(y))]
+    y[wrong] = (y[wrong] + rng.integers(1, task.num_classes, len(wrong))) % task.num_classes
+    return replace(task, task_id=name, train=Split(task.train.x, y))

@@ -34,9 +34,9 @@ class EndpointReport(RunReport):
 
     exported = b""  # this session cannot be moved to another server
 
-    def __init__(self, episode: ClientEpisode, prices: Prices, horizon_epochs: int) -> None:
+    def __init__(self, episode: ClientEpisode, prices: Prices) -> None:
         """Begin the episode. Raises `PolicyError`."""
-        super().__init__(prices, horizon_epochs)
+        super().__init__(prices)
         self._episode = episode.__enter__()
         self.session = self
         self._closed = Event()
@@ -95,19 +95,14 @@ class EndpointReport(RunReport):
 
 
 def open_report(
-    report: bool | str | Path,
-    opener: SessionOpener,
-    spaces: Spaces,
-    prices: Prices,
-    horizon_epochs: int,
-    seed: int,
+    report: bool | str | Path, opener: SessionOpener, spaces: Spaces, prices: Prices, seed: int
 ) -> RunReport:
     """Return a report to the endpoint that decides if `report` is True and the endpoint learns from sessions, and else
     a report to a file. Raises `UserError`."""
     episode = getattr(opener, "episode", None)
     if report is True and episode is not None:
         try:
-            return EndpointReport(episode(seed, spaces), prices, horizon_epochs)
+            return EndpointReport(episode(seed, spaces), prices)
         except PolicyError as error:
             if error.reason == Reason.SPACES_MISMATCH:
                 raise UserError(f"this endpoint cannot learn from this model: {error}") from error
@@ -115,4 +110,4 @@ def open_report(
             level = logging.INFO if learns_from_none else logging.WARNING
             log.log(level, "the run is reported to a file, as the endpoint did not open a session: %s", error)
     folder = Path(DEFAULT_FOLDER) if isinstance(report, bool) else Path(report)
-    return FileReport(folder, spaces, prices, horizon_epochs, seed)
+    return FileReport(folder, spaces, prices, seed)

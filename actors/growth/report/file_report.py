@@ -36,9 +36,9 @@ class FileReport(RunReport):
     """Writes the episode into `folder` as soon as it ends. A checkpoint of the training run holds the steps so far, so
     that a resumed run writes the same bytes."""
 
-    def __init__(self, folder: Path, spaces: Spaces, prices: Prices, horizon_epochs: int, seed: int) -> None:
+    def __init__(self, folder: Path, spaces: Spaces, prices: Prices, seed: int) -> None:
         """Raise `UserError` if files cannot be written to `folder`."""
-        super().__init__(prices, horizon_epochs)
+        super().__init__(prices)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

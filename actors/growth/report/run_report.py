@@ -34,8 +34,8 @@ class RunReport(ABC):
     action that is not executed, or not known, ends the report: the steps before it are kept as an episode that was cut.
     """
 
-    def __init__(self, prices: Prices, horizon_epochs: int) -> None:
-        self._prices, self._horizon_epochs = prices, horizon_epochs
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
         self._standings: list[Standing] = []  # before the first decision, and after each epoch since then
         self.session: Any = None  # the `PolicySession` that decides, where the report is made in it
         self.over = False  # whether nothing more is recorded

@@ -25,17 +25,17 @@ SCHEDULED = (*SCHEDULED_RATES, "lr_lambdas", "base_momentums", "max_momentums")
 
 @dataclass(frozen=True)
 class _Part:
-    """Parameters of a seed that are one group of an optimizer. `like` is the first parameter of the group whose
+    """Parameters of a seed that are one group of an optimizer. `neighbour` is the first parameter of the group whose
     settings they have; groups are named by parameters, since an optimizer that loads a state makes new ones."""
 
     optimizer: Optimizer
     params: list[nn.Parameter]
-    like: nn.Parameter
+    neighbour: nn.Parameter
     lr_scale: float
 
     def follow(self, groups: Mapping[int, dict[str, Any]]) -> None:
         """Copy what a scheduler may have changed; `groups` are those of the optimizer, by their first parameter."""
-        group, given = groups[id(self.params[0])], groups.get(id(self.like), {})
+        group, given = groups[id(self.params[0])], groups.get(id(self.neighbour), {})
         for name in FOLLOWED:
             if name not in given or name not in group:
                 continue
@@ -218,9 +218,9 @@ def _home(
     """Return where the settings of a seed's parameter are found."""
     parts = name.split(".")
     for start in range(len(parts)):  # a column's names begin with those of what it is held by
-        like = neighbours.get(".".join(parts[start:]))
-        if like is not None and like in homes and like.dim() == p.dim():
-            return homes[like]
+        neighbour = neighbours.get(".".join(parts[start:]))
+        if neighbour is not None and neighbour in homes and neighbour.dim() == p.dim():
+            return homes[neighbour]
     near = [q for q in neighbours.values() if q in homes] or list(homes)
     alike = [q for q in near if _is_matrix(q) == _is_matrix(p)] or near
     held: dict[tuple[int, int], int] = {}

@@ -5,16 +5,10 @@ Logits are `[E, classes, M]`, with rows of data innermost.
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.tiles import LANES
 from actors.kernels.cross_entropy import cross_entropy
-from actors.kernels.decorators import kernel
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.vectors import fma, load, splat, store, total
-
-Array = NDArray[Any]
 
 
 @kernel
@@ -25,11 +19,11 @@ def classify(h: Array, w: Array, b: Array, mean: Array, y: Array) -> None:
     share = splat(h.dtype.type(1.0 / positions))
     for e in range(envs):
         for c in range(channels):
-            own, out = h[e, c].reshape(positions * rows), mean[e, c]
+            channel, out = h[e, c].reshape(positions * rows), mean[e, c]
             for i in range(0, rows, LANES):
-                summed = load(own, i)
+                summed = load(channel, i)
                 for p in range(1, positions):
-                    summed = summed + load(own, p * rows + i)
+                    summed = summed + load(channel, p * rows + i)
                 store(out, i, share * summed)
         for k in range(classes):
             out = y[e, k]
@@ -53,11 +47,11 @@ def classify_back(mean: Array, w: Array, d: Array, dh: Array, dw: Array, db: Arr
                 summed = summed + load(d[e, k], i)
             db[e, k] = total(summed)
         for c in range(channels):
-            own, out = mean[e, c], dh[e, c].reshape(positions * rows)
+            means, out = mean[e, c], dh[e, c].reshape(positions * rows)
             for k in range(classes):
                 along = zero
                 for i in range(0, rows, LANES):
-                    along = fma(load(d[e, k], i), load(own, i), along)
+                    along = fma(load(d[e, k], i), load(means, i), along)
                 dw[e, c, k] = total(along)
             for i in range(0, rows, LANES):
                 flow = zero

@@ -6,17 +6,12 @@ apart. Channels at the end that are 0 everywhere, as those that a stack pads, ar
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.layout import NARROW
 from actors.kernels.cnn.tiles import LANES, TILE, WIDE, outer, pixel
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.vectors import any_nonzero, load, splat, store, total
 
-Array = NDArray[Any]
 Scratch = tuple[Array, Array, Array, Array]
 """Space for the packed rows and weights of an environment, for sums of gradients, and zeros."""
 Size = tuple[int, int, int, int, int]
@@ -123,18 +118,9 @@ def convolve_packed(
 
 @inner
 def convolve_one(
-    x: Array,
-    w: Array,
-    b: Array,
-    y: Array,
-    size: Size,
-    inputs: int,
-    outputs: int,
-    all_inputs: int,
-    back: bool,
-    packed_x: Array,
-    packed_w: Array,
-) -> None:
+    x: Array, w: Array, b: Array, y: Array, size: Size, inputs: int, outputs: int, all_inputs: int, back: bool,
+    packed_x: Array, packed_w: Array,
+) -> None:  # fmt: skip
     """Write the first `outputs` channels of y, from the first `inputs` of x."""
     height, width, rows, tall, wide = size
     pack_weights(w, outputs, inputs, all_inputs, tall * wide, back, packed_w)
@@ -270,17 +256,9 @@ def convolution(x: Array, w: Array, b: Array, y: Array, groups: int, scratch: Sc
 
 @kernel
 def convolution_back(
-    x: Array,
-    w: Array,
-    d: Array,
-    dx: Array,
-    dw: Array,
-    db: Array,
-    groups: int,
-    input_too: bool,
-    weights_too: bool,
+    x: Array, w: Array, d: Array, dx: Array, dw: Array, db: Array, groups: int, input_too: bool, weights_too: bool,
     scratch: Scratch,
-) -> None:
+) -> None:  # fmt: skip
     """Compute the gradients of x if `input_too`, and of w and b if `weights_too`, from that of y, `d`."""
     for e in range(len(x)):
         if input_too:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -25,8 +24,8 @@ from actors.kernels.cnn.rows import gather_rows
 from actors.kernels.cnn.seeds import blend, blend_back, two_layers, two_layers_back
 from actors.kernels.cnn.space import window_mean, window_mean_back
 from actors.kernels.cnn.tiles import LANES, TILE, WIDE
+from actors.kernels.decorators import Array
 
-Array = NDArray[Any]
 Window = tuple[int, int]
 
 
@@ -127,8 +126,8 @@ class TwoLayers(torch.autograd.Function):
         grads, spaces = (dw1, db1, dw2, db2), _spaces(x, first, second)
         outer = x, first, second, hidden, _array(d)
         two_layers_back(*outer, dx, *grads, inside, ctx.groups, input_too, with_weights, spaces)
-        own = [torch.from_numpy(g) if ctx.needs_input_grad[n + 1] else None for n, g in enumerate(grads)]
-        return (torch.from_numpy(dx).movedim(-1, 0) if input_too else None, *own, None)
+        of_weights = [torch.from_numpy(g) if ctx.needs_input_grad[n + 1] else None for n, g in enumerate(grads)]
+        return (torch.from_numpy(dx).movedim(-1, 0) if input_too else None, *of_weights, None)
 
 
 class Blend(torch.autograd.Function):
@@ -171,17 +170,9 @@ class NormalizeBatch(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        h: Tensor,
-        gain: Tensor,
-        bias: Tensor,
-        mean: Tensor | None,
-        var: Tensor | None,
-        window: Window,
-        relu: bool,
-        momentum: float,
-        eps: float,
-    ) -> Tensor:
+        ctx: Any, h: Tensor, gain: Tensor, bias: Tensor, mean: Tensor | None, var: Tensor | None, window: Window,
+        relu: bool, momentum: float, eps: float,
+    ) -> Tensor:  # fmt: skip
         x, a, b = _array(h), _vector(gain), _vector(bias)
         y = _pooled(x, window)
         batch_mean, inverse = empty(a.shape), empty(a.shape)

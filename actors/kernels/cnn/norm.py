@@ -10,25 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.kernels.cnn.convolution import live_channels
 from actors.kernels.cnn.tiles import LANES
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
-from actors.kernels.vectors import (
-    fma,
-    load,
-    maximum,
-    rectified,
-    splat,
-    store,
-    total,
-    where_at_least,
-    where_positive,
-)
+from actors.kernels.vectors import fma, load, maximum, rectified, splat, store, total, where_at_least, where_positive
 
-Array = NDArray[Any]
 Size = tuple[int, int, int, int, int]
 """Height, width, rows of data, and the window."""
 
@@ -102,20 +90,9 @@ def rescale_channel(
 
 @kernel
 def normalize(
-    h: Array,
-    gain: Array,
-    bias: Array,
-    y: Array,
-    mean: Array,
-    inverse: Array,
-    running_mean: Array,
-    running_var: Array,
-    tall: int,
-    wide: int,
-    relu: bool,
-    momentum: float,
-    eps: float,
-) -> None:
+    h: Array, gain: Array, bias: Array, y: Array, mean: Array, inverse: Array, running_mean: Array, running_var: Array,
+    tall: int, wide: int, relu: bool, momentum: float, eps: float,
+) -> None:  # fmt: skip
     """Normalize by the statistics of the batch, written to `mean` and `inverse [C]` (1 / standard deviation; 0 for a
     channel that a stack pads).
 
@@ -125,9 +102,9 @@ def normalize(
     area = height * width
     size = (height, width, rows, tall, wide)
     for c in range(channels):
-        own, out = h[c].reshape(area * rows), y[c].reshape(y.shape[1] * y.shape[2] * rows)
-        padded = gain[c] == 0 and bias[c] == 0 and live_channels(own, 1, area * rows) == 0
-        m, v = (gain[c], gain[c]) if padded else moments(own, area, rows, 0, rows)
+        channel, out = h[c].reshape(area * rows), y[c].reshape(y.shape[1] * y.shape[2] * rows)
+        padded = gain[c] == 0 and bias[c] == 0 and live_channels(channel, 1, area * rows) == 0
+        m, v = (gain[c], gain[c]) if padded else moments(channel, area, rows, 0, rows)
         mean[c], inverse[c] = m, 0 if padded else 1 / np.sqrt(v + eps)
         if running_mean.size:
             n = area * rows
@@ -138,30 +115,20 @@ def normalize(
             out[:] = 0
             continue
         scale = gain[c] * inverse[c]
-        rescale_channel(own, out, size, 0, rows, scale, bias[c] - mean[c] * scale, relu)
+        rescale_channel(channel, out, size, 0, rows, scale, bias[c] - mean[c] * scale, relu)
 
 
 @kernel
 def normalize_back(
-    h: Array,
-    d: Array,
-    gain: Array,
-    bias: Array,
-    mean: Array,
-    inverse: Array,
-    dh: Array,
-    dgain: Array,
-    dbias: Array,
-    tall: int,
-    wide: int,
-    relu: bool,
-) -> None:
+    h: Array, d: Array, gain: Array, bias: Array, mean: Array, inverse: Array, dh: Array, dgain: Array, dbias: Array,
+    tall: int, wide: int, relu: bool,
+) -> None:  # fmt: skip
     """Compute the gradients of h, gain and bias from that of y, `d`."""
     channels, height, width, rows = h.shape
     high, low, area = height // tall, width // wide, height * width
     zero = splat(h.dtype.type(0))
     for c in range(channels):
-        own, flow, out = h[c].reshape(area * rows), d[c].reshape(high * low * rows), dh[c].reshape(area * rows)
+        channel, flow, out = h[c].reshape(area * rows), d[c].reshape(high * low * rows), dh[c].reshape(area * rows)
         if inverse[c] == 0:
             out[:], dgain[c], dbias[c] = 0, 0, flow.sum()
             continue
@@ -174,26 +141,26 @@ def normalize_back(
             for left in range(low):
                 source, target = ((top * tall) * width + left * wide) * rows, (top * low + left) * rows
                 for i in range(0, rows, LANES):
-                    best, rest = pooled(own, source + i, row, rows, tall, wide, a, b), load(flow, target + i)
+                    best, rest = pooled(channel, source + i, row, rows, tall, wide, a, b), load(flow, target + i)
                     if relu:
                         rest = where_positive(best, rest)
                     summed = summed + rest
                     at = source + i
                     if wide == 1:
                         store(out, at, rest)
-                        along = fma(rest, load(own, at) - m, along)
+                        along = fma(rest, load(channel, at) - m, along)
                     else:
-                        rest, along = route(own, at, out, a, b, m, best, rest, along)
-                        rest, along = route(own, at + rows, out, a, b, m, best, rest, along)
+                        rest, along = route(channel, at, out, a, b, m, best, rest, along)
+                        rest, along = route(channel, at + rows, out, a, b, m, best, rest, along)
                         if tall == 2:
-                            rest, along = route(own, at + row, out, a, b, m, best, rest, along)
-                            rest, along = route(own, at + row + rows, out, a, b, m, best, rest, along)
+                            rest, along = route(channel, at + row, out, a, b, m, best, rest, along)
+                            rest, along = route(channel, at + row + rows, out, a, b, m, best, rest, along)
         dbias[c], dgain[c] = total(summed), total(along) * inverse[c]
         n = h.dtype.type(area * rows)
         slope = scale * inverse[c] * dgain[c] / n
         steep, offset = splat(-slope), splat(mean[c] * slope - scale * dbias[c] / n)
         for i in range(0, area * rows, LANES):
-            store(out, i, fma(a, load(out, i), fma(steep, load(own, i), offset)))
+            store(out, i, fma(a, load(out, i), fma(steep, load(channel, i), offset)))
 
 
 @kernel
@@ -203,9 +170,9 @@ def rescale(h: Array, scale: Array, shift: Array, y: Array, tall: int, wide: int
     count = rows // scale.shape[1]
     size = (height, width, rows, tall, wide)
     for c in range(channels):
-        own, out = h[c].reshape(height * width * rows), y[c].reshape(y.shape[1] * y.shape[2] * rows)
+        channel, out = h[c].reshape(height * width * rows), y[c].reshape(y.shape[1] * y.shape[2] * rows)
         for v in range(scale.shape[1]):
-            rescale_channel(own, out, size, v * count, count, scale[c, v], shift[c, v], relu)
+            rescale_channel(channel, out, size, v * count, count, scale[c, v], shift[c, v], relu)
 
 
 @kernel
@@ -214,8 +181,8 @@ def calibrate(h: Array, gain: Array, bias: Array, scale: Array, shift: Array, ep
     channels, height, width, rows = h.shape
     count = rows // scale.shape[1]
     for c in range(channels):
-        own = h[c].reshape(height * width * rows)
+        channel = h[c].reshape(height * width * rows)
         for v in range(scale.shape[1]):
-            mean, var = moments(own, height * width, rows, v * count, count)
+            mean, var = moments(channel, height * width, rows, v * count, count)
             scale[c, v] = gain[c] / np.sqrt(var + eps)
             shift[c, v] = bias[c] - mean * scale[c, v]

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from actors.kernels.decorators import Array, kernel
 
-from numpy.typing import NDArray
-
-from actors.kernels.decorators import kernel
-
-Array = NDArray[Any]
 BLOCK = 64
 """Numbers of a row that are copied together: those of four lines of the cache."""
 

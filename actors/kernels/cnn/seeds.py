@@ -5,18 +5,13 @@ One environment after the other, so that what is between two operations stays in
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.convolution import Scratch, convolve_env, convolve_env_input, convolve_env_weights
 from actors.kernels.cnn.tiles import LANES
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.vectors import fma, load, rectified, sigmoid, splat, store, tanh, total, where_positive
 from actors.types.actions import BLENDS
 
-Array = NDArray[Any]
 MULTIPLY, GATE = BLENDS.index("multiply"), BLENDS.index("gated")
 
 
@@ -38,22 +33,9 @@ def two_layers(
 
 @kernel
 def two_layers_back(
-    h: Array,
-    w1: Array,
-    w2: Array,
-    hidden: Array,
-    d: Array,
-    dh: Array,
-    dw1: Array,
-    db1: Array,
-    dw2: Array,
-    db2: Array,
-    inside: Array,
-    groups: int,
-    input_too: bool,
-    weights_too: bool,
-    scratch: Scratch,
-) -> None:
+    h: Array, w1: Array, w2: Array, hidden: Array, d: Array, dh: Array, dw1: Array, db1: Array, dw2: Array, db2: Array,
+    inside: Array, groups: int, input_too: bool, weights_too: bool, scratch: Scratch,
+) -> None:  # fmt: skip
     """Compute the gradient of h if `input_too`, and of weights and biases if `weights_too`, from that of y, `d`.
 
     Overwrite `inside`, which has the shape of one environment's hidden layer.
@@ -110,19 +92,9 @@ def blend(
 
 @kernel
 def blend_back(
-    h: Array,
-    s: Array,
-    kinds: Array,
-    alphas: Array,
-    weights: Array,
-    values: Array,
-    d: Array,
-    dh: Array,
-    ds: Array,
-    dweights: Array,
-    dbiases: Array,
-    flow: Array,
-) -> None:
+    h: Array, s: Array, kinds: Array, alphas: Array, weights: Array, values: Array, d: Array, dh: Array, ds: Array,
+    dweights: Array, dbiases: Array, flow: Array,
+) -> None:  # fmt: skip
     """Compute the gradients of h, s and the gates from that of y, `d`. Overwrite `flow [P * M]`."""
     one, zero = splat(h.dtype.type(1)), splat(h.dtype.type(0))
     for e in range(len(h)):

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from actors.kernels.cnn.tiles import LANES
-from actors.kernels.decorators import kernel
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.vectors import load, splat, store
-
-Array = NDArray[Any]
 
 
 @kernel
@@ -23,15 +17,15 @@ def window_mean(h: Array, y: Array, tall: int, wide: int) -> None:
     high, low = height // tall, width // wide
     share = splat(h.dtype.type(1.0 / (tall * wide)))
     for c in range(channels):
-        own, out = h[c].reshape(height * width * rows), y[c].reshape(high * low * rows)
+        channel, out = h[c].reshape(height * width * rows), y[c].reshape(high * low * rows)
         for top in range(high):
             for left in range(low):
                 source, target = (top * tall * width + left * wide) * rows, (top * low + left) * rows
                 for i in range(0, rows, LANES):
-                    summed = load(own, source + i) + load(own, source + i + rows)
+                    summed = load(channel, source + i) + load(channel, source + i + rows)
                     if tall == 2:
-                        summed = summed + load(own, source + i + width * rows)
-                        summed = summed + load(own, source + i + (width + 1) * rows)
+                        summed = summed + load(channel, source + i + width * rows)
+                        summed = summed + load(channel, source + i + (width + 1) * rows)
                     store(out, target + i, share * summed)
 
 

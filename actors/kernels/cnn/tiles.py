@@ -12,24 +12,18 @@ from typing import Any
 import numba.core.cgutils
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
 from actors.kernels.cnn.layout import NARROW
+from actors.kernels.decorators import Array, intrinsic
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import intrinsic
-from actors.kernels.vectors import VectorType, call, read, register_bytes, spread, vector_ir, write
+from actors.kernels.vectors import VectorType, arrays, call, read, register_bytes, spread, vector_ir, write
 
-Array = NDArray[Any]
 TILE = 4  # output channels of a tile, and input channels of a tile of gradients
 LANES = register_bytes() // 4
 WIDE = 4 * LANES if register_bytes() == 64 else 2 * LANES
 """Rows of a wide tile: 16 vectors of sums fill half of AVX-512's registers, 8 half of AVX2's."""
 I64 = ir.IntType(64)
 cgutils: Any = numba.core.cgutils
-
-
-def _data(context: Any, builder: Any, sig: Any, args: Any, count: int) -> list[Any]:
-    return [context.make_array(sig.args[n])(context, builder, args[n]).data for n in range(count)]
 
 
 def _convolution_tile(height: int, vectors: int) -> Any:
@@ -42,7 +36,7 @@ def _convolution_tile(height: int, vectors: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            xs, ws, bs, ys = _data(context, builder, sig, args, 4)
+            xs, ws, bs, ys = (a.data for a in arrays(context, builder, sig, args, 0, 1, 2, 3))
             x_at, w_at, b_at, y_at, x_row, w_row, y_channel, rows, steps = args[4:]
 
             def bias(j: int) -> Any:
@@ -60,14 +54,14 @@ def _convolution_tile(height: int, vectors: int) -> Any:
                         for v in range(vectors)
                     ]
                     at = builder.mul(step.index, I64(TILE))
-                    for j, own in enumerate(sums):
+                    for j, line_sums in enumerate(sums):
                         scalar = builder.load(builder.gep(w_line, [builder.add(at, I64(j))]))
                         factor = spread(builder, scalar, t)
-                        for value, s in zip(x_k, own, strict=True):
+                        for value, s in zip(x_k, line_sums, strict=True):
                             builder.store(call(builder, "llvm.fma", factor, value, builder.load(s)), s)
-            for j, own in enumerate(sums):
+            for j, line_sums in enumerate(sums):
                 line = builder.gep(ys, [builder.add(y_at, builder.mul(y_channel, I64(j)))])
-                for v, s in enumerate(own):
+                for v, s in enumerate(line_sums):
                     write(builder, builder.load(s), builder.gep(line, [I64(v * t.count)]))
             return context.get_dummy_value()
 
@@ -86,14 +80,14 @@ def _gradient_tile(height: int, width: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            ds, xs, out = _data(context, builder, sig, args, 3)
+            ds, xs, out = (a.data for a in arrays(context, builder, sig, args, 0, 1, 2))
             d_at, x_at, d_channel, x_channel, row, rows, length, at, by_j, by_k = args[3:]
 
             def starts(data: Any, first: Any, step: Any, count: int) -> list[Any]:
                 return [builder.gep(data, [builder.add(first, builder.mul(step, I64(n)))]) for n in range(count)]
 
             places = [p for start in starts(out, at, by_j, height) for p in starts(start, I64(0), by_k, width)]
-            own = [cgutils.alloca_once_value(builder, read(builder, p, t)) for p in places]
+            totals = [cgutils.alloca_once_value(builder, read(builder, p, t)) for p in places]
             d_lines, x_lines = starts(ds, d_at, d_channel, height), starts(xs, x_at, x_channel, width)
             with cgutils.for_range(builder, rows) as line:
                 first = builder.mul(line.index, row)
@@ -103,9 +97,9 @@ def _gradient_tile(height: int, width: int) -> Any:
                     x_i = [read(builder, builder.gep(p, [here]), t) for p in x_lines]
                     for j, a in enumerate(d_i):
                         for k, b in enumerate(x_i):
-                            s = own[j * width + k]
+                            s = totals[j * width + k]
                             builder.store(call(builder, "llvm.fma", a, b, builder.load(s)), s)
-            for s, p in zip(own, places, strict=True):
+            for s, p in zip(totals, places, strict=True):
                 write(builder, builder.load(s), p)
             return context.get_dummy_value()
 
@@ -122,22 +116,9 @@ _outer_2_4, _outer_2_1, _outer_1_4, _outer_1_1 = (_gradient_tile(*n) for n in ((
 
 @inner
 def pixel(
-    lanes: int,
-    channels: int,
-    x: Array,
-    w: Array,
-    b: Array,
-    y: Array,
-    x_at: int,
-    w_at: int,
-    b_at: int,
-    y_at: int,
-    x_row: int,
-    w_row: int,
-    y_channel: int,
-    rows: int,
-    steps: int,
-) -> None:
+    lanes: int, channels: int, x: Array, w: Array, b: Array, y: Array, x_at: int, w_at: int, b_at: int, y_at: int,
+    x_row: int, w_row: int, y_channel: int, rows: int, steps: int,
+) -> None:  # fmt: skip
     """Compute one pixel of up to TILE output channels for WIDE or NARROW rows of data; see `_convolution_tile`."""
     if lanes == WIDE:
         if channels >= 4:
@@ -157,22 +138,9 @@ def pixel(
 
 @inner
 def outer(
-    height: int,
-    width: int,
-    d: Array,
-    x: Array,
-    sums: Array,
-    d_at: int,
-    x_at: int,
-    d_channel: int,
-    x_channel: int,
-    row: int,
-    rows: int,
-    length: int,
-    at: int,
-    by_j: int,
-    by_k: int,
-) -> None:
+    height: int, width: int, d: Array, x: Array, sums: Array, d_at: int, x_at: int, d_channel: int, x_channel: int,
+    row: int, rows: int, length: int, at: int, by_j: int, by_k: int,
+) -> None:  # fmt: skip
     """Add the products of `height` by `width` channels, each up to TILE; see `_gradient_tile`."""
     j = 0
     while j < height:

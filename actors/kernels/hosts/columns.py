@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from actors.kernels.decorators import Array
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import copy
 from actors.kernels.hosts.network import ABSENT, BLENDED, Seeds, Work, backward, block_offset, enter, forward, padded
 from actors.kernels.vectors import lanes, load, splat, store
-
-Array = NDArray[Any]
 
 
 class Columns(NamedTuple):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.kernels.cross_entropy import cross_entropy
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.hosts.columns import (
     Columns,
     column_back,
@@ -23,20 +22,10 @@ from actors.kernels.hosts.columns import (
     without_seeds,
 )
 from actors.kernels.hosts.layers import norm
-from actors.kernels.hosts.network import (
-    ABSENT,
-    BLENDED,
-    TRAINING,
-    Seeds,
-    Work,
-    backward,
-    enter,
-    forward,
-)
+from actors.kernels.hosts.network import ABSENT, BLENDED, TRAINING, Seeds, Work, backward, enter, forward
 from actors.kernels.hosts.products import zero_and_one
 from actors.kernels.hosts.seeds import GATE
 
-Array = NDArray[Any]
 BETA1, BETA2, ADAM_EPS = 0.9, 0.999, 1e-8
 
 
@@ -110,18 +99,9 @@ class Gradients(NamedTuple):
 
 @kernel
 def train_epoch(
-    data: Array,
-    labels: Array,
-    rows: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    moments: Adam,
-    work: Work,
-    rates: tuple[float, float, float, float],
-    norms: Array,
-    scores: Array,
-) -> float:
+    data: Array, labels: Array, rows: Array, p: Array, seeds: Seeds, columns: Columns, moments: Adam, work: Work,
+    rates: tuple[float, float, float, float], norms: Array, scores: Array,
+) -> float:  # fmt: skip
     """Train on minibatches `rows [T, B]` of `data [N, F]`; return the mean loss of the main passes.
 
     `rates` are the learning rates of the host and of seeds, the weight decay, and the clip norm. The gradient norms of
@@ -137,20 +117,9 @@ def train_epoch(
 
 @inner
 def train(
-    data: Array,
-    labels: Array,
-    rows: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    moments: Adam,
-    work: Work,
-    rates: tuple[float, float, float, float],
-    norms: Array,
-    scores: Array,
-    gradients: Gradients,
-    absent: Array,
-) -> float:
+    data: Array, labels: Array, rows: Array, p: Array, seeds: Seeds, columns: Columns, moments: Adam, work: Work,
+    rates: tuple[float, float, float, float], norms: Array, scores: Array, gradients: Gradients, absent: Array,
+) -> float:  # fmt: skip
     """Train an epoch, see `train_epoch`; `absent [S]` is 0."""
     clip_norm = rates[3]
     slots, features, classes, length = seeds.mode.size, data.shape[1], work.logits.shape[0], work.logits.shape[1]

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.kernels.cross_entropy import highest_and_sum, log_losses
+from actors.kernels.decorators import Array, kernel
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import kernel
 from actors.kernels.hosts.columns import Columns, mix_columns, run_columns, without_seeds
 from actors.kernels.hosts.layers import copy
-from actors.kernels.hosts.network import (
-    Seeds,
-    Work,
-    block_offset,
-    enter,
-    grow,
-    head,
-    run_block,
-)
-
-Array = NDArray[Any]
+from actors.kernels.hosts.network import Seeds, Work, block_offset, enter, grow, head, run_block
 
 
 class Variants(NamedTuple):
@@ -39,16 +28,9 @@ class Variants(NamedTuple):
 
 @kernel
 def evaluate(
-    x: Array,
-    labels: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    work: Work,
-    subsets: Array,
-    correct: Array,
+    x: Array, labels: Array, p: Array, seeds: Seeds, columns: Columns, work: Work, subsets: Array, correct: Array,
     losses: Array,
-) -> None:
+) -> None:  # fmt: skip
     """Compute, for each of `subsets` (bit s for slot s), the number of `correct` rows and the summed cross-entropy.
 
     The rows of data are the first columns of x [F, N], where N is a multiple of the length of rows in `work`. Columns
@@ -67,18 +49,9 @@ def evaluate(
 
 @inner
 def evaluate_variants(
-    x: Array,
-    labels: Array,
-    p: Array,
-    seeds: Seeds,
-    columns: Columns,
-    work: Work,
-    subsets: Array,
-    correct: Array,
-    losses: Array,
-    variants: Variants,
-    absent: Array,
-) -> None:
+    x: Array, labels: Array, p: Array, seeds: Seeds, columns: Columns, work: Work, subsets: Array, correct: Array,
+    losses: Array, variants: Variants, absent: Array,
+) -> None:  # fmt: skip
     """Evaluate, see `evaluate`; `absent [S]` is 0."""
     slots, features, width = seeds.mode.size, x.shape[0], work.leaving.shape[1]
     classes, length = work.logits.shape

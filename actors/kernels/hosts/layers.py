@@ -6,15 +6,12 @@ rows of hidden tensors have a multiple of `PADDING` numbers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from actors.kernels.decorators import Array
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.vectors import lanes, load, rectified, root, sigmoid, splat, store, tanh, total, where_positive
 
-Array = NDArray[Any]
 NORM_EPS = 1e-5
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from actors.kernels.decorators import Array
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import (
     copy,
@@ -30,7 +30,6 @@ from actors.kernels.hosts.products import (
 from actors.kernels.hosts.seeds import blend_back, blend_in, change, change_back
 from actors.kernels.vectors import PADDING, lanes, load, splat, store
 
-Array = NDArray[Any]
 ABSENT, BLENDED, TRAINING = range(3)
 """Modes of a seed in an epoch: off, part of the host, or training without affecting the host."""
 
@@ -66,16 +65,9 @@ def run_block(p: Array, start: int, h: Array, xhat: Array, inverse: Array, activ
 
 @inner
 def block_back(
-    p: Array,
-    start: int,
-    xhat: Array,
-    inverse: Array,
-    active: Array,
-    d: Array,
-    inside: Array,
-    dp: Array,
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, d: Array, inside: Array, dp: Array,
     with_params: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Turn the gradient `d` of a block's output into that of its input, in place; `inside [W, B]` is overwritten.
 
     Write parameter gradients to `dp` if `with_params`.
@@ -105,17 +97,9 @@ def head(p: Array, start: int, h: Array, xhat: Array, inverse: Array, active: Ar
 
 @inner
 def head_back(
-    p: Array,
-    start: int,
-    xhat: Array,
-    inverse: Array,
-    active: Array,
-    dlogits: Array,
-    d: Array,
-    inside: Array,
-    dp: Array,
-    with_params: bool,
-) -> None:
+    p: Array, start: int, xhat: Array, inverse: Array, active: Array, dlogits: Array, d: Array, inside: Array,
+    dp: Array, with_params: bool,
+) -> None:  # fmt: skip
     """Compute the gradient d [W, B] of the last hidden tensor; write parameter gradients if `with_params`.
 
     `inside [W, B]` is overwritten.

@@ -11,12 +11,12 @@ import numba.core.cgutils
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
+from actors.kernels.decorators import Array, intrinsic
 from actors.kernels.decorators import allocation_free as inner
-from actors.kernels.decorators import intrinsic
 from actors.kernels.vectors import (
     VectorType,
+    arrays,
     call,
     constant,
     lanes,
@@ -31,14 +31,9 @@ from actors.kernels.vectors import (
     write,
 )
 
-Array = NDArray[Any]
 TILE = 4  # rows of a result that are computed together
 I64 = ir.IntType(64)
 cgutils: Any = numba.core.cgutils
-
-
-def _data(context: Any, builder: Any, sig: Any, args: Any, count: int) -> list[Any]:
-    return [context.make_array(sig.args[n])(context, builder, args[n]) for n in range(count)]
 
 
 def _product_tile(height: int, vectors: int) -> Any:
@@ -50,7 +45,7 @@ def _product_tile(height: int, vectors: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            xs, ws, ys = _data(context, builder, sig, args, 3)
+            xs, ws, ys = arrays(context, builder, sig, args, 0, 1, 2)
             j, i, offset, by_k, by_j = args[3:]
             depth, length = cgutils.unpack_tuple(builder, xs.shape)
             _, rows = cgutils.unpack_tuple(builder, ys.shape)
@@ -63,13 +58,13 @@ def _product_tile(height: int, vectors: int) -> Any:
                 line = builder.add(builder.mul(loop.index, length), offset)
                 x_k = [read(builder, builder.gep(xs.data, [builder.add(line, c)]), t) for c in columns]
                 at = builder.mul(loop.index, by_k)
-                for weight, own in zip(weights, sums, strict=True):
+                for weight, line_sums in zip(weights, sums, strict=True):
                     scalar = builder.load(builder.gep(ws.data, [builder.add(at, weight)]))
                     factor = spread(builder, scalar, t)
-                    for value, s in zip(x_k, own, strict=True):
+                    for value, s in zip(x_k, line_sums, strict=True):
                         builder.store(call(builder, "llvm.fma", factor, value, builder.load(s)), s)
-            for line, own in zip(out, sums, strict=True):
-                for pointer, s in zip(line, own, strict=True):
+            for line, line_sums in zip(out, sums, strict=True):
+                for pointer, s in zip(line, line_sums, strict=True):
                     write(builder, builder.load(s), pointer)
             return context.get_dummy_value()
 
@@ -87,7 +82,7 @@ def _outer_tile(height: int, width: int) -> Any:
         t = vector_ir(VectorType(x.dtype))
 
         def generate(context, builder, sig, args):  # type: ignore[no-untyped-def]
-            xs, ds, outs = _data(context, builder, sig, args, 3)
+            xs, ds, outs = arrays(context, builder, sig, args, 0, 1, 2)
             k, j = args[3:]
             _, rows = cgutils.unpack_tuple(builder, ds.shape)
             _, length = cgutils.unpack_tuple(builder, outs.shape)

@@ -6,10 +6,7 @@ s is the output of a seed and h its input, these kernels compute the change c = 
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
+from actors.kernels.decorators import Array
 from actors.kernels.decorators import allocation_free as inner
 from actors.kernels.hosts.layers import (
     apply_sigmoid,
@@ -25,7 +22,6 @@ from actors.kernels.hosts.layers import (
 from actors.kernels.hosts.products import add_affine_input, affine, affine_input, affine_params, sum_rows
 from actors.kernels.vectors import lanes, load, splat, store, total
 
-Array = NDArray[Any]
 NORM, RESIDUAL, GATED, EXCITATION = range(4)
 """Formulas of blueprints (`Blueprint.formula`)."""
 ADD, MULTIPLY, GATE = range(3)
@@ -72,18 +68,9 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
 
 @inner
 def change_back(
-    formula: int,
-    hidden: int,
-    q: Array,
-    h: Array,
-    first: Array,
-    second: Array,
-    dc: Array,
-    dh: Array,
-    dq: Array,
-    with_params: bool,
-    inside: Array,
-) -> None:
+    formula: int, hidden: int, q: Array, h: Array, first: Array, second: Array, dc: Array, dh: Array, dq: Array,
+    with_params: bool, inside: Array,
+) -> None:  # fmt: skip
     """Add the gradient of h to `dh`, given that of the change, `dc`; write `dq` if `with_params`.
 
     Overwrite `dc` and `inside [2, largest hidden, B]`.
@@ -171,18 +158,9 @@ def blend_in(blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_val
 
 @inner
 def blend_back(
-    blend: int,
-    alpha: float,
-    gate: Array,
-    h: Array,
-    c: Array,
-    gate_value: Array,
-    d: Array,
-    dc: Array,
-    dgate: Array,
-    with_params: bool,
-    inside: Array,
-) -> None:
+    blend: int, alpha: float, gate: Array, h: Array, c: Array, gate_value: Array, d: Array, dc: Array, dgate: Array,
+    with_params: bool, inside: Array,
+) -> None:  # fmt: skip
     """Turn the gradient `d` of the output into that of h that does not pass through the seed, in place.
 
     Write the gradient of the change to `dc [W, B]` and, if `with_params`, that of the gate to `dgate`. Overwrite

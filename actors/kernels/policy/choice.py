@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner, ordered
+from actors.kernels.decorators import Array, inner, ordered
 from actors.kernels.policy.sizes import NetShape
-
-Array = NDArray[Any]
 
 
 class Sampling(NamedTuple):

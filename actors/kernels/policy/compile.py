@@ -47,7 +47,7 @@ def fill_cache(precision: str) -> Kernels:
     network = plan, table, one, np.zeros(1), *rules
     obs, blueprints, actions = two, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
     order = whole, np.zeros(1, np.int64), whole
-    kernels = Kernels(*(getattr(run, name).of(np.dtype(precision)) for name in Kernels._fields))
+    kernels = Kernels(*(getattr(run, name).in_precision(np.dtype(precision)) for name in Kernels._fields))
     kernels.pack(plan, table, addresses, one)
     kernels.activation_size(plan, 0)
     sampling = flags, flags, flags, np.zeros((0, 0)), np.zeros(0, np.bool_)

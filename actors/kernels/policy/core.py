@@ -6,21 +6,11 @@ sequences that go on are always the first ones, and nothing is padded.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.policy.functions import hyperbolic_tangent, sigmoid
-from actors.kernels.policy.layers import (
-    ADD,
-    bias_gradient,
-    input_gradient,
-    linear,
-    rectify_gradient,
-    weight_gradient,
-)
+from actors.kernels.policy.layers import ADD, bias_gradient, input_gradient, linear, rectify_gradient, weight_gradient
 from actors.kernels.policy.sizes import (
     Activations,
     NetShape,
@@ -32,7 +22,6 @@ from actors.kernels.policy.sizes import (
     rows_of,
 )
 
-Array = NDArray[Any]
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
@@ -84,11 +73,8 @@ def _lstm(
     """Run one layer; its outputs are in `act[a.out:]`."""
     n, hidden, stride, index = times[-1], z.hidden, row_width(z, layer), first_core(z) + 4 * layer
     inputs, x0 = stride - hidden, rows_of(z, a, n, layer)
-    gates, cells, squashed = (
-        a.gates + layer * n * 4 * hidden,
-        a.cells + layer * n * hidden,
-        a.squashed + layer * n * hidden,
-    )
+    start = layer * n * hidden
+    gates, cells, squashed = a.gates + 4 * start, a.cells + start, a.squashed + start
     linear(w, index, 0, inputs, index + 2, act, x0, stride, act, gates, 4 * hidden, n)
     for t in range(times.size - 1):
         first, count = times[t], times[t + 1] - times[t]
@@ -99,13 +85,13 @@ def _lstm(
             else:
                 before = a.out + (times[t - 1] + i) * hidden
                 act[at : at + hidden] = act[before : before + hidden]
-        own = gates + first * 4 * hidden
-        linear(w, index + 1, 0, hidden, ADD, act, x0 + first * stride + inputs, stride, act, own, 4 * hidden, count)
+        present = gates + first * 4 * hidden
+        linear(w, index + 1, 0, hidden, ADD, act, x0 + first * stride + inputs, stride, act, present, 4 * hidden, count)
         for i in range(count):
             p = first + i
             c = c0[layer, rows[i]] if t == 0 else act[cells + (times[t - 1] + i) * hidden :][:hidden]
             _cell(
-                act[own + i * 4 * hidden : own + (i + 1) * 4 * hidden], c, act[cells + p * hidden :][:hidden],
+                act[present + i * 4 * hidden : present + (i + 1) * 4 * hidden], c, act[cells + p * hidden :][:hidden],
                 act[squashed + p * hidden :][:hidden], act[a.out + p * hidden :][:hidden],
             )  # fmt: skip
 
@@ -146,8 +132,8 @@ def core_gradient(
         if z.recurrent:
             index, width, d = first_core(z) + 4 * layer, 4 * hidden, dgates
             _lstm_gradient(z, a, floats(params, index + 1), layer, times, rows, c0, act, dout, dgates)
-            own = floats(grads, index + 1)
-            weight_gradient(d, 0, width, act, x0 + inputs, stride, n, hidden, width, own, 0, hidden)
+            dw = floats(grads, index + 1)
+            weight_gradient(d, 0, width, act, x0 + inputs, stride, n, hidden, width, dw, 0, hidden)
             bias_gradient(d, 0, width, n, width, floats(grads, index + 2))
             bias_gradient(d, 0, width, n, width, floats(grads, index + 3))
         else:
@@ -171,11 +157,8 @@ def _lstm_gradient(
     """Write the gradients with respect to the gates of one layer before their nonlinearity to `dgates`; `w` are the
     recurrent weights `[4 hidden, hidden]`."""
     n, hidden = times[-1], z.hidden
-    gates, cells, squashed = (
-        a.gates + layer * n * 4 * hidden,
-        a.cells + layer * n * hidden,
-        a.squashed + layer * n * hidden,
-    )
+    start = layer * n * hidden
+    gates, cells, squashed = a.gates + 4 * start, a.cells + start, a.squashed + start
     dcells, after = np.zeros(rows.size * hidden, np.float32), 0
     for t in range(times.size - 2, -1, -1):
         first, count = times[t], times[t + 1] - times[t]
@@ -202,9 +185,9 @@ def _cell_gradient(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array
     width = dh.size
     i, f, g, o = gates[:width], gates[width : 2 * width], gates[2 * width : 3 * width], gates[3 * width :]
     for j in range(width):
-        own = dc[j] + dh[j] * o[j] * (_ONE - squashed[j] * squashed[j])
-        dc[j] = own * f[j]
-        d[j] = own * g[j] * i[j] * (_ONE - i[j])
-        d[width + j] = own * c[j] * f[j] * (_ONE - f[j])
-        d[2 * width + j] = own * i[j] * (_ONE - g[j] * g[j])
+        total = dc[j] + dh[j] * o[j] * (_ONE - squashed[j] * squashed[j])
+        dc[j] = total * f[j]
+        d[j] = total * g[j] * i[j] * (_ONE - i[j])
+        d[width + j] = total * c[j] * f[j] * (_ONE - f[j])
+        d[2 * width + j] = total * i[j] * (_ONE - g[j] * g[j])
         d[3 * width + j] = dh[j] * squashed[j] * o[j] * (_ONE - o[j])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner, ordered
+from actors.kernels.decorators import Array, inner, ordered
 from actors.kernels.policy.layers import (
     bias_gradient,
     input_gradient,
@@ -31,7 +30,6 @@ from actors.kernels.policy.sizes import (
     vector,
 )
 
-Array = NDArray[Any]
 _ZERO = np.float32(0.0)
 
 
@@ -73,11 +71,11 @@ def encode(z: NetShape, a: Activations, w: Weights, stats: Array, steps: StepInp
     table = vector(w, BLUEPRINT)
     for p in range(n):
         step, at = steps.order[p], a.base_in + p * inputs
-        own = a.slot_in + p * z.slots * features
-        _standardize(z, stats, steps.obs[step], act[at : at + z.base], act[own:], features)
+        inputs_at = a.slot_in + p * z.slots * features
+        _standardize(z, stats, steps.obs[step], act[at : at + z.base], act[inputs_at:], features)
         for s in range(z.slots):
             row = _index(z, steps.blueprints, step, s) * z.embedding
-            to = own + s * features + z.slot_size if z.slot_size > 0 else at + z.base + s * z.embedding
+            to = inputs_at + s * features + z.slot_size if z.slot_size > 0 else at + z.base + s * z.embedding
             for j in range(z.embedding):
                 act[to + j] = table[row + j]
     _encode(w, BASE, act, a.base_in, inputs, n, width, a.base_hat, a.base_inv, a.rows, stride)
@@ -99,11 +97,11 @@ def _encode(
     gain, shift = vector(w, index + 2), vector(w, index + 3)
     linear(w, index, 0, inputs, index + 1, act, x0, inputs, act, y0, yr, n)
     for r in range(n):
-        own, normal = act[y0 + r * yr : y0 + r * yr + width], act[hat + r * width : hat + (r + 1) * width]
-        act[inv + r] = normalize(own, normal)
+        out, normal = act[y0 + r * yr : y0 + r * yr + width], act[hat + r * width : hat + (r + 1) * width]
+        act[inv + r] = normalize(out, normal)
         for j in range(width):
             y = normal[j] * gain[j] + shift[j]
-            own[j] = _ZERO if y < _ZERO else y
+            out[j] = _ZERO if y < _ZERO else y
 
 
 @inner
@@ -114,9 +112,9 @@ def _pool(z: NetShape, act: Array, slots: int, at: int) -> None:
     for j in range(width):
         total, most = act[slots + j], act[slots + j]
         for s in range(1, z.slots):
-            own = act[slots + s * width + j]
-            total += own
-            most = most if most > own else own
+            encoding = act[slots + s * width + j]
+            total += encoding
+            most = most if most > encoding else encoding
         act[at + j], act[at + width + j] = total * share, most
 
 
@@ -176,10 +174,10 @@ def _encode_gradient(
     gain = floats(params, index + 2)
     dgain, dshift = floats(grads, index + 2), floats(grads, index + 3)
     for r in range(n):
-        own, y = dy[r * dr : r * dr + width], act[y0 + r * yr : y0 + r * yr + width]
+        d, y = dy[r * dr : r * dr + width], act[y0 + r * yr : y0 + r * yr + width]
         for j in range(width):
-            own[j] = own[j] if y[j] > _ZERO else _ZERO
-        normalize_gradient(own, act[hat + r * width : hat + (r + 1) * width], act[inv + r], gain, dgain, dshift)
+            d[j] = d[j] if y[j] > _ZERO else _ZERO
+        normalize_gradient(d, act[hat + r * width : hat + (r + 1) * width], act[inv + r], gain, dgain, dshift)
     weight_gradient(dy, 0, dr, act, x0, inputs, n, inputs, width, floats(grads, index), 0, inputs)
     bias_gradient(dy, 0, dr, n, width, floats(grads, index + 1))
 
@@ -192,10 +190,10 @@ def _pool_gradient(z: NetShape, act: Array, slots: int, dslots: Array, d0: int, 
     for j in range(width):
         most, ties = act[slots + j], 1
         for s in range(1, z.slots):
-            own = act[slots + s * width + j]
-            if own > most:
-                most, ties = own, 1
-            elif own == most:
+            encoding = act[slots + s * width + j]
+            if encoding > most:
+                most, ties = encoding, 1
+            elif encoding == most:
                 ties += 1
         mean, peak = drow[at + j] * share, drow[at + width + j] / np.float32(ties)
         for s in range(z.slots):

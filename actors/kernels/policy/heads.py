@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.policy.choice import Sampling
 from actors.kernels.policy.encoder import StepInputs
 from actors.kernels.policy.layers import (
@@ -37,22 +34,14 @@ from actors.kernels.policy.sizes import (
     vector,
 )
 
-Array = NDArray[Any]
 _ZERO = np.float32(0.0)
 
 
 @inner
 def run_heads(
-    z: NetShape,
-    a: Activations,
-    w: Weights,
-    rules: HeadRules,
-    sampling: Sampling,
-    steps: StepInputs,
-    act: Array,
-    values: Array,
-    out: StepScores,
-) -> None:
+    z: NetShape, a: Activations, w: Weights, rules: HeadRules, sampling: Sampling, steps: StepInputs, act: Array,
+    values: Array, out: StepScores,
+) -> None:  # fmt: skip
     """Score the actions, which are chosen head by head where they are not given, and leave the probabilities of all
     choices at `act[a.probs:]`; compute the critic's outputs `values [N * z.values]`."""
     n, hidden, head = steps.order.size, z.hidden, z.head
@@ -75,8 +64,8 @@ def run_heads(
         x0 = a.joined
         _join(z, a, vector(w, OP_TABLE), steps, act)
     for k in range(z.rest):
-        own = a.rest_hidden + k * n * head
-        _mlp(z, w, LATER + 4 * k, act, x0, inputs, own, n, act, a.probs + column, z.choices)
+        hidden_at = a.rest_hidden + k * n * head
+        _mlp(z, w, LATER + 4 * k, act, x0, inputs, hidden_at, n, act, a.probs + column, z.choices)
         score_head(z, a, rules, sampling, steps, act, z.heads - z.rest + k, column, out)
         column += rules.sizes[z.heads - z.rest + k]
 
@@ -153,16 +142,12 @@ def heads_gradient(
     inputs, x0 = rest_inputs(z), a.joined if joined else a.core
     dx = np.zeros(n * inputs, np.float32) if joined else dout
     for k in range(z.rest):
-        size, own = rules.sizes[z.heads - z.rest + k], a.rest_hidden + k * n * z.head
-        _mlp_gradient(z, params, grads, LATER + 4 * k, act, x0, inputs, own, n, size, dlogits, column, z.choices, dx)
+        size, kept = rules.sizes[z.heads - z.rest + k], a.rest_hidden + k * n * z.head
+        _mlp_gradient(z, params, grads, LATER + 4 * k, act, x0, inputs, kept, n, size, dlogits, column, z.choices, dx)
         column += size
     if joined:
         _join_gradient(z, steps, dx, dout, dslots, floats(grads, OP_TABLE))
-    gain, dgain, dshift = (
-        floats(params, CORE_NORM),
-        floats(grads, CORE_NORM),
-        floats(grads, CORE_NORM + 1),
-    )
+    gain, dgain, dshift = floats(params, CORE_NORM), floats(grads, CORE_NORM), floats(grads, CORE_NORM + 1)
     for p in range(n):
         own_hat = act[a.hat + p * hidden :][:hidden]
         normalize_gradient(dout[p * hidden : (p + 1) * hidden], own_hat, act[a.inv + p], gain, dgain, dshift)
@@ -177,12 +162,12 @@ def _mlp_gradient(
     head = z.head
     weight_gradient(dy, d0, dr, act, hidden, head, n, head, outputs, floats(grads, index + 2), 0, head)
     bias_gradient(dy, d0, dr, n, outputs, floats(grads, index + 3))
-    own = np.zeros(n * head, np.float32)
-    input_gradient(floats(params, index + 2), 0, head, dy, d0, dr, own, 0, head, n, head, outputs)
-    rectify_gradient(own, 0, act, hidden, n * head)
-    weight_gradient(own, 0, head, act, x0, inputs, n, inputs, head, floats(grads, index), 0, inputs)
-    bias_gradient(own, 0, head, n, head, floats(grads, index + 1))
-    input_gradient(floats(params, index), 0, inputs, own, 0, head, dx, 0, inputs, n, inputs, head)
+    dhidden = np.zeros(n * head, np.float32)
+    input_gradient(floats(params, index + 2), 0, head, dy, d0, dr, dhidden, 0, head, n, head, outputs)
+    rectify_gradient(dhidden, 0, act, hidden, n * head)
+    weight_gradient(dhidden, 0, head, act, x0, inputs, n, inputs, head, floats(grads, index), 0, inputs)
+    bias_gradient(dhidden, 0, head, n, head, floats(grads, index + 1))
+    input_gradient(floats(params, index), 0, inputs, dhidden, 0, head, dx, 0, inputs, n, inputs, head)
 
 
 @inner
@@ -191,12 +176,8 @@ def _point_gradient(
     dslots: Array, grads: Parameters,
 ) -> None:  # fmt: skip
     n, head, stride, rows = steps.order.size, z.head, z.hidden + z.encoder + z.context, steps.order.size * z.slots
-    w, dw, db = (
-        floats(params, POINTER + 2),
-        floats(grads, POINTER + 2),
-        floats(grads, POINTER + 3),
-    )
-    own, shared = np.empty(rows * head, np.float32), np.zeros(n * head, np.float32)
+    w, dw, db = floats(params, POINTER + 2), floats(grads, POINTER + 2), floats(grads, POINTER + 3)
+    dhidden, shared = np.empty(rows * head, np.float32), np.zeros(n * head, np.float32)
     for p in range(n):
         for s in range(z.slots):
             at, kept = (p * z.slots + s) * head, a.pointer_hidden + (p * z.slots + s) * head
@@ -204,11 +185,11 @@ def _point_gradient(
             db[0] += d
             for j in range(head):
                 dw[j] += d * act[kept + j]
-                own[at + j] = d * w[j] if act[kept + j] > _ZERO else _ZERO
-                shared[p * head + j] += own[at + j]
+                dhidden[at + j] = d * w[j] if act[kept + j] > _ZERO else _ZERO
+                shared[p * head + j] += dhidden[at + j]
     w, dw = floats(params, POINTER), floats(grads, POINTER)
-    weight_gradient(own, 0, head, act, a.slots, z.encoder, rows, z.encoder, head, dw, z.hidden, stride)
-    input_gradient(w, z.hidden, stride, own, 0, head, dslots, 0, z.encoder, rows, z.encoder, head)
+    weight_gradient(dhidden, 0, head, act, a.slots, z.encoder, rows, z.encoder, head, dw, z.hidden, stride)
+    input_gradient(w, z.hidden, stride, dhidden, 0, head, dslots, 0, z.encoder, rows, z.encoder, head)
     weight_gradient(shared, 0, head, act, a.core, z.hidden, n, z.hidden, head, dw, 0, stride)
     input_gradient(w, 0, stride, shared, 0, head, dout, 0, z.hidden, n, z.hidden, head)
     bias_gradient(shared, 0, head, n, head, floats(grads, POINTER + 1))

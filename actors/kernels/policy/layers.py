@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.matmul import PANEL, matmul
 from actors.kernels.policy.sizes import Weights
-
-Array = NDArray[Any]
 
 BLOCK = 256
 """Steps whose gradients with respect to weights are summed in one product, so that what it reads stays in the cache."""

@@ -5,25 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import Kernel, inner
+from actors.kernels.decorators import Array, Kernel, inner
 from actors.kernels.policy.choice import Sampling
 from actors.kernels.policy.core import core_gradient, keep_state, run_core
 from actors.kernels.policy.encoder import StepInputs, encode, encode_gradient
 from actors.kernels.policy.heads import heads_gradient, run_heads
 from actors.kernels.policy.scores import HeadRules, StepScores, score_gradient
-from actors.kernels.policy.sizes import (
-    Activations,
-    NetShape,
-    Parameters,
-    Weights,
-    activations,
-    pack_weights,
-    sizes_of,
-)
-
-Array = NDArray[Any]
+from actors.kernels.policy.sizes import Activations, NetShape, Parameters, Weights, activations, pack_weights, sizes_of
 
 CHUNK = 48
 """Steps that are chosen together, so that their activations stay in the cache: a multiple of `matmul`'s rows."""
@@ -127,22 +116,9 @@ def _evaluate(
 
 @inner
 def _forward(
-    z: NetShape,
-    a: Activations,
-    w: Weights,
-    rules: HeadRules,
-    sampling: Sampling,
-    stats: Array,
-    numbers: Array,
-    steps: StepInputs,
-    times: Array,
-    rows: Array,
-    h0: Array,
-    c0: Array,
-    act: Array,
-    out: StepScores,
-    baselines: Array,
-) -> None:
+    z: NetShape, a: Activations, w: Weights, rules: HeadRules, sampling: Sampling, stats: Array, numbers: Array,
+    steps: StepInputs, times: Array, rows: Array, h0: Array, c0: Array, act: Array, out: StepScores, baselines: Array,
+) -> None:  # fmt: skip
     """Run the network, and keep in `act` what the backward pass reads."""
     encode(z, a, w, stats, steps, act)
     run_core(z, a, w, times, rows, h0, c0, act)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner, ordered
+from actors.kernels.decorators import Array, inner, ordered
 from actors.kernels.policy.choice import Sampling, choose, restrict
 from actors.kernels.policy.encoder import StepInputs
 from actors.kernels.policy.functions import exponential
 from actors.kernels.policy.sizes import Activations, NetShape
 
-Array = NDArray[Any]
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
@@ -119,19 +117,19 @@ def score_gradient(
         for head in range(z.heads):
             size = rules.sizes[head]
             at = p * z.choices + column
-            probs, own = act[a.probs + at : a.probs + at + size], dlogits[at : at + size]
+            probs, dhead = act[a.probs + at : a.probs + at + size], dlogits[at : at + size]
             legal = steps.masks[step, column : column + size]
             column += size
             if not _counts(z, rules, op, head):
-                own[:] = _ZERO
+                dhead[:] = _ZERO
                 continue
             pull, pressure = given.log_probs[step, head], given.entropies[step, head]
-            _row_gradient(z, rules, probs, legal, steps.actions[step, head], pull, pressure, own)
+            _row_gradient(z, rules, probs, legal, steps.actions[step, head], pull, pressure, dhead)
 
 
 @inner
 def _row_gradient(
-    z: NetShape, rules: HeadRules, probs: Array, legal: Array, choice: int, pull: Any, pressure: Any, own: Array
+    z: NetShape, rules: HeadRules, probs: Array, legal: Array, choice: int, pull: Any, pressure: Any, dhead: Array
 ) -> None:
     count = 0
     for j in range(legal.size):
@@ -145,12 +143,12 @@ def _row_gradient(
     scale = -pressure * kept / np.log(np.float32(max(count, 2)))
     along = _ZERO
     for j in range(legal.size):
-        own[j] = _ZERO
+        dhead[j] = _ZERO
         q = kept * probs[j] + share
         if legal[j] and q > _ZERO:
-            own[j] = (np.log(q) + _ONE) * scale
-            along += probs[j] * own[j]
+            dhead[j] = (np.log(q) + _ONE) * scale
+            along += probs[j] * dhead[j]
     for j in range(legal.size):
-        own[j] = probs[j] * (own[j] - along - pull)
+        dhead[j] = probs[j] * (dhead[j] - along - pull)
     if legal[choice]:
-        own[choice] += pull
+        dhead[choice] += pull

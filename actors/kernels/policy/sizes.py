@@ -8,12 +8,9 @@ import numba
 import numpy as np
 from numba.extending import intrinsic
 from numba.np.unsafe.ndarray import to_fixed_tuple
-from numpy.typing import NDArray
 
-from actors.kernels.decorators import inner
+from actors.kernels.decorators import Array, inner
 from actors.kernels.matmul import pack_transposed
-
-Array = NDArray[Any]
 
 BASE, SLOT, CORE_NORM, OP, CRITIC, POINTER, BLUEPRINT, SLOT_TABLE, OP_TABLE, LATER = 0, 4, 8, 10, 14, 18, 22, 23, 24, 25
 """Indices of parameters. A linear layer has weight and bias, followed by gain and shift of its LayerNorm in the
@@ -112,11 +109,11 @@ PLACES = len(Activations._fields)
 def activations(z: NetShape, n: int) -> Activations:
     """Lay out the activations of n steps."""
     m, e, h, head = n * z.slots, z.encoder, z.hidden, n * z.head
-    own = m if z.slot_size > 0 else 0
+    slots = m if z.slot_size > 0 else 0
     cells = z.layers * n * h if z.recurrent else 0
     rows = n * (row_width(z, 0) + (z.layers - 1) * row_width(z, 1))
     joined = n * rest_inputs(z) if z.context > 0 else 0
-    encoder = n * base_inputs(z), n * e, n, own * (z.slot_size + z.embedding), own * e, own, m * e
+    encoder = n * base_inputs(z), n * e, n, slots * (z.slot_size + z.embedding), slots * e, slots, m * e
     core = rows, 4 * cells, cells, cells, n * h
     sizes = *encoder, *core, n * h, n, n * h, head, head, m * z.head, joined, z.rest * head, n * z.choices
     places = np.zeros(PLACES, np.int64)
@@ -155,10 +152,10 @@ class Parameters(NamedTuple):
 
 
 @inner
-def floats(own: Parameters, k: int) -> Array:
+def floats(parameters: Parameters, k: int) -> Array:
     """Return the k-th parameter, flat."""
-    count = own.table[k, 1] * max(1, own.table[k, 2])
-    found: Array = _array(_pointer(own.addresses[k]), (count,), np.float32)
+    count = parameters.table[k, 1] * max(1, parameters.table[k, 2])
+    found: Array = _array(_pointer(parameters.addresses[k]), (count,), np.float32)
     return found
 
 
@@ -178,11 +175,11 @@ def pack_weights(z: NetShape, parameters: Parameters, w: Weights) -> None:
     """Write all parameters to `w.flat`; an LSTM's input bias becomes the sum of its two biases."""
     for k in range(w.table.shape[0]):
         place, outputs, inputs = w.table[k, 0], w.table[k, 1], w.table[k, 2]
-        own = floats(parameters, k)
+        values = floats(parameters, k)
         if inputs > 0:
-            pack_transposed(own, 0, inputs, outputs, inputs, w.flat[place:])
+            pack_transposed(values, 0, inputs, outputs, inputs, w.flat[place:])
         else:
-            w.flat[place : place + outputs] = own
+            w.flat[place : place + outputs] = values
     if z.recurrent:
         for layer in range(z.layers):
             bias, more = vector(w, first_core(z) + 4 * layer + 2), floats(parameters, first_core(z) + 4 * layer + 3)

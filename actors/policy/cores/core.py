@@ -20,7 +20,7 @@ class CoreOutput(NamedTuple):
 
     output: Tensor  # [N, hidden]
     memory: Tensor  # [N, 3] statistics of the external memory (see `memory.STATISTICS`); [N, 0] without one
-    state: PolicyState  # after the step, or after each row's last step
+    state: PolicyState  # after the step, or after each sequence's last step
 
 
 class Feedforward(nn.Module):
@@ -77,23 +77,23 @@ class Recurrent(nn.Module):
         return self._output(out.squeeze(0), after)
 
     def sequence(self, x: Tensor, layout: BucketLayout, state: PolicyState) -> CoreOutput:
-        """Run the N valid steps `x [N, inputs]` of all rows, from `state` before each row's first step.
+        """Run the N valid steps `x [N, inputs]` of all sequences, from `state` before each sequence's first step.
 
-        The state of rows in padded buckets, and of rows without steps, is returned unchanged.
+        The state of sequences in padded buckets, and of sequences without steps, is returned unchanged.
         """
         pieces, after = [x.new_empty(0, self.hidden_size + len(self.statistics))], state
         for bucket in layout.buckets:
-            r, n = bucket.rows.shape[0], bucket.source.shape[0]
+            r, n = bucket.sequences.shape[0], bucket.source.shape[0]
             inputs = x.index_select(0, bucket.source)
             if bucket.place is None:
                 padded = inputs.view(r, bucket.steps, -1).transpose(0, 1)
             else:
                 padded = inputs.new_zeros(bucket.steps * r, inputs.shape[1]).index_copy(0, bucket.place, inputs)
                 padded = padded.view(bucket.steps, r, -1)
-            out, last = self._run(padded, state.rows(bucket.rows))
+            out, last = self._run(padded, state.rows(bucket.sequences))
             if bucket.place is None:
                 pieces.append(out.transpose(0, 1).reshape(n, -1))
-                changed = (t.index_copy(1, bucket.rows, u.to(t.dtype)) for t, u in zip(after, last, strict=True))
+                changed = (t.index_copy(1, bucket.sequences, u.to(t.dtype)) for t, u in zip(after, last, strict=True))
                 after = PolicyState(*changed)
             else:
                 pieces.append(out.flatten(0, 1).index_select(0, bucket.place))

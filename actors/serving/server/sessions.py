@@ -146,12 +146,7 @@ class SessionTable:
         return session
 
     def open(
-        self,
-        layout: MessageLayout,
-        seed: int,
-        latest: bool = False,
-        session_id: str | None = None,
-        owner: str = "",
+        self, layout: MessageLayout, seed: int, latest: bool = False, session_id: str | None = None, owner: str = ""
     ) -> Session:
         """Open a session. Raises `Refusal` if there is no room and no session can be evicted."""
         self._make_room(owner)

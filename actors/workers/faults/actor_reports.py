@@ -26,7 +26,7 @@ class ActorFailure(Exception):
         return self.message
 
     @classmethod
-    def of(cls, error: BaseException) -> ActorFailure:
+    def from_error(cls, error: BaseException) -> ActorFailure:
         """Describe an error."""
         # AsyncVectorEnv raises TYPE(error) for an error in one of its processes, whose frames are a note.
         inner = bool(error.args) and type(error.args[0]) is type(error)

@@ -10,17 +10,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
-from numpy.typing import NDArray
 
 from actors.env.rendering.palette import INK, MUTED, STYLE
 from actors.env.rendering.timeline_chart import WIDTH_IN
 from deploy.evaluation.practical.results import BUILT, NEVER, WIDTHS, PracticalResults
 from deploy.evaluation.practical.runs import PracticalModel
+from deploy.evaluation.statistics import Array
 from deploy.evaluation.suite import FREE
 
 COLOURS = ("#0072b2", "#cc79a7", "#e69f00", "#a6761d", "#009e73", "#56b4e9", "#d55e00")
 FRONT, COMPUTE = "practical-front.png", "practical-compute.png"
-Array = NDArray[np.float64]
 
 
 def write_figures(results: Mapping[str, PracticalResults], folder: Path) -> None:

@@ -108,11 +108,11 @@ def _fewer_processes(dashboard: bool) -> Iterator[None]:
     systemd, `timeout` and others signal the whole process group, and a run that stops writes its checkpoint first."""
     params_module, services_module = cast(Any, parameter), cast(Any, services)
     params, start, popen = params_module.RayParams, services_module.start_api_server, services_module.ConsolePopen
-    own: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
+    ours: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
     if not dashboard:
-        own |= {"no_monitor": True, "include_log_monitor": False}
+        ours |= {"no_monitor": True, "include_log_monitor": False}
         services_module.start_api_server = lambda *args, **kwargs: (None, None)
-    params_module.RayParams = partial(params, **own)
+    params_module.RayParams = partial(params, **ours)
     services_module.ConsolePopen = partial(popen, start_new_session=True)
     try:
         yield

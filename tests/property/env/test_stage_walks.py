@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from actors.slots.lifecycle import GATES, Lifecycle, SeedAction
 from actors.slots.stage import Slot, Stage
+from actors.types.actions import Op
 from tests.support.env.walks import legal_actions
 from tests.support.examples import examples
 
@@ -50,7 +51,8 @@ def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tup
         ops = sorted({int(a[0]) for a in actions})
         op = int(rng.choice(ops))
         choices = [a for a in actions if a[0] == op]
-        action = SeedAction.of(choices[int(rng.integers(len(choices)))].tolist())
+        op, *rest = choices[int(rng.integers(len(choices)))].tolist()
+        action = SeedAction(Op(op), *rest)
         assert machine.apply(action)
         note()
         machine.tick_alpha()

@@ -227,8 +227,8 @@ def test_arrays_that_are_read_only_or_not_contiguous_need_no_other_kernel() -> N
     )
     for mine, other in zip(strange, usual, strict=True):
         np.testing.assert_array_equal(mine, other)
-    assert len(step_kernel.of(np.dtype(PRECISION)).signatures) == 1
-    assert not step_kernel.of(np.dtype(PRECISION)).stats.cache_misses, "the kernel was compiled in this process"
+    assert len(step_kernel.in_precision(np.dtype(PRECISION)).signatures) == 1
+    assert not step_kernel.in_precision(np.dtype(PRECISION)).stats.cache_misses, "compiled in this process"
 
 
 def test_numbers_that_are_not_finite_are_noticed() -> None:

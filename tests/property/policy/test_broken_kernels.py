@@ -21,10 +21,10 @@ MISTAKES = {
     "a row of a tile is another one": (
         ACTING,
         "actors/kernels/matmul.py",
-        "inputs = [at(x, x0, xr, r)",
-        "inputs = [at(x, x0, xr, r % 5)",
+        "inputs = [_row(builder, x, x0, xr, r)",
+        "inputs = [_row(builder, x, x0, xr, r % 5)",
     ),
-    "the cell forgets no gradient": (GRADIENT, f"{KERNELS}/core.py", "dc[j] = own * f[j]", "dc[j] = own"),
+    "the cell forgets no gradient": (GRADIENT, f"{KERNELS}/core.py", "dc[j] = total * f[j]", "dc[j] = total"),
     "floors do not weaken the gradient": (GRADIENT, f"{KERNELS}/scores.py", "pull *= kept * probs", "pull *= probs"),
 }
 CHECK = """

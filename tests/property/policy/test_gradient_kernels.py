@@ -98,7 +98,7 @@ def test_inputs_of_other_shapes_are_refused() -> None:
         steps._replace(state=state),
         steps._replace(layout=SequenceLayout([2, 4], 1.3, torch.device("cpu"))),
     ):
-        with pytest.raises(ValueError, match="2 rows"):
+        with pytest.raises(ValueError, match="2 sequences"):
             made.evaluate_steps(wrong)
 
 

@@ -1,4 +1,4 @@
-"""An environment's episode does not depend on the other rows, and records what happened."""
+"""An environment's episode does not depend on the other environments, and records what happened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
-from actors.rollout.recorder import Recorder, Rows
+from actors.rollout.recorder import Indices, Recorder
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode, RecurrentState
 from actors.types.fleet_step import FleetStep
@@ -82,7 +82,7 @@ def test_each_episode_records_what_happened(options: dict[str, str]) -> None:
 
 
 class Mixing:
-    """A policy that mixes the states of all rows."""
+    """A policy that mixes the states of all environments."""
 
     def __init__(self, network: FactoredRecurrentActorCritic) -> None:
         self.network, self.initial_state = network, network.initial_state
@@ -101,12 +101,12 @@ record = Recorder.record
 
 
 def post_step_state(
-    self: Recorder, rows: Rows, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
+    self: Recorder, envs: Indices, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
 ) -> None:
     """Record the state after the step instead of the one before it."""
     network = toy_network()
     _, after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((len(seen.obs), 4)))
-    record(self, rows, seen, decision, after, version)
+    record(self, envs, seen, decision, after, version)
 
 
 def test_a_state_after_the_step_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

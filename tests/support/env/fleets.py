@@ -15,7 +15,7 @@ from actors.blueprints.blends import gate_shapes
 from actors.blueprints.blueprint import Param
 from actors.config import EnvConfig
 from actors.env.compiled.networks import NumbaNetworks
-from actors.env.hosts.column import column_host
+from actors.env.hosts.host import column_host
 from actors.env.mixed_networks import MixedNetworks
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.stacked.networks import TorchNetworks

@@ -17,8 +17,7 @@ from torch import Tensor
 from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
 from actors.env.fleet_networks import OptimizerSettings
-from actors.env.hosts.column import column_host
-from actors.env.hosts.host import Host, draw_params
+from actors.env.hosts.host import Host, column_host, draw_params
 from actors.layers.batch_norm import (
     EPS,
     NOTHING,

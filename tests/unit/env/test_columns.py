@@ -13,8 +13,7 @@ from torch import Tensor
 from actors.blueprints.family import blueprint_index
 from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
-from actors.env.hosts.column import column_host, column_width
-from actors.env.hosts.host import Host
+from actors.env.hosts.host import Host, column_host, column_width
 from actors.env.hosts.mlp import MLPHost
 from actors.layers.batch_norm import batch_statistics
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas

@@ -50,6 +50,20 @@ def test_the_headline_figure_is_the_mean_over_prices_paired_by_episode(
     assert line.policy_over.low < found.mean() < line.policy_over.high
 
 
+def test_the_sweeps_follow_from_the_built_hosts(rows: Rows, results: Results) -> None:
+    for w in CONDITIONS[PRICED]:
+        for family in FAMILIES:
+            for s in range(4):
+                built = [rows[name][w][0][family][s] for name in (NEVER, *(BUILT.format(k) for k in (2, 4, 8)))]
+                best = results.episodes[SWEEP][w][0][family][s]
+                kept = max(row.gain - w.doubling * row.doublings for row in built)
+                assert best.objective(w) == pytest.approx(kept - w.doubling / 4 * np.log2(85))
+                for p, policy in enumerate(rows[POLICY][w]):
+                    wanted = equal_compute(built, w, policy[family][s].flops)
+                    found = results.episodes[EQUAL][w][p][family][s]
+                    assert replace(found, test_accuracy=0.0) == replace(wanted, test_accuracy=0.0)
+
+
 def test_lines_show_each_price_and_relative_costs(rows: Rows, results: Results) -> None:
     by_name = {line.name: line for line in results.lines}
     never = by_name[NEVER]
@@ -75,7 +89,7 @@ def test_ops_are_shares_of_epochs_and_seeds_those_of_an_episode(results: Results
 
 def test_rules_alone_have_a_table(rows: Rows) -> None:
     alone = results_by_condition({name: own for name, own in rows.items() if name not in (POLICY, BLIND)})[FREE]
-    assert EQUAL not in alone.rows
-    assert SWEEP in alone.rows
+    assert EQUAL not in alone.episodes
+    assert SWEEP in alone.episodes
     assert all(line.policy_over is None for line in alone.lines)
     assert alone.family_lines[0].bare is None

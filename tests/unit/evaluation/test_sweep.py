@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from actors.slots.objective import Prices
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.results import equal_compute, sweep
 from tests.support.made_up_rows import built_row
 
 SCALES = (1, 2, 4, 8)
 
 
-def _built(rng: np.random.Generator, horizon: int) -> list[Row]:
+def _built(rng: np.random.Generator, horizon: int) -> list[EpisodeResult]:
     rows = []
     for k in SCALES:
         curve = (10.0, *np.cumsum(rng.normal(2, 5, horizon)) + 10)
@@ -45,7 +45,7 @@ def _prices(rng: np.random.Generator) -> Prices:
 class Simulation:
     """Successive halving by hand: widths are trained one epoch at a time out of a purse."""
 
-    def __init__(self, built: list[Row], price: float, flops: float) -> None:
+    def __init__(self, built: list[EpisodeResult], price: float, flops: float) -> None:
         self.built, self.price = built, price
         self.epoch_flops = {k: 2**row.compute / row.epochs for k, row in enumerate(built)}
         self.trained = dict.fromkeys(self.epoch_flops, 0)

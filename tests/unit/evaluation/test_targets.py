@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from actors.slots.objective import Prices
-from deploy.evaluation.play import Row
+from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import BEST, BLIND, FEEDFORWARD, NEVER, NO_PRUNE, POLICY
 from deploy.evaluation.results import results_by_condition
 from deploy.evaluation.suite import ALL_PRICES, FREE, PRICED, PRICES
@@ -25,7 +25,7 @@ def _found(rows: Rows) -> dict[tuple[str, str], Target]:
     return {(t.name, t.condition): t for t in targets(results_by_condition(rows, resamples=200))}
 
 
-def _changed(line: str, change: Callable[[Row, Prices], Row]) -> Rows:
+def _changed(line: str, change: Callable[[EpisodeResult, Prices], EpisodeResult]) -> Rows:
     """The rows in which the policy meets all targets, with one line changed."""
     rows = made_up_rows()
     rows[line] = {
@@ -35,7 +35,7 @@ def _changed(line: str, change: Callable[[Row, Prices], Row]) -> Rows:
     return rows
 
 
-def _better(gain: float) -> Callable[[Row, Prices], Row]:
+def _better(gain: float) -> Callable[[EpisodeResult, Prices], EpisodeResult]:
     return lambda row, _: replace(row, gain=row.gain + gain)
 
 

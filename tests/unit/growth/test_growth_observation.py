@@ -103,12 +103,12 @@ def loop(model: nn.Module, epochs: int, **options: Any) -> GrowthController:
 
 def test_a_rule_by_name_grows_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     named = loop(mlp(), 10, columns=COLUMN, policy="fixed-column:double@3")
-    grown = [(d.op, d.blueprint) for d in named.log if not d.waited]
+    grown = [(d.op, d.blueprint) for d in named.log if d.op != "WAIT"]
     assert grown[:3] == [("GERMINATE", "column_double"), *[("ADVANCE", "column_double")] * 2]
     assert named.log[3].epoch in (3, 4)
     assert named.stages["column 1"] in (Stage.HOLDING, Stage.FOSSILIZED)
     monkeypatch.setenv("TAMIYO_POLICY", "never")
-    assert all(d.waited for d in loop(mlp(), 6, columns=COLUMN).log)
+    assert all(d.op == "WAIT" for d in loop(mlp(), 6, columns=COLUMN).log)
 
 
 def test_the_default_is_a_trial_of_columns_or_without_measurements_one_column_or_a_seed(

@@ -25,7 +25,7 @@ fleet = SeedTrainingFleet(config, 1, 0, getattr(torch, sys.argv[1]))
 fleet.reset([1])
 for _ in range(6):
     fleet.step(np.zeros((1, len(fleet.spaces.action.heads)), np.int64))
-compiled = [kernel.of(np.dtype(sys.argv[1])) for kernel in (train_epoch, evaluate)]
+compiled = [kernel.in_precision(np.dtype(sys.argv[1])) for kernel in (train_epoch, evaluate)]
 compiled_here = sum(sum(kernel.stats.cache_misses.values()) for kernel in compiled)
 print(compiled_here, hashlib.sha256(fleet.networks.networks[0].params.tobytes()).hexdigest())
 """

@@ -12,7 +12,7 @@ import torch
 from actors.config import EnvConfig
 from actors.policy.saved import TRAINED, find_checkpoint, read_weights
 from actors.slots.objective import Prices
-from deploy.evaluation.play import Row, play
+from deploy.evaluation.play import EpisodeResult, play
 from deploy.evaluation.suite import protocol
 from learner.run.checkpoint import load_network
 
@@ -37,7 +37,7 @@ def test_loading_it_leaves_the_users_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def played(config: EnvConfig, width: int) -> list[Row]:
+def played(config: EnvConfig, width: int) -> list[EpisodeResult]:
     policy = load_network("trained", config.total_slots)
     own = replace(protocol(config, Prices(2.0, 0.0)), host_width=width)
     return play(lambda spaces: policy, own, 5, range(6), read_test=False)

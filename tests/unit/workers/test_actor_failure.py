@@ -41,7 +41,7 @@ def raised(call: Callable[[], Any]) -> ActorFailure:
     try:
         call()
     except BaseException as error:
-        return ActorFailure.of(error)
+        return ActorFailure.from_error(error)
     pytest.fail("nothing was raised")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized
 
 Labels = Callable[[NDArray[np.int64]], NDArray[np.integer]]  # bits [n, B] -> class [n]
 SIZES = Sizes(1024, 1024, 1024)
@@ -37,7 +37,7 @@ def xor(rng: np.random.Generator, features: int = 20) -> Task:
     """Whether the projections on two hidden directions of a Gaussian have the same sign."""
     directions = np.linalg.qr(rng.standard_normal((features, 2)))[0]
 
-    def draw(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def draw(n: int) -> Rows:
         x = rng.standard_normal((n, features))
         return x, ((x @ directions).prod(1) > 0).astype(np.int64)
 

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized
 
-Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 1024, 1024)
 POOL_ROWS = 4096  # on which classes are balanced
 MAX_WRONG = 0.2  # largest fraction of wrong labels, in all splits; a quarter of the tasks have some
 
 
-def cells(rng: np.random.Generator, name: str, features: int, classes: int, counts: tuple[int, int]) -> Task:
+def voronoi(rng: np.random.Generator, name: str, features: int, classes: int, counts: tuple[int, int]) -> Task:
     """The class of the nearest of some points (Voronoi cells).
 
     The number of points, the relevant dimensions (at least half) and the fraction of wrong labels are drawn.
@@ -103,15 +102,15 @@ def _with_wrong_labels(
     return np.where(wrong, (y + rng.integers(1, classes, len(y))) % classes, y).astype(np.int64)
 
 
-def _cells(name: str, description: str, features: int, classes: int, counts: tuple[int, int]) -> TaskFamily:
-    factory = partial(cells, name=name, features=features, classes=classes, counts=counts)
+def _voronoi(name: str, description: str, features: int, classes: int, counts: tuple[int, int]) -> TaskFamily:
+    factory = partial(voronoi, name=name, features=features, classes=classes, counts=counts)
     return TaskFamily(name, "train", "vector", description, factory, SIZES)
 
 
 FAMILIES = (
-    _cells("cells_two", "two colors on 4 to 32 cells of the plane", 2, 2, counts=(4, 32)),
-    _cells("cells_many", "six colors on 8 to 40 cells of the plane", 2, 6, counts=(8, 40)),
-    _cells("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, counts=(5, 12)),
+    _voronoi("cells_two", "two colors on 4 to 32 cells of the plane", 2, 2, counts=(4, 32)),
+    _voronoi("cells_many", "six colors on 8 to 40 cells of the plane", 2, 6, counts=(8, 40)),
+    _voronoi("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, counts=(5, 12)),
     TaskFamily("ripples", "train", "vector", "quartiles of random waves in the plane", ripples, SIZES),
     TaskFamily("quadrics", "train", "vector", "sides of a random quadric in ten dimensions", quadrics, SIZES),
     TaskFamily("rules", "train", "vector", "a random table over one to five of sixteen bits", rules, SIZES),

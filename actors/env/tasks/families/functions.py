@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits
 
-Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 1024, 1024)
 POOL_ROWS = 4096  # used to balance the classes of a function
 

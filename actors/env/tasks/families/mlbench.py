@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits
 
-Points = NDArray[np.float64]  # [n, F]
-Rows = tuple[Points, NDArray[np.int64]]  # x [n, F], y [n]
+Points = NDArray[np.floating]  # [n, F]
 Valued = tuple[Points, NDArray[np.float64]]  # x [n, F], a number for each
 Draw = Callable[[np.random.Generator, int], Rows]
 Part = Callable[[np.random.Generator, int], Points]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, with_label_noise
 
-Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, 2], y [n]
 SIZES = Sizes(512, 1024, 1024)
 
 
@@ -58,14 +56,14 @@ def rings(rng: np.random.Generator, count: int = 6, classes: int = 3) -> Task:
     return Task("rings", classes, *draw_splits(draw, SIZES))
 
 
-def checkerboard(rng: np.random.Generator, cells: int = 4) -> Task:
+def checkerboard(rng: np.random.Generator, squares: int = 4) -> Task:
     """Two colors on a board; its rotation and offset are drawn."""
     phase, offset = rng.uniform(0.0, 2 * np.pi), rng.uniform(0.0, 1.0, 2)
 
     def draw(n: int) -> Rows:
-        x = rng.uniform(0.0, cells, (n, 2))
+        x = rng.uniform(0.0, squares, (n, 2))
         y = np.floor(x + offset).astype(np.int64).sum(1) % 2
-        return _rotated(x - cells / 2, phase), y
+        return _rotated(x - squares / 2, phase), y
 
     return Task("checkerboard", 2, *draw_splits(draw, Sizes(1024, 1024, 1024)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Split, Task, draw_splits
+from actors.env.tasks.task import Rows, Sizes, Split, Task, draw_splits
 
 SIZES = Sizes(2048, 1024, 1024)
 LENGTH = 40
@@ -72,7 +72,7 @@ def _sampled(rows: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.f
 
 
 def signals(rng: np.random.Generator) -> Task:
-    def draw(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def draw(n: int) -> Rows:
         y = rng.integers(0, len(TEMPLATES), n)
         return signals_of(y, rng)[:, None], y
 

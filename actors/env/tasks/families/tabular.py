@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Sizes, Task, draw_splits, split_rows, standardized
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized, with_label_noise
 
-Rows = tuple[NDArray[np.float64], NDArray[np.int64]]  # x [n, F], y [n]
 SIZES = Sizes(1024, 1024, 1024)
 FEW = Sizes(256, 1024, 1024)
 

@@ -19,9 +19,8 @@ from actors.env.env import SeedTrainingEnv
 from actors.env.episode.settings import draw_settings
 from actors.env.tasks import Split, Task, TaskFamily, families, find_family, make_task, register, registry
 from actors.env.tasks.families.bundled import BUNDLES, fixed_order, load
-from actors.env.tasks.families.label_noise import with_label_noise
 from actors.env.tasks.measured import MEASURED, Gain, measurements
-from actors.env.tasks.task import DIMENSIONS
+from actors.env.tasks.task import DIMENSIONS, with_label_noise
 from actors.rng import Purpose, stream
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
