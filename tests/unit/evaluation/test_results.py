@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from deploy.evaluation.page import ops_table
 from deploy.evaluation.players import BEST, BLIND, BUILT, NEVER, POLICY
-from deploy.evaluation.results import EQUAL, SWEEP, Results, results_by_condition
+from deploy.evaluation.results import EQUAL, SWEEP, Results, equal_compute, results_by_condition
 from deploy.evaluation.suite import CONDITIONS, FREE, PRICED, PRICES
 from tests.support.made_up_rows import Rows, made_up_rows
 
