@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
 
 from actors.config.checks import require, require_least, require_positive, require_range, span
@@ -69,8 +68,6 @@ class EnvConfig:
     reference: Literal["untrained", "twin"] = "untrained"
     """Baseline of rewards: the untrained host, or also a never-grow twin: less noise, double work. For short
     trainings."""
-    twin_coef: float | None = None
-    """Share of the twin's change that is subtracted. Null: as fitted per task, 1 for your own."""
     time_limit: Literal["terminated", "truncated"] = "terminated"
     """Whether the horizon terminates or truncates. `truncated`, with `observe_time` off, for trainings without a fixed
     end."""
@@ -123,15 +120,6 @@ class EnvConfig:
     def _check_reward(self) -> None:
         require(
             0 < self.shaping_gamma <= 1, f"env.shaping_gamma is {self.shaping_gamma}: give the learner's, in (0, 1]"
-        )
-        require(
-            self.twin_coef is None or (isfinite(self.twin_coef) and self.twin_coef >= 0),
-            f"env.twin_coef is {self.twin_coef}: give a number of at least 0, or null for each task's fitted one",
-        )
-        require(
-            self.twin_coef is None or self.reference == "twin",
-            f"env.twin_coef is {self.twin_coef}, but env.reference is 'untrained', so there is no twin: "
-            "set env.reference to twin, or leave env.twin_coef out",
         )
         if self.time_limit == "truncated":
             require(

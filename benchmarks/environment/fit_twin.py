@@ -4,7 +4,7 @@
 
 Each seed is played by the random policy, with which training begins, and without growth. The coefficient is the slope
 of the gain in accuracy of the former on that of the latter. A full run writes
-`actors/env/episode/twin_shares.json`, which is used with `env.twin_coef: null`. A wrong coefficient costs variance but
+`actors/env/episode/twin_shares.json`, which `env.reference: twin` reads. A wrong coefficient costs variance but
 causes no bias, since the twin does not depend on actions.
 """
 

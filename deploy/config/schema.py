@@ -49,8 +49,6 @@ class RunConfig:
     evaluate_every: int = 10
     """Updates between evaluations of a Gymnasium run, whose best policy is kept; 0 for none. They take a tenth of an
     actor's time at most."""
-    evaluation_episodes: int = 16
-    """Complete episodes of an evaluation, played greedily. More for noisy returns."""
     reference_episodes: int = 48
     """New episodes of the final comparison, 0 for none. More narrow the intervals."""
     append_only: bool = False
@@ -68,11 +66,6 @@ class RunConfig:
         require(self.name == "" or is_name(self.name), f"run.name is {self.name!r}: use {NAME_RULE}")
         require(self.wandb != "", "run.wandb is empty: give a project name, or leave it out")
         require_least(self, "run", 0, "seed", "evaluate_every")
-        require(
-            self.evaluation_episodes >= 2,
-            f"run.evaluation_episodes is {self.evaluation_episodes}: give at least 2, which an interval needs, or "
-            "switch evaluations off with run.evaluate_every 0",
-        )
         require(
             not self.address.startswith("ray://") or Path(self.root).is_absolute(),
             f"run.root is {self.root!r}: with a ray:// address it must be the absolute path of a folder that all "

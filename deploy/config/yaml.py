@@ -92,7 +92,6 @@ def summary(config: Config) -> Text:
 
 NULLS = {
     "host_width": "by task family",
-    "twin_coef": "by task",
     "max_seconds": "no limit",
     "total_steps": "no limit",
     "stop_at_return": "no limit",

@@ -27,6 +27,8 @@ from deploy.report.statistics import mean_interval
 from learner.run.checkpoint import Checkpoint, LearnerProgress, load_checkpoint, save_policy
 
 EVALUATIONS = "evaluations.jsonl"
+EPISODES = 16
+"""Of an evaluation, the same in all of them. More would narrow the interval, but take longer of the actor's time."""
 SHARE = 0.1  # of the time of an actor that evaluations may take
 SHORTEST_S = 10.0  # that an evaluation may always take
 KNOWN = 1000  # versions whose update is remembered
@@ -42,9 +44,7 @@ class BestPolicy:
         run, self._run_dir, self._note = config.run, run_dir, note
         self._on = bool(config.gym.id) and run.evaluate_every > 0
         self._every = run.evaluate_every
-        self.seeds: list[int] = (
-            stream(run.seed, 0, Purpose.EVALUATION).integers(0, 2**31, run.evaluation_episodes).tolist()
-        )
+        self.seeds: list[int] = stream(run.seed, 0, Purpose.EVALUATION).integers(0, 2**31, EPISODES).tolist()
         self._best = _best_so_far(run_dir)
         self._made = {0: LearnerProgress()}  # by version
         self._updates = 0  # since the last evaluation

@@ -130,7 +130,7 @@ class HostEpisode:
         self.governor.begin(loss)
         if twin is None:
             twin = self.accuracies if self.config.reference == "twin" else ()
-        self.reward = EpisodeReward(self.config, twin, twin_coefficient(self.config, self.task.task_id))
+        self.reward = EpisodeReward(self.config, twin, twin_coefficient(self.task.task_id))
         self.timeline = Timeline(
             self.task.task_id,
             self.seed,

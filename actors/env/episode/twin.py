@@ -30,7 +30,7 @@ CAPACITY = 4096  # trajectories kept; seeds are requested again only if an episo
 
 def twin_config(config: EnvConfig) -> EnvConfig:
     """Return the configuration of the twin: the same host and data, with rewards that need no twin."""
-    return replace(config, reward="objective", reference="untrained", twin_coef=None, time_limit="terminated")
+    return replace(config, reward="objective", reference="untrained", time_limit="terminated")
 
 
 def padded(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
@@ -38,9 +38,9 @@ def padded(accuracies: Sequence[float], horizon_epochs: int) -> Trajectory:
     return (*accuracies, *[accuracies[-1]] * (horizon_epochs + 1 - len(accuracies)))
 
 
-def twin_coefficient(config: EnvConfig, task_id: str) -> float:
+def twin_coefficient(task_id: str) -> float:
     """Return the multiple of the twin's gain that rewards subtract."""
-    return fitted_coefficients().get(task_id, DEFAULT_COEFFICIENT) if config.twin_coef is None else config.twin_coef
+    return fitted_coefficients().get(task_id, DEFAULT_COEFFICIENT)
 
 
 @cache

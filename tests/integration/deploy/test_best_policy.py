@@ -35,7 +35,7 @@ from tests.support.env import gym_envs
 pytestmark = pytest.mark.integration
 FLAGS = [
     *("--env", "tests/Paying-v0", "--actors.envs_per_actor", "2", "--run.evaluate_every", "1"),
-    *("--run.evaluation_episodes", "3", "--learner.batch_episodes", "2", "--learner.batch_steps", "20"),
+    *("--learner.batch_episodes", "2", "--learner.batch_steps", "20"),
     *("--run.reference_episodes", "0", "--gym.max_segment_steps", "16", "--learner.minibatches", "1"),
     *("--learner.chunk_length", "16", "--learner.burn_in", "0"),
 ]
@@ -73,6 +73,7 @@ def steer(monkeypatch: pytest.MonkeyPatch) -> None:
         return metrics
 
     monkeypatch.setattr(PPOUpdate, "__call__", steered)
+    monkeypatch.setattr(best_policy, "EPISODES", 3)
     monkeypatch.setattr(best_policy, "SHARE", 1.0)  # an evaluation after each update, however long it takes
 
 

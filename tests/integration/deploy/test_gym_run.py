@@ -56,7 +56,7 @@ def test_resets_that_take_too_long_together_are_no_hang_but_a_single_one_is(tmp_
 
 @pytest.mark.timeout(240)
 def test_an_actor_evaluates_the_policy_while_it_trains(tmp_path: Path) -> None:
-    often = {"run__evaluate_every": "1", "run__evaluation_episodes": "5", "learner__updates": "40"}
+    often = {"run__evaluate_every": "1", "learner__updates": "40"}
     with tamiyo(tmp_path, "train", *run_of(tmp_path, "Scripted", **often)) as run:
         assert run.wait(220) == 0, run.err
         assert run.left() == []

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
+from actors.env.episode import host_episode
 from actors.env.episode.twin import (
     fit_coefficient,
     fitted_coefficients,
@@ -83,8 +84,6 @@ def test_a_truncated_end_keeps_its_potential() -> None:
             {"time_limit": "truncated", "observe_time": False, "reward": "sparse"},
             "which truncated episodes do not reach",
         ),
-        ({"twin_coef": 0.5}, "there is no twin"),
-        ({"reference": "twin", "twin_coef": -1.0}, "at least 0"),
         ({"shaping_gamma": 0.0}, "the learner's"),
     ],
 )
@@ -106,12 +105,13 @@ def test_the_whole_configuration_is_checked_against_the_learner() -> None:
         Config(env=hidden, learner=LearnerConfig(gamma=0.99), imitation=ImitationConfig(episodes=32))
 
 
-def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone() -> None:
+def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit: a fleet trains a twin only from the epoch in which a seed or column joins the host.
 
     Some hosts never grow, some grow at once, in the stream or beside it, and one starts with a seed.
     """
-    config = EnvConfig(tasks=("spirals", "wine"), horizon_epochs=8, inner_steps=3, reference="twin", twin_coef=1.0)
+    monkeypatch.setattr(host_episode, "twin_coefficient", lambda task_id: 1.0)
+    config = EnvConfig(tasks=("spirals", "wine"), horizon_epochs=8, inner_steps=3, reference="twin")
     seeds = range(6)
     grown, alone = SeedTrainingFleet(config, 6, 0), SeedTrainingFleet(twin_config(config), 6, 0)
     plain = SeedTrainingFleet(twin_config(config), 6, 0)
@@ -152,13 +152,14 @@ def test_a_twin_ends_where_the_governor_would_end_its_episode() -> None:
     assert episode.reward.twin == (first, 25.0, 30.0, 30.0, 30.0, 30.0)
 
 
-def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it() -> None:
+def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_episode, "twin_coefficient", lambda task_id: 0.7)
     own = SeedTrainingEnv(replace(TINY, horizon_epochs=8))
     own.reset(seed=3)
     for _ in range(8):
         own.step(WAIT)
     change = np.diff(own.episode.timeline.accuracy)  # the twin, played here by hand
-    against: dict[str, object] = {"horizon_epochs": 8, "reference": "twin", "twin_coef": 0.7}
+    against: dict[str, object] = {"horizon_epochs": 8, "reference": "twin"}
     plain, twin, sparse = tiny_env(horizon_epochs=8), tiny_env(**against), tiny_env(**against, reward="sparse")
     rewards: list[NDArray[np.float64]] = []
     for env in (plain, twin, sparse):
@@ -183,10 +184,8 @@ def test_the_fitted_coefficient_minimizes_the_variance() -> None:
 
 
 def test_every_training_family_has_a_fitted_coefficient_and_others_use_one() -> None:
-    config = EnvConfig(reference="twin")
     known = [family.name for family in families("train") if family.factory is not None]
     assert set(fitted_coefficients()) == set(known)
     for name in known:
-        assert 0.0 <= twin_coefficient(config, name) == fitted_coefficients()[name] < 1.5
-    assert twin_coefficient(config, "parity") == 1.0
-    assert twin_coefficient(replace(config, twin_coef=0.3), "digits") == 0.3
+        assert 0.0 <= twin_coefficient(name) == fitted_coefficients()[name] < 1.5
+    assert twin_coefficient("parity") == 1.0
