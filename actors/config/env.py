@@ -69,15 +69,12 @@ class EnvConfig:
     """Baseline of rewards: the untrained host, or also a never-grow twin: less noise, double work. For short
     trainings."""
     time_limit: Literal["terminated", "truncated"] = "terminated"
-    """Whether the horizon terminates or truncates. `truncated`, with `observe_time` off, for trainings without a fixed
-    end."""
+    """Whether the horizon terminates, or truncates and is hidden. `truncated` for trainings without a fixed end."""
     drop_features: float = 0.0
     """Probability that contributions, accuracy, training loss, validation rows or scores are unknown in an episode. For
     models without these."""
     hidden_features: tuple[str, ...] = ()
     """Never observed: contributions, accuracy, train_loss, scores, val_rows, price. For ablations."""
-    observe_time: bool = True
-    """Whether horizon and elapsed share are observed. False where a training's end is unknown."""
 
     def __post_init__(self) -> None:
         require(len(self.tasks) > 0, "env.tasks is empty: give at least one task")
@@ -121,18 +118,17 @@ class EnvConfig:
         require(
             0 < self.shaping_gamma <= 1, f"env.shaping_gamma is {self.shaping_gamma}: give the learner's, in (0, 1]"
         )
-        if self.time_limit == "truncated":
-            require(
-                not self.observe_time,
-                "env.time_limit is truncated, but the policy observes the horizon: there is no reward after it, so a "
-                "critic that bootstraps there diverges. Use 'terminated', or hide the horizon with "
-                "env.observe_time false",
-            )
-            require(
-                self.reward != "sparse",
-                "env.reward is sparse and env.time_limit is truncated: the only reward comes with termination, which "
-                "truncated episodes do not reach. Use env.time_limit terminated, or env.reward objective",
-            )
+        require(
+            self.time_limit == "terminated" or self.reward != "sparse",
+            "env.reward is sparse and env.time_limit is truncated: the only reward comes with termination, which "
+            "truncated episodes do not reach. Use env.time_limit terminated, or env.reward objective",
+        )
+
+    @property
+    def time_hidden(self) -> bool:
+        """Whether horizon and elapsed share are unknown. There is no reward after a horizon that is seen, so a critic
+        that bootstrapped there would diverge."""
+        return self.time_limit == "truncated"
 
     @property
     def total_slots(self) -> int:

@@ -72,8 +72,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     The accuracy of rewards is measured on validation rows that neither the observation nor contributions depend on.
 
     **End.** Terminated by the governor (`info["end_reason"]` is `governor`) or at the horizon (`horizon`); with
-    `time_limit: truncated` the horizon truncates instead. The last `info` also holds `telemetry`: `objective` (J),
-    `final_accuracy`, `doublings`, `compute_doublings` and more.
+    `time_limit: truncated` the horizon truncates instead, and is hidden. The last `info` also holds `telemetry`:
+    `objective` (J), `final_accuracy`, `doublings`, `compute_doublings` and more.
 
     `info` also holds, for each slot `[S]`, `contribution`, `interaction` and `shapley` in points (0 if unknown) and
     `contribution_known` etc. Test rows affect nothing; `test_accuracy` reads them.

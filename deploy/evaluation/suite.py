@@ -93,7 +93,6 @@ def protocol(config: EnvConfig, prices: Prices) -> EnvConfig:
         reward="objective",
         reference="untrained",
         time_limit="terminated",
-        observe_time=True,
         host_width=None,
         drop_features=0.0,
         device="cpu",

@@ -316,6 +316,6 @@ class HostEpisode:
             accuracies=accuracies,
             train_losses=train_losses,
             val_rows=None if "val_rows" in self.hidden_features else len(self.observed),
-            time_hidden=not self.config.observe_time,
+            time_hidden=self.config.time_hidden,
         )
         return self.growth.observation(training, self.hidden_features)

@@ -20,7 +20,6 @@ torch.set_num_threads(1)
 CONFIG = EnvConfig(
     tasks=("sequences", "wide_sequences", "images", "spirals", "moons"),
     horizon_epochs=(3, 6),
-    observe_time=False,
     inner_steps=(1, 2),
     batch_size=16,
     budget_ratio=40.0,

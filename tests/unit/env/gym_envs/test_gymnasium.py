@@ -116,7 +116,7 @@ def assert_same(mine: Any, theirs: Any) -> None:
     [
         {},
         {"horizon_epochs": (3, 6), "inner_steps": (1, 2)},
-        {"horizon_epochs": (3, 6), "observe_time": False, "time_limit": "truncated", "reference": "twin"},
+        {"horizon_epochs": (3, 6), "time_limit": "truncated", "reference": "twin"},
     ],
 )
 def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict[str, Any]) -> None:
