@@ -38,8 +38,8 @@ class LearnerConfig:
     """Discount: 1 for seed hosts, whose rewards are J; 0.99 where episodes may be endless."""
     gae_lambda: float = 0.97
     """Lambda of GAE. Lower it where the critic is good and returns noisy."""
-    leave_one_out: bool = False
-    """Subtract the mean advantage of the seed's other episodes. For seed hosts, with `actors.episodes_per_seed`."""
+    episodes_per_seed: int = 1
+    """Episodes of a seed in a wave, less the mean advantage of the others. For seed hosts whose tasks differ much."""
     objective: Literal["clipped", "decoupled"] = "clipped"
     """Ratios to the behaviour policy, or to the proximal one. `decoupled` for old episodes."""
     ratio: Literal["per_head", "joint"] = "per_head"
@@ -91,8 +91,11 @@ class LearnerConfig:
     policies."""
 
     def __post_init__(self) -> None:
-        require_least(self, "learner", 1, "updates", "batch_episodes", "minibatches", "state_stride", "update_epochs")
+        require_least(
+            self, "learner", 1, "updates", "batch_episodes", "episodes_per_seed", "minibatches", "update_epochs"
+        )
         require_least(self, "learner", 1, "checkpoint_every", "checkpoints_kept", "chunk_length", "total_steps")
+        require_least(self, "learner", 1, "state_stride")
         require_least(self, "learner", 0, "batch_steps", "value_coef", "entropy_start", "entropy_end", "max_policy_lag")
         require_least(self, "learner", 0, "continuous_entropy_coef", "entropy_coef_min", "entropy_anneal_updates")
         require_least(self, "learner", 0, "prior_coef", "burn_in")
@@ -135,6 +138,11 @@ class LearnerConfig:
     def ratio_error_limit(self) -> float:
         """The `ratio_error` above which acting and learning differ by more than rounding at this precision."""
         return LOW_PRECISION_RATIO_ERROR if self.precision != "float32" else RATIO_ERROR
+
+    @property
+    def leave_one_out(self) -> bool:
+        """Whether the mean advantage of the other episodes of a seed is subtracted."""
+        return self.episodes_per_seed > 1
 
     @property
     def keeps_prior(self) -> bool:

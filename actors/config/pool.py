@@ -25,8 +25,6 @@ class ActorsConfig:
     """Most with `count: auto`, or fewer if their episodes would be stale. For shared clusters."""
     envs_per_actor: int = 8
     """Environments stepped together. More are faster, fewer give fresher episodes."""
-    episodes_per_seed: int = 1
-    """Episodes of a seed (host, data, minibatches) in a wave. For `learner.leave_one_out`."""
     gpus_per_actor: float = 0.0
     """GPUs an actor reserves, or a share. For CNN hosts and simulators; with 0 it sees none."""
     hang_s: float = 300.0
@@ -36,11 +34,6 @@ class ActorsConfig:
     def __post_init__(self) -> None:
         require(self.at_least >= 1, f"actors.count is {self.count}: it must be at least 1")
         require_least(self, "actors", 1, "max_count", "envs_per_actor")
-        require(
-            self.episodes_per_seed >= 1 and self.envs_per_actor % self.episodes_per_seed == 0,
-            f"actors.episodes_per_seed is {self.episodes_per_seed}: it must divide actors.envs_per_actor, "
-            f"{self.envs_per_actor}",
-        )
         require(
             64 * self.envs_per_actor <= BUFFER_STEPS,
             f"actors.envs_per_actor is {self.envs_per_actor}: the buffer of an actor holds 64 steps of each of at most "
@@ -94,3 +87,4 @@ class ActingConfig:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
+    episodes_per_seed: int = 1  # in a wave of the environments of an actor

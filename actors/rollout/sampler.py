@@ -191,4 +191,4 @@ def make_sampler(
     if acting.gym.id:
         return StreamSampler(acting.gym, width, run_seed, seeds, on_step)
     fleet = make_fleet(acting.env, width, run_seed, gpu=acting.actors.gpus_per_actor > 0)
-    return WaveSampler(fleet, seeds, acting.actors.episodes_per_seed, on_step)
+    return WaveSampler(fleet, seeds, acting.episodes_per_seed, on_step)

@@ -77,7 +77,7 @@ def _returns(config: Config, checkpoint: Path, seeds: list[int], deterministic: 
     torch.set_num_threads(1)
     settings = acting(config)
     width = min(settings.actors.envs_per_actor, len(seeds))
-    actors = replace(settings.actors, envs_per_actor=width, episodes_per_seed=1, gpus_per_actor=0.0)
+    actors = replace(settings.actors, envs_per_actor=width, gpus_per_actor=0.0)
     sampler = make_sampler(replace(settings, actors=actors), 0, config.run.seed, None)
     try:
         weights = read_weights(checkpoint)

@@ -204,15 +204,15 @@ class Config:
             not self.learner.keeps_prior or self.on_seed_hosts,
             "learner.prior_coef needs whole episodes, but only seed hosts have them: set learner.prior_coef to 0",
         )
+        times = self.learner.episodes_per_seed
         require(
-            not self.learner.leave_one_out or self.actors.episodes_per_seed > 1,
-            "learner.leave_one_out compares episodes of the same seed, but actors.episodes_per_seed is 1: set it to 4, "
-            "or turn learner.leave_one_out off",
+            self.actors.envs_per_actor % times == 0,
+            f"learner.episodes_per_seed is {times}: it must divide actors.envs_per_actor, {self.actors.envs_per_actor}",
         )
         require(
-            self.actors.episodes_per_seed == 1 or self.on_seed_hosts,
-            f"actors.episodes_per_seed is {self.actors.episodes_per_seed}, but only seed hosts are played more than "
-            "once: set it to 1, or leave gym.id and external.spaces out",
+            times == 1 or self.on_seed_hosts,
+            f"learner.episodes_per_seed is {times}, but only seed hosts are played more than once: set it to 1, or "
+            "leave gym.id and external.spaces out",
         )
         gamma = self.learner.gamma
         require(
@@ -296,8 +296,7 @@ _RESEARCH = replace(
     # After pretraining, every nat of KL to the pretrained policy costs a point. With a decaying price, PPO lost in some
     # policies what pretraining had gained on held-out families.
     imitation=ImitationConfig(episodes=6048, hosts=2016),
-    # Four episodes of each seed: the mean of the others contains how easy the host is, which the critic cannot see.
-    actors=ActorsConfig(count=2, envs_per_actor=32, episodes_per_seed=4),
+    actors=ActorsConfig(count=2, envs_per_actor=32),
     learner=replace(
         _QUICK.learner,
         updates=60,
@@ -309,7 +308,8 @@ _RESEARCH = replace(
         entropy_start=0.0,
         entropy_end=0.0,
         prior_coef=1.0,
-        leave_one_out=True,
+        # The mean of the others contains how easy the host is, which the critic cannot see.
+        episodes_per_seed=4,
     ),
 )
 

@@ -34,7 +34,7 @@ def namespace(config: Config) -> str:
 def acting(config: Config) -> ActingConfig:
     """Return the part of the configuration that actors need."""
     actors = replace(config.actors, max_count=config.most_actors)
-    return ActingConfig(config.env, config.gym, config.policy, actors, config.queue)
+    return ActingConfig(config.env, config.gym, config.policy, actors, config.queue, config.learner.episodes_per_seed)
 
 
 def checked_spaces(config: Config) -> Spaces:

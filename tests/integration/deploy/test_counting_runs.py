@@ -47,7 +47,7 @@ def test_all_episodes_that_were_drawn_are_trained_on(tmp_path: Path, preset: str
         assert run.left() == []
     folder = tmp_path / "run"
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    width, times = config["actors"]["envs_per_actor"], config["actors"]["episodes_per_seed"]
+    width, times = config["actors"]["envs_per_actor"], config["learner"]["episodes_per_seed"]
     episodes, last = rows(folder / "episodes.jsonl"), rows(folder / "metrics.jsonl")[-1]
     ids = [e["episode_id"] for e in episodes]
     assert len(ids) == len(set(ids))

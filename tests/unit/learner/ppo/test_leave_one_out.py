@@ -57,14 +57,14 @@ def test_the_update_subtracts_what_episodes_of_one_seed_have_in_common() -> None
     first = np.repeat(batch.seed_index.numpy(), batch.episode_lengths) == 0
     lucky = batch._replace(rewards=batch.rewards + 5.0 * torch.from_numpy(first))
     for subtracted in (True, False):
-        config = LearnerConfig(leave_one_out=subtracted)
+        config = LearnerConfig(episodes_per_seed=3 if subtracted else 1)
         plain, changed = (targets_of(network, one, config).advantages for one in (batch, lucky))
         assert torch.allclose(plain, changed, atol=1e-4) == subtracted
 
 
 def test_a_wave_plays_each_seed_several_times_and_the_update_counts_them() -> None:
     env = EnvConfig(tasks=("spirals",), horizon_epochs=4, inner_steps=2, device="cpu")
-    acting = ActingConfig(env=env, actors=ActorsConfig(count=1, envs_per_actor=6, episodes_per_seed=3))
+    acting = ActingConfig(env=env, actors=ActorsConfig(count=1, envs_per_actor=6), episodes_per_seed=3)
     sampler = make_sampler(acting, 0, 0, None)
     network = FactoredRecurrentActorCritic(sampler.spaces, PolicyConfig())
     episodes = sampler.sample(network, Provenance(0, 0, 1, 0))
@@ -74,16 +74,19 @@ def test_a_wave_plays_each_seed_several_times_and_the_update_counts_them() -> No
     for own in (episodes[:3], episodes[3:]):
         assert all(np.array_equal(own[0].obs[0], e.obs[0]) for e in own), "the same host"
         assert len({e.actions.tobytes() for e in own}) > 1, "other actions"
-    update = toy_ppo(1e-3, network, leave_one_out=True)
+    update = toy_ppo(1e-3, network, episodes_per_seed=3)
     assert update(make_batch(episodes, sampler.spaces), 0, 0)["same_seed_episodes"] == 2.0
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Config(learner=LearnerConfig(leave_one_out=True)), "episodes_per_seed is 1: set it to 4"),
-        (lambda: Config(actors=ActorsConfig(episodes_per_seed=2), gym=GymConfig("CartPole-v1")), r"gym\.id"),
-        (lambda: ActorsConfig(episodes_per_seed=3), "is 3: it must divide actors.envs_per_actor, 8"),
+        (
+            lambda: Config(learner=LearnerConfig(episodes_per_seed=2, batch_steps=4096), gym=GymConfig("CartPole-v1")),
+            r"gym\.id",
+        ),
+        (lambda: Config(learner=LearnerConfig(episodes_per_seed=3)), "is 3: it must divide actors.envs_per_actor, 8"),
+        (lambda: LearnerConfig(episodes_per_seed=0), "it must be at least 1"),
     ],
 )
 def test_it_needs_episodes_of_one_seed(make: Callable[[], Any], message: str) -> None:
