@@ -15,7 +15,7 @@ class LearnerConfig:
     """The factored recurrent PPO update."""
 
     updates: int = 1000
-    """Updates to run."""
+    """Updates to run. For shorter and longer trainings."""
     max_seconds: float | None = None
     """Stop after so many seconds. For a budget of time."""
     total_steps: int | None = None
@@ -85,7 +85,7 @@ class LearnerConfig:
     checkpoints_kept: int = 3
     """Checkpoints kept. More to roll back further."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Of the update. Auto: CUDA, unless actors reserve all GPUs."""
+    """Of the update. Auto: CUDA, unless actors reserve all GPUs. A CPU for minibatches of few steps."""
     hang_s: float = 300.0
     """Seconds without a heartbeat (a minibatch, compilation) until the learner is restarted. Raise for large
     policies."""

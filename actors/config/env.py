@@ -28,7 +28,7 @@ class EnvConfig:
     slots: int = 3
     """Places between a host's layers where seeds grow, at least 1. As many as your models have."""
     column_slots: int = 2
-    """Columns, whole networks beside the host; with `slots` at most 8. 0 for none."""
+    """Columns, whole networks beside the host; with `slots` at most 8. As many as your models may try; 0 for none."""
     host_width: int | tuple[int, int] | None = None
     """Hidden units or channels; two: a range, drawn log-uniformly; null: the task's. Narrow it to your models."""
     horizon_epochs: int | tuple[int, int] = 25
@@ -54,7 +54,7 @@ class EnvConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where hosts train. Auto: MLPs on the CPU, CNNs on the actor's GPU, if any. Where another is faster."""
     backend: Literal["auto", "numba", "torch"] = "auto"
-    """Compiled CPU kernels or stacked tensors. Auto: `torch` for CNNs and CUDA; it also takes your own blueprints."""
+    """Compiled CPU kernels or stacked tensors. Auto: `torch` for CNNs and CUDA. Set `torch` for your own blueprints."""
     cuda_graph: bool = False
     """Replay epochs as CUDA graphs. For hosts on a GPU with short steps."""
     contribution_every: int = 1

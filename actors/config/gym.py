@@ -26,11 +26,12 @@ class GymConfig:
     """A Gymnasium environment to train on instead of the seed-training environment; disabled if `id` is empty."""
 
     id: str = ""
-    """Registered id, or module:Id to import a module or file first. Empty: the seed-training environment."""
+    """Registered id, or module:Id to import a module or file first. For any other environment than seed hosts."""
     kwargs: tuple[str, ...] = ()
-    """Arguments name=value: literals of JSON or Python, else strings."""
+    """Arguments name=value: literals of JSON or Python, else strings. For environments with variants."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers, innermost first, as module:Class. Not with vectorization own."""
+    """Wrappers, innermost first, as module:Class. For observations that the policy cannot use; not with vectorization
+    own."""
     vectorization: Literal["sync", "async", "own"] = "sync"
     """One process, one each, or its own entry point. `async` for slow simulators, `own` for vectorized ones."""
     squash: bool = False

@@ -20,7 +20,7 @@ class ActorsConfig:
     """The pool of actors."""
 
     count: int | Literal["auto"] = 2
-    """Actor processes. A number grows a cluster; auto takes free CPUs."""
+    """Actor processes. As many as there are CPUs; a number grows a cluster, auto takes free ones."""
     max_count: int = 64
     """Most with `count: auto`, or fewer if their episodes would be stale. For shared clusters."""
     envs_per_actor: int = 8

@@ -14,22 +14,23 @@ class ExternalConfig:
     disabled if `spaces` is empty."""
 
     spaces: str = ""
-    """JSON of the spaces, `{"observation_size": 4, "actions": [2]}` or `Spaces.to_json`. It selects external
-    environments."""
+    """JSON of the spaces, `{"observation_size": 4, "actions": [2]}` or `Spaces.to_json`. For environments
+    that are programs of their own."""
     listen: str = "127.0.0.1:50051"
-    """Endpoint, host:port or unix:/path. Beyond loopback it needs TLS and a token file."""
+    """Endpoint, host:port or unix:/path. For clients elsewhere; beyond loopback it needs TLS and a token file."""
     token_file: str = ""
-    """Bearer tokens; those with scope `train` are learned from. Empty: every client may train."""
+    """Bearer tokens; those with scope `train` are learned from. For endpoints that others reach; empty: every
+    client may train."""
     tls_cert: str = ""
     """TLS certificate chain (PEM). For addresses beyond loopback."""
     tls_key: str = ""
-    """Its private key (PEM)."""
+    """Its private key (PEM), beside it."""
     session_timeout_s: float = 60.0
     """Seconds without a step after which a session has disappeared. Raise for slow programs."""
     disconnected: Literal["bootstrap", "drop"] = "bootstrap"
     """Its unfinished episode is cut and bootstrapped, or its segment dropped, where disconnecting has a reason."""
     max_segment_steps: int = 256
-    """As `gym.max_segment_steps`; the next segment has the newest weights."""
+    """As `gym.max_segment_steps`, for long episodes; the next segment has the newest weights."""
 
     def __post_init__(self) -> None:
         require_least(self, "external", 1, "max_segment_steps")

@@ -27,34 +27,34 @@ class RunConfig:
     """A training run."""
 
     name: str = ""
-    """Name of the run: letters, digits, '.', '_', '-'. Empty: the current time."""
+    """Name of the run: letters, digits, '.', '_', '-'. For scripts and clusters; empty: the current time."""
     root: str = "runs"
     """Folder of all run folders. For another disk."""
     seed: int = 0
     """Random seed. For repetitions."""
     init_from: str = ""
-    """Checkpoint or run folder with a new run's initial weights. Empty draws them."""
+    """Checkpoint or run folder with a new run's initial weights. To train a policy further; empty draws them."""
     redis: str = ""
     """URL of a Redis or Valkey server, for several machines. Empty starts one; TAMIYO_REDIS_PASSWORD sets the
     password."""
     actors_redis: str = ""
     """The same server as a less privileged user, redis://actor@HOST:6379/0; TAMIYO_ACTORS_REDIS_PASSWORD sets the
-    password. Empty: run.redis."""
+    password. For servers with a user per role; empty: run.redis."""
     address: str = ""
-    """Ray cluster: auto, HOST:6379 or ray://HOST:10001. Empty starts Ray here."""
+    """Ray cluster: auto, HOST:6379 or ray://HOST:10001. For several machines; empty starts Ray here."""
     ship: Literal["image", "code"] = "image"
-    """What a run uploads to a cluster: nothing (`image`), or Tamiyo and your tasks' modules."""
+    """What a run uploads to a cluster: nothing (`image`), or Tamiyo and your tasks' modules, if machines lack them."""
     service: bool = False
     """Resume this run, and stay up after the last update. For Compose and Kubernetes."""
     evaluate_every: int = 10
     """Updates between evaluations of a Gymnasium run, whose best policy is kept; 0 for none. They take a tenth of an
-    actor's time at most."""
+    actor's time at most. More where an episode takes minutes."""
     reference_episodes: int = 48
     """New episodes of the final comparison, 0 for none. More narrow the intervals."""
     append_only: bool = False
     """Append-only file: a restart of the embedded server loses no episode. For long runs."""
     metrics_port: int = 0
-    """Port of Prometheus metrics. 0: Ray's choice; none for separate processes."""
+    """Port of Prometheus metrics. For processes without Ray, which have none with 0; else 0 is Ray's choice."""
     metrics_host: str = "127.0.0.1"
     """Its address on a separate learner or actors, without authentication. For containers."""
     wandb: str | None = None
@@ -97,11 +97,13 @@ class ImitationConfig:
     to pay most, and gives each up once they do not."""
 
     episodes: int = 0
-    """Demonstrations of the teacher. 0 without `files`, or `run.init_from`, disables pretraining."""
+    """Demonstrations of the teacher. For several families of tasks; 0 without `files`, or `run.init_from`, disables
+    pretraining."""
     hosts: int = 504
     """Hosts that its regressions are fitted to. More for many tasks."""
     files: tuple[str, ...] = ()
-    """Files or folders of whole episodes in the run's spaces, imitated beside the teacher's, or alone."""
+    """Files or folders of whole episodes in the run's spaces, imitated beside the teacher's, or alone. For reported
+    trainings, or a teacher of your own."""
 
     @property
     def enabled(self) -> bool:
