@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervision.supervisor import FINISHED, Phase, Supervisor
 
+LOOK_S = 0.25
 OnUpdate = Callable[[dict[str, float]], bool | None]
 
 
@@ -76,6 +79,8 @@ def train(
         supervisor = Supervisor(config, run_dir)
         stack.push(lambda kind, error, trace: supervisor.close(at_once=kind is KeyboardInterrupt))
 
+        reporting.submit(_load_report, supervisor)
+
         def tend() -> list[str]:
             """Call `on_update`, and restart the server if it is dead. Returns lines for the user."""
             for metrics in supervisor.take_updates():
@@ -92,3 +97,10 @@ def train(
         # What the report shows is written: it is drawn while actors, Ray and the server end.
         report = reporting.submit(write_run_report, run_dir) if status.phase is Phase.DONE else None
     return print_outcome(status, console, write_run_report if report is None else lambda _: report.result())
+
+
+def _load_report(supervisor: Supervisor) -> None:
+    """Import what draws the report when the training has ended, while the policies are compared."""
+    while supervisor.poll().phase is Phase.TRAINING:
+        time.sleep(LOOK_S)
+    import_module("deploy.report.page")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
 
 from actors.env.rendering.palette import STYLE
 from actors.env.rendering.timeline_chart import NARROW_IN
@@ -75,12 +76,11 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
     drawn = []
     with matplotlib.rc_context(STYLE):
         for picture in FIGURES:
-            figure = picture.draw(run)
-            if figure is None:
+            figure, narrow = picture.draw(run), picture.draw(run, NARROW_IN)
+            if figure is None or narrow is None:
                 continue
+            _lay_out(figure, narrow)
             figure.savefig(run_dir / "report" / f"{picture.name}.png", facecolor="white")
-            narrow = picture.draw(run, NARROW_IN)
-            assert narrow is not None
             drawn.append({"picture": picture, "wide": inline_svg(figure, picture.title),
                           "narrow": inline_svg(narrow, picture.title)})  # fmt: skip
     environment = Environment(
@@ -93,6 +93,15 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return " ".join(sentences), path
+
+
+def _lay_out(*figures: Figure) -> None:
+    """Lay figures out once. Matplotlib would do so, and draw once more, each time that one is saved."""
+    for figure in figures:
+        engine = figure.get_layout_engine()
+        if engine is not None:
+            engine.execute(figure)
+            figure.set_layout_engine("none")
 
 
 def headline(run: RunFolder) -> list[str]:

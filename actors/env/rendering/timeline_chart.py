@@ -101,7 +101,7 @@ def _lane(ax: Axes, episode: Timeline, slot: int, last: int, width_in: float) ->
     ax.set_yticks([])
     ax.grid(visible=False)
     ax.spines[["left", "bottom"]].set_visible(False)
-    ax.tick_params(axis="x", length=0)
+    ax.xaxis.set_visible(False)  # that of the lowest panel stands for all
     ax.set_ylabel(episode.lanes[slot], rotation=0, ha="right", va="center", color=INK)
 
 

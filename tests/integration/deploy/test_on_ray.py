@@ -220,7 +220,8 @@ def test_a_run_that_does_not_fit_on_its_machine_is_refused(
 def test_workers_are_forks_and_new_processes_when_the_fork_server_has_ended() -> None:
     class Worker:  # its code travels with it, so that nothing of ours is imported for it
         def look(self) -> tuple[int, int, bool, float]:
-            preloaded = {"torch", "numba", "actors.workers.rollout_worker"} <= set(sys.modules)
+            wanted = {"torch", "actors.workers.rollout_worker", "actors.kernels.policy.compile"}
+            preloaded = wanted <= set(sys.modules)
             return os.getpid(), os.getppid(), preloaded, float(np.random.random())  # noqa: NPY002 - users call it
 
     remote: Any = ray.remote(num_cpus=0, max_restarts=1, max_task_retries=-1)(Worker)
