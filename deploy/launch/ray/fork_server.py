@@ -37,6 +37,7 @@ BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service")
 WITH_RAY = ("actors.workers.ray_worker", "deploy.launch.process_settings", "ray._private.workers.setup_worker")
 FOLDER_LIMIT = 80  # the socket's name has 23 characters below it, and sun_path holds 103 on macOS
 MAIN = "import sys; sys.path[:] = sys.argv[3:]; from deploy.launch.ray import fork_server; fork_server.main()"
+_addresses: list[str] = []  # of the server that this process has started
 
 
 class Request(NamedTuple):
@@ -52,7 +53,7 @@ def fork_server(parts: Sequence[str]) -> Iterator[None]:
     """Run the server, with the kernels of these parts, while the context is open; in another such context, do nothing.
     A raylet that is started meanwhile finds it by its environment. What this process imports before it starts Ray, the
     server imports at the same time."""
-    if ADDRESS in os.environ:
+    if _addresses:  # not the variable, which processes of another run inherit
         yield
         return
     package = find_spec("ray")
@@ -62,6 +63,7 @@ def fork_server(parts: Sequence[str]) -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="tamiyo-", dir=at if len(os.fsencode(at)) <= FOLDER_LIMIT else "/tmp")
     setup = os.path.join(os.path.dirname(package.origin), "_private", "workers", "setup_worker.py")
     os.environ |= {ADDRESS: f"{folder}/socket", SETUP: setup}
+    _addresses.append(os.environ[ADDRESS])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[ADDRESS])
         listener.listen(64)
@@ -79,7 +81,7 @@ def fork_server(parts: Sequence[str]) -> Iterator[None]:
     finally:
         server.kill()
         server.communicate()
-        del os.environ[ADDRESS], os.environ[SETUP]
+        del os.environ[ADDRESS], os.environ[SETUP], _addresses[:]
         shutil.rmtree(folder, ignore_errors=True)
 
 
