@@ -18,7 +18,8 @@ from actors.types.actions import ActionMasks
 from actors.types.episode import Episode, RecurrentState
 from actors.types.fleet_step import FleetStep
 from tests.support.episodes import episodes_equal
-from tests.support.learning.toy import POLICIES, ToyFleet, toy_network, toy_seed, toy_wave
+from tests.support.learning import toy
+from tests.support.learning.toy import POLICIES, SPACES, ToyFleet, toy_network, toy_seed, toy_wave
 
 SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((6, 1, 9, 3, 7, 2))]
 SEEDS.append(toy_seed(9, truncated=False, salt=6))  # terminates in the step that truncates another
@@ -149,3 +150,26 @@ def arrays(episode: Episode) -> list[NDArray[np.generic]]:
         found += [value] if isinstance(value, np.ndarray) else []
         found += [value.h, value.c] if isinstance(value, RecurrentState) else []
     return found
+
+
+def test_sampled_bootstraps_are_values_of_ops_as_often_as_the_policy_takes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted over many episodes that end in the same state; never the value of the likeliest op alone."""
+    count, heads = 400, len(SPACES.action.heads)
+    obs, blueprints = np.linspace(-1.0, 1.0, SPACES.obs_size, dtype=np.float32), np.full(SPACES.slots, -1)
+    legal = ActionMasks.all_legal(SPACES.action, count)
+    one = ActionMasks(*(m[0] for m in legal if m is not None))
+    monkeypatch.setattr(toy._ToyEnv, "look", lambda env: (obs, blueprints, one))
+    network = toy_network(critic="q_op", bootstrap="sampled")
+    episodes = toy_wave(network, [toy_seed(1, truncated=True, salt=i) for i in range(count)])
+    found = np.array([e.bootstrap_value for e in episodes])
+    noise = np.full((count, heads), 0.5)
+    noise[:, 0] = (np.arange(count) + 0.5) / count  # covers the distribution of ops
+    same = np.tile(obs, (count, 1)), np.tile(blueprints, (count, 1)), legal
+    _, state = network.act(*same, network.initial_state(count), noise)
+    decision, _ = network.act(*same, state, noise)
+    shares = {float(v): float((decision.values == v).mean()) for v in np.unique(decision.values)}
+    assert 0.1 < max(shares.values()) < 0.9
+    for value, share in shares.items():
+        assert np.isclose(found, value, atol=1e-3).mean() == pytest.approx(share, abs=0.1)

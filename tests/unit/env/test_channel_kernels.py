@@ -13,12 +13,17 @@ from torch import Tensor
 from actors.blueprints.blends import apply_blend, channel_gate_logits
 from actors.kernels.cnn.functions import (
     Blend,
+    Classify,
     Convolve,
+    CrossEntropy,
     NormalizeBatch,
+    TwoLayers,
+    WindowMean,
     calibration,
+    gathered,
     rescaled,
 )
-from actors.kernels.cnn.layout import with_rows_innermost
+from actors.kernels.cnn.layout import rows_innermost, with_rows_innermost
 from actors.types.actions import BLENDS
 
 torch.set_num_threads(1)
@@ -103,6 +108,17 @@ def test_what_is_not_a_number_stays_in_its_environment() -> None:
     )
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+def test_two_layers(groups: int) -> None:
+    h, w1, b1 = drawn(48, 2, 4, 5, 3), drawn(2, 8, 4 // groups, 3, 3), drawn(2, 8)
+    w2, b2 = drawn(2, 4, 8, 1, 1), drawn(2, 4)
+
+    def truth(x: Tensor, *p: Tensor) -> Tensor:
+        return x + convolution(torch.relu(convolution(x, p[0], p[1], groups)), p[2], p[3], 1)
+
+    assert_same(lambda *t: TwoLayers.apply(*t, groups), truth, h, w1, b1, w2, b2)
+
+
 WINDOWS = [(1, 1), (1, 2), (2, 2)]
 
 
@@ -154,6 +170,26 @@ def test_calibration_of_groups_of_rows(window: tuple[int, int]) -> None:
     torch.testing.assert_close(ours.double(), truth, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("window", WINDOWS[1:])
+def test_window_mean(window: tuple[int, int]) -> None:
+    h = drawn(16, 3, window[0] * 2 + 1, 5)
+    assert_same(lambda x: WindowMean.apply(x, window), lambda x: F.avg_pool2d(x, window), h)
+
+
+def test_classes() -> None:
+    h, w, b = drawn(48, 2, 5, 3, 2), drawn(2, 5, 3), drawn(2, 3)
+    assert_same(Classify.apply, lambda x, m, c: by_env(lambda y, k, d: y.mean((2, 3)) @ k + d, x, m, c, dim=0), h, w, b)
+
+
+def test_cross_entropy_among_each_environments_own_classes() -> None:
+    labels = torch.arange(32).remainder(3).expand(2, -1).contiguous()
+
+    def truth(logits: Tensor) -> Tensor:
+        return torch.stack([F.cross_entropy(logits[e, :, :n], labels[e]) for e, n in enumerate((3, 5))])
+
+    assert_same(lambda x: CrossEntropy.apply(x, labels, torch.tensor([3, 5])), truth, 3.0 * drawn(2, 32, 5))
+
+
 @pytest.mark.parametrize("blend", range(len(BLENDS)), ids=BLENDS)
 def test_blends(blend: int) -> None:
     """Each beside another seed that adds."""
@@ -168,3 +204,10 @@ def test_blends(blend: int) -> None:
         return torch.stack(out, 1) + 0.0 * (weight.sum() + bias.sum())
 
     assert_same(lambda x, y, *gate: Blend.apply(x, y, kinds, alphas, *gate), truth, h, s, w, b)
+
+
+def test_gathered_rows_are_those_of_each_environment_and_innermost() -> None:
+    data, rows = drawn(2, 9, 3, 5, 7), torch.randint(0, 9, (4, 2, 32))
+    x = gathered(data, rows)
+    assert all(rows_innermost(step) for step in x)
+    assert torch.equal(x, torch.stack([data[e][rows[:, e]] for e in range(2)], 2))

@@ -16,7 +16,9 @@ from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
 from actors.env.hosts.host import Host, column_host, column_width
 from actors.env.hosts.mlp import MLPHost
 from actors.layers.batch_norm import batch_statistics
+from actors.types.actions import Op
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.walks import WAIT, act, tiny_reference
 
 torch.set_num_threads(1)
 HOSTS: dict[str, tuple[Host, tuple[int, ...]]] = {
@@ -85,3 +87,19 @@ def test_gradients_equal_those_of_the_written_out_mix(kind: str, strength: float
     for mine, theirs in pairs:
         for a, b in zip(mine.tensors, theirs.tensors, strict=True):
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_a_column_learns_what_the_model_leaves_until_the_model_overfits() -> None:
+    env = tiny_reference(horizon_epochs=9)
+    env.reset(seed=3)
+    env.step(act(Op.GERMINATE, 3, blueprint_index("column_double"), 0, 1))
+    env.step(act(Op.ADVANCE, 3))
+    episode = env.episode
+    for losses, strength in (((0.96, 1.0), 0.5), ((0.94, 1.0), 1.0), ((2.0, 1.0), 1.0)):  # from then on
+        episode.train_losses[-1], episode.val_losses[-1] = losses
+        plan = episode.plan_epoch(*episode.read(WAIT))
+        assert plan.training == {3: strength}
+        assert plan.alphas == {3: 0.7}  # what it is worth is measured at its target
+    for loss, strength in (("own", 1.0), ("rest", 0.5)):
+        episode.growth.column_loss = loss
+        assert episode.growth.learning() == {3: strength}

@@ -126,6 +126,23 @@ def test_an_illegal_action_becomes_a_reported_wait(action: Action) -> None:
         strict.step(action)
 
 
+def test_gradient_health_follows_its_definition() -> None:
+    env = tiny_reference(horizon_epochs=25)
+    env.reset(seed=2)
+    slot = env.episode.lifecycle.slots[0]
+    plan = {0: act(Op.GERMINATE, 0, 3, 0, 2, 1), 1: act(Op.ADVANCE, 0), 5: act(Op.ADVANCE, 0), 11: act(Op.PRUNE)}
+    healths: list[float | None] = []
+    for epoch in range(13):
+        env.step(plan.get(epoch, WAIT))
+        assert slot.gradient_health_prev == (healths[-1] if healths and slot.active else None)
+        healths.append(slot.gradient_health)
+    assert healths[0] is None
+    assert healths[1:11] == [1.0] * 10
+    assert healths[11] is None  # cleared with the seed
+    env.episode.growth.record_gradients({0: [0.0, 1.0, 1.0, 1.0, np.inf]}, {})
+    assert slot.gradient_health == 0.6
+
+
 def test_a_failed_measurement_logs_a_warning_and_keeps_the_last_value(caplog: pytest.LogCaptureFixture) -> None:
     env = tiny_reference()
     env.reset(seed=2)

@@ -92,3 +92,15 @@ def test_a_registered_column_grows_in_column_slots_of_its_families() -> None:
             seed = env.network.seeds[3]
             assert isinstance(seed, ReferenceColumn)
             assert seed.host.width == 3 * env.network.host.width
+
+
+def test_the_cost_of_a_blueprint_depends_on_its_slot() -> None:
+    env = ReferenceEnv(EnvConfig(tasks=("digits_image",), host_width=6, inner_steps=3, budget_ratio=40.0))
+    env.reset(seed=1)
+    assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
+    heavy = IMAGE.blueprints[6]
+    env.episode.growth.budget_params = heavy.cost(6) + 20
+    assert [bool(env.masks().rest[1, s, 6]) for s in range(3)] == [True, True, False]
+    env.step(act(Op.GERMINATE, 1, 6, 2))
+    seed = env.network.seeds[1].group
+    assert env.episode.growth.params().by_slot[1] == sum(t.numel() for t in seed.tensors) == heavy.cost(6) + 7

@@ -53,6 +53,12 @@ def test_the_headline_figure_is_the_mean_over_prices_paired_by_episode(
     assert line.policy_over.low < found.mean() < line.policy_over.high
 
 
+def test_policies_are_compared_with_every_other_but_with_their_own_sweep(results: Results) -> None:
+    assert results.against(POLICY, BLIND).shape == (3, 3, 3, 4)
+    assert results.against(POLICY, EQUAL).shape == (3, 1, 3, 4)
+    assert results.against(EQUAL, NEVER).shape == (3, 1, 3, 4)
+
+
 def test_the_sweeps_follow_from_the_built_hosts(rows: Rows, results: Results) -> None:
     for w in CONDITIONS[PRICED]:
         for family in FAMILIES:
@@ -88,6 +94,13 @@ def test_ops_are_shares_of_epochs_and_seeds_those_of_an_episode(results: Results
     policy = table.rows[0]
     # Half of the episodes grow: five of ten epochs wait there, two seeds germinate, one is pruned and one joins.
     assert policy == (POLICY, "75.0%", "10.0%", "0.0%", "5.0%", "0.0%", "10.0%", "1.00", "0.50", "0.50")
+
+
+def test_families(results: Results) -> None:
+    family = results.family_lines[1]
+    assert family.family == "b"
+    assert family.bare == 0.5
+    assert family.policy_over_best.mean == pytest.approx(results.against(POLICY, BEST, ["b"]).mean())
 
 
 def test_rules_alone_have_a_table(rows: Rows) -> None:

@@ -67,6 +67,12 @@ def test_filled_slots_and_untrained_models_have_no_score() -> None:
     assert known == [[0, 0, 0], [0, 1, 1]]
 
 
+def test_looking_at_gradients_changes_none() -> None:
+    own, alone = beside([]), Run(mlp(), Script([]), ["1"])
+    alone.grower._seeds.slot_modules[0].recorder = None
+    assert own.epochs(3).losses == alone.epochs(3).losses
+
+
 def test_training_loss_rows_and_price_are_seen() -> None:
     own = beside([], train_rows=96, points_per_doubling=4.0, points_per_compute_doubling=2.0)
     for train_loss in (None, 2.0, math.nan):

@@ -12,6 +12,7 @@ from torch.amp import GradScaler
 from torch.utils.checkpoint import checkpoint
 
 from actors.growth.columns.column import Column
+from actors.growth.training.gradients import ShadowGradients
 from tests.support.growth.columns import YOUNG, host_state, run
 from tests.support.growth.growing import Run, Script
 
@@ -81,6 +82,17 @@ def test_clipping_does_not_see_a_column(scale: float, shadow_last: bool) -> None
     options: dict[str, Any] = {"scale": scale, "unscale": scale > 0, "clip": 0.01, "shadow_last": shadow_last}
     grown, alone = (host_state(train("sgd", actions, **options)) for actions in (YOUNG, []))
     assert all(torch.equal(grown[name], alone[name]) for name in alone)
+
+
+def test_a_gradient_of_a_column_that_overflows_counts_as_zero() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    scaler = GradScaler("cpu", init_scale=2.0**16)
+    scaler.scale(torch.zeros(()))  # a scale exists from its first use on
+    gradients = ShadowGradients(nn.Linear(1, 1))
+    (fits,) = gradients((1e30 * parameter).sum(), [parameter], scaler)
+    torch.testing.assert_close(fits, torch.full((3,), 1e30))
+    (over,) = gradients((1e36 * parameter).sum(), [parameter], scaler)
+    assert not over.any()
 
 
 def test_the_minibatch_of_a_step_that_was_skipped_is_dropped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from actors.growth.columns.grown_model import mixed
 from actors.rng import Purpose, stream
 from actors.slots.stage import Stage
 from tests.support.growth.columns import MODELS, column_of, grow, run
-from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp, prune
+from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, germinate, mlp, prune
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -65,6 +66,17 @@ def test_infinite_outputs_stay_what_they_are() -> None:
         assert out.tolist() == [[expected, -torch.inf]]
         gradients = torch.autograd.grad(out.softmax(1)[0, 0] * 2 + out[0, 0], (z, c))
         assert [g[0, 0].item() for g in gradients] == [1 - alpha, alpha]
+
+
+def test_stages_and_alpha() -> None:
+    own = run("gru", [grow(speed=1, target=1), advance(), advance(), WAIT, WAIT, WAIT, fossilize()]).epochs(7)
+    assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.233, 0.467, 0.7, 0.7, 0.7]
+    assert own.grower.stages == {"column 1": Stage.FOSSILIZED, "column 2": Stage.DORMANT}
+    assert own.grower.log[0].blueprint == "column_double"
+    assert own.grower.log[-1].doublings > log2(4), "below 1.0 the model stays beside a column of twice its width"
+    before = [p.clone() for p in column_of(own).parameters()]
+    own.epochs(1)
+    assert any(not torch.equal(a, b) for a, b in zip(before, column_of(own).parameters(), strict=True))
 
 
 def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None:

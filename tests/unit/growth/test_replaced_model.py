@@ -87,6 +87,22 @@ def test_a_second_column_replaces_the_first() -> None:
     own.epochs(1)
 
 
+def test_contributions_are_measured_of_what_can_be_switched_off() -> None:
+    torch.manual_seed(0)
+    asked: list[float] = []
+
+    def evaluate() -> float:
+        asked.append(0.5)
+        return asked[-1]
+
+    script = [*JOIN, grow(1, target=0), advance(1), advance(1)]
+    own = run("gru", script, evaluate=evaluate).epochs(8)
+    asked.clear()
+    own.epochs(1)
+    assert len(asked) == 2, "with the second column and without; the model itself is always there"
+    assert own.grower.log[-1].contributions[1] == 0.0
+
+
 class OwnLoss(nn.Module):
     """Returns its loss; what comes after the head has parameters of its own if `scaled`."""
 

@@ -18,6 +18,11 @@ from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, adva
 HORIZON, MINIBATCHES = 8, 3
 
 
+def convolutions(width: int) -> int:
+    """FLOPs of a `ResNet` of the tests for one image of 5 x 5, by hand."""
+    return 2 * (25 * 9 * width + 25 * 9 * width * width + 3 * width)
+
+
 class Counting(nn.Module):
     """Two matrices, and a tally of the FLOPs of all forward passes, thrice those in which it learns."""
 
@@ -60,6 +65,20 @@ def test_counting_does_not_change_training(make: Callable[[], Run], monkeypatch:
     assert plain.losses == counted.losses
     own, other = counted.model.state_dict(), plain.model.state_dict()
     assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_columns_are_counted_in_multiples_of_the_model() -> None:
+    own = run("resnet", [grow(), grow(1, size="half"), advance(), advance(1)]).epochs(5)
+    growth = own.grower._growth
+    column = growth.slot_shapes[0]
+    assert growth.slot_shapes[1].flops == column.flops, "columns are alike"
+    ratios = {c: f / growth.host_flops for c, f in zip(column.costs, column.flops, strict=True) if c is not None}
+    sizes = {c: round(log2(c / growth.host_params)) for c in ratios}  # a little off 4 times per doubling of the width
+    found = {size: ratios[c] for c, size in sizes.items()}
+    for scale, size in ((2, 2), (0.5, -2)):
+        assert found[size] == pytest.approx(convolutions(int(4 * scale)) / convolutions(4), rel=1e-12)
+    uncounted = next(c for c, size in sizes.items() if size == 4)
+    assert ratios[uncounted] == uncounted / growth.host_params, "parameters stand in"
 
 
 TRIAL = [grow(target=0), grow(1, size="quad"), advance(), advance(1), advance(), prune(1)]
@@ -112,13 +131,23 @@ class Recurrent(nn.Module):
         return self.head(self.cell(x[..., None])[0][:, -1])
 
 
-def test_parameters_stand_in_where_nothing_can_be_counted(caplog: pytest.LogCaptureFixture) -> None:
-    def make(scale: float) -> nn.Module:
-        return Recurrent(int(6 * scale))
+class Failing(FlopCount):
+    def _pass(self, *_: Any) -> tuple[int, int]:
+        raise RuntimeError("no such\nformula")
 
+
+@pytest.mark.parametrize("why", ["recurrent", "failing", "zero"])
+def test_parameters_stand_in_where_nothing_can_be_counted(
+    why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {"recurrent": "does not know recurrent layers", "failing": "no such formula", "zero": "finds none"}
+    if why != "recurrent":
+        monkeypatch.setattr(FlopCount, "_pass", Failing._pass if why == "failing" else lambda *_: (0, 0))
+    make = (lambda s: Recurrent(int(6 * s))) if why == "recurrent" else (lambda s: mlp(width=int(12 * s)))
     script = [grow(), grow(1, size="same"), advance(), advance(1)]
     own = Run(make(1.0), Script(script), [], columns=Column(make)).epochs(5)
     shape = own.grower._growth.slot_shapes[0]
     assert shape.flops == shape.costs
-    (line,) = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]
-    assert "does not know recurrent layers" in line
+    lines = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]
+    assert len(lines) == 1
+    assert words[why] in lines[0]

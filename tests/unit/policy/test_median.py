@@ -10,9 +10,10 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.rollout.wave import Provenance, run_wave
+from actors.sessions.local import LocalPolicy
 from actors.types.actions import Op, independent_spec
 from actors.types.spaces import Spaces
-from tests.support.learning.slow_policy import slow_to_act
+from tests.support.learning.slow_policy import everything_legal, slow_to_act
 from tests.support.learning.toy import SPACES
 
 ENV = EnvConfig(tasks=("moons",), host_width=4, horizon_epochs=12, inner_steps=1, batch_size=16, device="cpu")
@@ -55,6 +56,20 @@ def test_an_episode_acts_where_its_most_likely_ops_never_would() -> None:
 def test_the_noise_stays_below_one() -> None:
     """A policy that has waited for very long, which was very unlikely, acts; it never runs out of choices."""
     assert median_noise(np.array([0.7, 50.0]), 1).max() < 1.0
+
+
+def test_an_exported_session_continues_with_its_hazard() -> None:
+    given = np.zeros(SPACES.obs_size, np.float32), np.full(SPACES.slots, -1), everything_legal(SPACES)
+    with LocalPolicy(slow_to_act(SPACES, wait=0.9)) as policy, policy.open(SPACES) as first:
+        for _ in range(4):
+            assert first.step(*given).action[0] == Op.WAIT
+        moved = policy.open(SPACES, state=first.exported)
+        assert [int(moved.step(*given).action[0]) for _ in range(3)] == [Op.WAIT, Op.WAIT, Op.GERMINATE]
+        # After an act, the time to the next starts again.
+        assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
+        assert moved.step(*given).action[0] == Op.WAIT
+        moved.reset()
+        assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
 
 
 def test_spaces_without_wait_have_no_median() -> None:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from actors.heartbeat import StallTimer
 from deploy.launch.supervision import stopping
 from deploy.launch.supervision.stopping import wait_until_stopped
 
@@ -33,3 +34,17 @@ def test_gives_up_without_progress(longest_pause_s: float) -> None:
     never, began_s = threading.Event(), time.monotonic()
     assert not wait_until_stopped(never.wait, lambda: 7, longest_pause_s)
     assert time.monotonic() - began_s >= max(0.3, 2 * longest_pause_s)
+
+
+def test_at_once_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "STOP_S", 1e9)
+    assert not wait_until_stopped(threading.Event().wait, lambda: 7, at_once=lambda: True)
+
+
+def test_the_stall_timer_reports_the_longest_pause_that_is_over() -> None:
+    still = StallTimer()
+    time.sleep(0.1)
+    still.progressed()
+    known = still.longest_s
+    time.sleep(2 * known)
+    assert still.poll() > known == still.longest_s >= 0.1
