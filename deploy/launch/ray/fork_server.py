@@ -107,12 +107,14 @@ def main() -> None:
 def preload(modules: Sequence[str], parts: Sequence[str] = ()) -> None:
     """Import modules and load kernels, whose objects no garbage collection looks at any more: that would copy their
     memory."""
+    gc.disable()
     new = [import_module(module) for module in modules if module not in sys.modules]
     for part in parts:
         kernels.load(part)
     if new:
         gc.collect()
         gc.freeze()
+    gc.enable()
 
 
 class ForkServer:
