@@ -101,6 +101,6 @@ def train(
 
 def _load_report(supervisor: Supervisor) -> None:
     """Import what draws the report when the training has ended, while the policies are compared."""
-    while supervisor.poll().phase is Phase.TRAINING:
+    while supervisor.phase is Phase.TRAINING:
         time.sleep(LOOK_S)
     import_module("deploy.report.page")

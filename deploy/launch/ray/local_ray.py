@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,12 +80,27 @@ def _own_packages_first() -> dict[str, str]:
 
 
 def ray_has_ended() -> bool:
-    """Return whether processes without which the local Ray does not respond have ended, or several others at once."""
+    """Return whether processes without which the local Ray does not respond have ended, or several others at once.
+
+    After a SIGTERM, the GCS server closes its port at once, but may take a minute to end."""
     node: Any = worker._global_node
     if node is None:
         return False
     ended = {kind for kind, _ in node.dead_processes()}
-    return bool(ended & {"raylet", "gcs_server"}) or ended >= {"dashboard", "log_monitor"}
+    if ended & {"raylet", "gcs_server"} or ended >= {"dashboard", "log_monitor"}:
+        return True
+    return "gcs_server" in node.all_processes and not _listens(node.gcs_address)
+
+
+def _listens(address: str) -> bool:
+    host, port = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # it is only slow
+        return True
+    return True
 
 
 @contextmanager

@@ -113,6 +113,11 @@ class Supervisor:
         notes = self._notes[notes_seen if notes_seen <= total else 0 : total]
         return RunStatus(self._phase, str(self._run_dir), self._progress_line(), notes, total, self._error, self._saved)
 
+    @property
+    def phase(self) -> Phase:
+        """The phase now, also when Ray has ended."""
+        return self._phase
+
     def take_updates(self) -> list[dict[str, float]]:
         """Return the metrics of the updates since the last call."""
         return [self._untaken.popleft() for _ in range(len(self._untaken))]
