@@ -138,6 +138,7 @@ def _train(args: list[str]) -> int:
     with fork_server(kernels.of_workers(config)):  # before PyTorch and Ray are imported here
         from deploy.launch.local import train
 
+        gc.freeze()
         return train(config, resume)
 
 

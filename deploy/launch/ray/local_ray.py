@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -67,6 +68,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
         try:
             yield f"Ray's dashboard is at http://{context.dashboard_url} {hint}" if config.run.dashboard else ""
         finally:
+            gc.collect()  # a handle of an actor that is freed after Ray has ended aborts the process
             ray.shutdown()
 
 
