@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import learner  # noqa: F401 (before the working directory, which may hold a file of its name, is on the path)
@@ -123,23 +124,17 @@ def _train(args: list[str]) -> int:
     flags = parse("train", args, resumable=True)
     if _shown(flags):
         return 0
-    config, resume = flags.config, flags.resume
     if flags.in_process:
         from deploy.launch.in_process import train_in_process
 
-        return train_in_process(config, resume)
-    if config.run.address:
-        from deploy.launch.cluster import train_on_cluster
-
-        return train_on_cluster(config, resume)
-    from deploy.launch import kernels
+        return train_in_process(flags.config, flags.resume)
     from deploy.launch.ray.fork_server import fork_server
 
-    with fork_server(kernels.of_workers(config)):  # before PyTorch and Ray are imported here
-        from deploy.launch.local import train
+    with nullcontext() if flags.config.run.address else fork_server(flags.config):
+        from deploy.launch.local import train  # PyTorch and Ray, which the fork server imports meanwhile
 
         gc.freeze()
-        return train(config, resume)
+        return train(flags.config, flags.resume)
 
 
 def _stop(args: list[str]) -> int:
@@ -235,9 +230,7 @@ def _report(args: list[str]) -> int:
 
 def _tasks(args: list[str]) -> int:
     parser = CommandParser("tasks", "List the task families, their sizes, and whether growing pays on them.")
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a task family, or mypkg:factory (default: all families)"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a family, or mypkg:factory (default: all families)")
     parser.add_argument("--data_dir", "--data-dir", help="folder with data sets that are not bundled, such as CIFAR-10")
     options = parser.parse_args(args)
     from deploy.commands.tasks import show_tasks
@@ -361,8 +354,7 @@ def _health(args: list[str]) -> int:
 
 
 def _doctor(args: list[str]) -> int:
-    description = "Check this machine and show what a run would use. Exits with 1 if a check fails."
-    CommandParser("doctor", description).parse_args(args)
+    CommandParser("doctor", "Check this machine for a run; the exit status is 1 if a check fails.").parse_args(args)
     from deploy.commands.admin.doctor import doctor
 
     return doctor()

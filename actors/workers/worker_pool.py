@@ -42,6 +42,7 @@ class _Member:
     call: Any = None  # object reference of the pending reply
     incarnation: int = 0
     alive: bool = False  # has replied since its last start
+    lost: bool = False  # a process that had replied, since the last report
     evaluating: bool = False  # in its call
     up_since_s: float = field(default_factory=time.monotonic)
     down_since_s: float = field(default_factory=time.monotonic)
@@ -58,7 +59,7 @@ class _Member:
 
     def mark_down(self) -> None:
         if self.alive:
-            self.down_since_s = time.monotonic()
+            self.lost, self.down_since_s = True, time.monotonic()
         self.alive, self.next_ping_s = False, time.monotonic() + PING_INTERVAL_S
 
     def hangs(self) -> bool:
@@ -239,14 +240,14 @@ class WorkerPool:
             return None
         if time.monotonic() - member.up_since_s > STABLE_S:
             member.backoff.succeed()
-        if member.incarnation not in (0, reply.incarnation):
+        if reply.incarnation != member.incarnation and (member.incarnation or member.lost):
             self.restarts += 1
             path = self._reports.logs.path(member.name)
             printed = f"; what it printed is in {path}" if path else ""
             self._warn(f"{member.name} died and was restarted{printed}")
         if reply.rejected:
             self._reports.once(f"{reply.fault}; such episodes are rejected (metric actor_rejected)")
-        member.incarnation = reply.incarnation
+        member.incarnation, member.lost = reply.incarnation, False
         return reply
 
     def _handle_death(self, member: _Member) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,7 +28,6 @@ from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervision.supervisor import FINISHED, Phase, Supervisor
 
-LOOK_S = 0.25
 OnUpdate = Callable[[dict[str, float]], bool | None]
 
 
@@ -101,6 +99,5 @@ def train(
 
 def _load_report(supervisor: Supervisor) -> None:
     """Import what draws the report when the training has ended, while the policies are compared."""
-    while supervisor.phase is Phase.TRAINING:
-        time.sleep(LOOK_S)
+    supervisor.trained.wait()
     import_module("deploy.report.page")

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from actors.process_environment import process_environment
+from deploy.config.schema import Config
 from deploy.launch import kernels
 from deploy.launch.ray.start_worker import ADDRESS, FORKED, SETUP, SIZE
 
@@ -37,7 +38,7 @@ BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service", "torch._dynamo
 WITH_RAY = ("actors.workers.ray_worker", "deploy.launch.process_settings", "ray._private.workers.setup_worker")
 FOLDER_LIMIT = 80  # the socket's name has 23 characters below it, and sun_path holds 103 on macOS
 MAIN = "import sys; sys.path[:] = sys.argv[3:]; from deploy.launch.ray import fork_server; fork_server.main()"
-_addresses: list[str] = []  # of the server that this process has started
+_open: set[str] = set()  # the address of the server that this process has started
 
 
 class Request(NamedTuple):
@@ -49,11 +50,10 @@ class Request(NamedTuple):
 
 
 @contextmanager
-def fork_server(parts: Sequence[str]) -> Iterator[None]:
-    """Run the server, with the kernels of these parts, while the context is open; in another such context, do nothing.
-    A raylet that is started meanwhile finds it by its environment. What this process imports before it starts Ray, the
-    server imports at the same time."""
-    if _addresses:  # not the variable, which processes of another run inherit
+def fork_server(config: Config) -> Iterator[None]:
+    """Run the server, with the kernels that a run with these settings needs, while the context is open. A context
+    within another uses its server. A raylet that is started meanwhile finds the server by an environment variable."""
+    if _open:  # not whether the variable is set, which processes of another run inherit
         yield
         return
     package = find_spec("ray")
@@ -63,11 +63,11 @@ def fork_server(parts: Sequence[str]) -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="tamiyo-", dir=at if len(os.fsencode(at)) <= FOLDER_LIMIT else "/tmp")
     setup = os.path.join(os.path.dirname(package.origin), "_private", "workers", "setup_worker.py")
     os.environ |= {ADDRESS: f"{folder}/socket", SETUP: setup}
-    _addresses.append(os.environ[ADDRESS])
+    _open.add(os.environ[ADDRESS])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[ADDRESS])
         listener.listen(64)
-        command = [sys.executable, "-c", MAIN, str(listener.fileno()), ",".join(parts), *sys.path]
+        command = [sys.executable, "-c", MAIN, str(listener.fileno()), ",".join(kernels.of_workers(config)), *sys.path]
         # Of a session of its own, which a terminal does not interrupt. It ends with its standard input.
         server = subprocess.Popen(
             command,
@@ -81,7 +81,8 @@ def fork_server(parts: Sequence[str]) -> Iterator[None]:
     finally:
         server.kill()
         server.communicate()
-        del os.environ[ADDRESS], os.environ[SETUP], _addresses[:]
+        del os.environ[ADDRESS], os.environ[SETUP]
+        _open.clear()
         shutil.rmtree(folder, ignore_errors=True)
 
 

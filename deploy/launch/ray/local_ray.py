@@ -21,7 +21,6 @@ from ray._common.utils import get_default_ray_temp_dir
 from ray._private import parameter, ray_constants, services, worker
 
 from deploy.config.schema import Config
-from deploy.launch import kernels
 from deploy.launch.prepare import cores
 from deploy.launch.ray import start_worker
 from deploy.launch.ray.fork_server import fork_server
@@ -50,7 +49,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import
     count = config.actors.count
-    with fork_server(kernels.of_workers(config)):
+    with fork_server(config):
         with own_signals(), _quoted_commands(), _fewer_processes(config.run.dashboard):
             context = ray.init(
                 address="local",

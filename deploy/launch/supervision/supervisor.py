@@ -74,6 +74,7 @@ class Supervisor:
         self._notes: list[str] = []
         self._best = BestPolicy(self._run_dir, config, self._notes.append)
         self._stop, self._at_once = threading.Event(), threading.Event()
+        self.trained = threading.Event()  # set when the training has ended, however it did
         self._saved = True
         self._phase = Phase.TRAINING
         self._error = ""
@@ -113,11 +114,6 @@ class Supervisor:
         notes = self._notes[notes_seen if notes_seen <= total else 0 : total]
         return RunStatus(self._phase, str(self._run_dir), self._progress_line(), notes, total, self._error, self._saved)
 
-    @property
-    def phase(self) -> Phase:
-        """The phase now, also when Ray has ended."""
-        return self._phase
-
     def take_updates(self) -> list[dict[str, float]]:
         """Return the metrics of the updates since the last call."""
         return [self._untaken.popleft() for _ in range(len(self._untaken))]
@@ -142,6 +138,7 @@ class Supervisor:
     def _run(self) -> None:
         try:
             complete = self._train()
+            self.trained.set()
             if complete:
                 self._phase = Phase.COMPARING
                 self._compare()
@@ -157,6 +154,7 @@ class Supervisor:
             except OSError as full:
                 line += f"; {trace} cannot be written either ({full.strerror}): continue with --resume when it can"
         self._error, self._phase = " ".join(line.split()), Phase.FAILED
+        self.trained.set()
 
     def _train(self) -> bool:
         """Run learner and actors until the learner is done. Returns False if the run was stopped before."""
