@@ -18,7 +18,7 @@ from actors.types.spaces import Spaces
 
 FORMS = (
     "never",
-    "trial:SIZE[+SIZE...]@START-LEFT",
+    "trial:SIZE[+SIZE...]@START-LEFT[,alpha=ALPHA][,surrender=SHARE]",
     "periodic:KEY=VALUE,...",
     "fixed-column:SIZE[*COLUMNS]@EPOCH",
     "gap:KEY=VALUE,...",
@@ -29,13 +29,12 @@ DEFAULT_STREAM_RULE = (
 )
 """What `periodic` alone means: of the periodic schedules inside the stream, the best one over the training families."""
 
-DEFAULT_TRIAL, DEFAULT_COLUMN = "trial:double+quad@0-2", "fixed-column:double@3"
+DEFAULT_TRIAL, DEFAULT_COLUMN = "trial:quad+double@0-2,alpha=0.7", "fixed-column:double@3"
 """What grows a user's model where nothing is named: if the contributions of columns are measured, and if not."""
 
 _FIXED_COLUMN = re.compile(r"(\w+)(?:\*([0-9]+))?@([0-9]+|-[1-9][0-9]*)")  # size, columns, epoch
 
-_TRIAL = re.compile(r"([\w+]+)@([0-9]+)-([0-9]+)(?:,surrender=([0-9]*\.?[0-9]+))?")
-"""Sizes, first epoch, epochs left, share of the price."""
+_TRIAL = re.compile(r"([\w+]+)@([0-9]+)-([0-9]+)(?:,(.*))?")  # sizes, first epoch, epochs left, settings
 
 RuleFollower = NeverGrow | Scheduled | GapRule | ChooserRule | TrialRule
 """The policies that `rule_policy` returns."""
@@ -85,7 +84,7 @@ def _periodic(text: str) -> Schedule:
         seeds=int(chosen["seeds"]),
         blueprint=blueprint_index(chosen["blueprint"]),
         blend=_choice("blend", chosen["blend"], BLENDS),
-        alpha_target=_choice("alpha", chosen["alpha"], [f"{a:g}" for a in ALPHA_TARGETS]),
+        alpha_target=_alpha(chosen["alpha"]),
         alpha_speed=_choice("ramp", chosen["ramp"], [str(n) for n in ALPHA_SPEEDS_EPOCHS]),
         training=int(chosen["training"]),
         keep_above=None if chosen["keep"] == "all" else float(chosen["keep"]),
@@ -107,14 +106,16 @@ def _trial(text: str) -> Trial:
     found = _TRIAL.fullmatch(text)
     if found is None:
         raise ValueError(
-            "write sizes, a first epoch and the epochs that are left, as in trial:double+quad@0-2, and possibly the "
-            "share of the price below which a column is given up half way, as in trial:double@1-2,surrender=0.5"
+            "write sizes, a first epoch and the epochs that are left, as in trial:quad+double@0-2, and possibly the "
+            "alpha at which a column joins, and the share of the price below which it is given up half way, as in "
+            "trial:double@1-2,alpha=0.7,surrender=0.5"
         )
     sizes = found[1].split("+")
     if len(set(sizes)) < len(sizes):
         raise ValueError("each size can be tried once")
-    surrender = None if found[4] is None else float(found[4])
-    return Trial(tuple(map(_column, sizes)), int(found[2]), int(found[3]), surrender)
+    chosen = _settings(found[4] or "", {"alpha": "0.5", "surrender": ""})
+    surrender = float(chosen["surrender"]) if chosen["surrender"] else None
+    return Trial(tuple(map(_column, sizes)), int(found[2]), int(found[3]), _alpha(chosen["alpha"]), surrender)
 
 
 def _gap(text: str) -> GapSettings:
@@ -126,6 +127,10 @@ def _gap(text: str) -> GapSettings:
 def _column(size: str) -> int:
     _choice("size", size, list(SIZES))
     return blueprint_index(f"column_{size}")
+
+
+def _alpha(value: str) -> int:
+    return _choice("alpha", value, [f"{a:g}" for a in ALPHA_TARGETS])
 
 
 def _choice(name: str, value: str, known: Sequence[str]) -> int:

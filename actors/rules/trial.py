@@ -24,19 +24,24 @@ class Trial:
     """First epoch in which a column may germinate."""
     left: int
     """Epochs before the end of the training at which the trial is decided."""
+    alpha_target: int = AVERAGE
+    """Index of the alpha target at which a column joins. Until the model overfits, its column learns what the model
+    leaves at this alpha."""
     surrender: float | None = None
     """Share of its price that a column must contribute from half way on; otherwise it is pruned. None waits."""
 
     def __post_init__(self) -> None:
         require(bool(self.blueprints), "a trial needs at least one column")
+        share = self.surrender
+        require(share is None or 0.0 <= share < np.inf, f"surrender is {share}: it must be a number of at least 0")
         require(self.left >= 1, f"a trial is decided {self.left} epochs before the end: it must be at least 1")
 
 
 class TrialRule(RulePolicy):
     """Grows columns that learn in isolation from an early epoch on, and decides about them near the end.
 
-    The column whose contribution exceeds the price of the doublings that it adds by most joins at once, as the average
-    of the model and the column; the others are pruned, and so are all if none pays. Without contributions or a known
+    The column whose contribution exceeds the price of the doublings that it adds by most joins at once; the others are
+    pruned, and so are all if none pays. Without contributions or a known
     horizon nothing joins. Memory: whether the trial is decided.
     """
 
@@ -68,7 +73,7 @@ class TrialRule(RulePolicy):
         for blueprint in self.trial.blueprints:
             free = model.germinable(blueprint)
             if free and blueprint not in model.blueprints:
-                return choices(Op.GERMINATE, free[0], blueprint, target=AVERAGE, speed=INSTANT)
+                return choices(Op.GERMINATE, free[0], blueprint, target=self.trial.alpha_target, speed=INSTANT)
         return WAIT
 
     def _surrender(self, model: ModelState) -> list[int]:

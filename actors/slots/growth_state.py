@@ -37,8 +37,6 @@ OVERFITS = 0.95
 """A model overfits once its training loss is below this share of its validation loss. Of 0.85, 0.92, 0.95 and 0.98, on
 an MLP whose ratio ends at 0.90, the last two were level with the loss `own` and the first was 2 points behind. That
 of a model which reads text that it has hardly seen before ends at 0.95."""
-REST_STRENGTH = 0.5
-"""The strength at which a column that learns what the model leaves is mixed with it meanwhile."""
 HEALTHY_NORM = (1e-8, 100.0)
 """A minibatch whose gradient norm lies between these bounds counts as healthy."""
 
@@ -128,16 +126,16 @@ class GrowthState:
         return {s: slot.alpha_target for s, slot in enumerate(self.slots) if slot.stage is Stage.TRAINING}
 
     def learning(self) -> dict[int, float]:
-        """Return the strengths at which those seeds are part of what their loss is computed of. That of a column is 1
-        where it learns the task itself, which leaves nothing of the model."""
+        """Return the strengths at which those seeds are part of what their loss is computed of: their alpha targets, or
+        1 for a column that learns the task itself, which leaves nothing of the model."""
+        columns = {s for s, kind in enumerate(self._slot_kinds) if kind is SlotKind.COLUMN}
         return {
-            s: target if self._slot_kinds[s] is SlotKind.STREAM else self._strength(self.slots[s])
+            s: 1.0 if s in columns and self._learns_alone(self.slots[s]) else target
             for s, target in self.training().items()
         }
 
-    def _strength(self, slot: Slot) -> float:
-        alone = slot.learns_alone if self.column_loss == "auto" else self.column_loss == "own"
-        return 1.0 if alone else REST_STRENGTH
+    def _learns_alone(self, slot: Slot) -> bool:
+        return slot.learns_alone if self.column_loss == "auto" else self.column_loss == "own"
 
     def record_losses(self, train_loss: float | None, val_loss: float | None) -> None:
         """Once the model overfits, columns whose loss is `auto` learn the task itself, from then on."""

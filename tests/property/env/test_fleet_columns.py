@@ -108,7 +108,7 @@ def test_what_an_epoch_measures_equals_the_reference(backend: Backend, results: 
             learning |= {strength for s, strength in plan.training.items() if s in COLUMNS_AT}
             evaluated.add(len(plan.subsets))
     assert {COLUMNS_AT, COLUMNS_AT[::-1]} <= orders
-    assert learning == {0.5, 1.0}
+    assert learning == {0.5, 0.7, 1.0}
     assert {8, 1 + 4} <= evaluated  # all subsets of three seeds and columns; each of four is switched once
     assert 0 < sum(episode.lifecycle.replaced for episode in fleet.episodes) < envs
 

@@ -95,11 +95,11 @@ def test_a_column_learns_what_the_model_leaves_until_the_model_overfits() -> Non
     env.step(act(Op.GERMINATE, 3, blueprint_index("column_double"), 0, 1))
     env.step(act(Op.ADVANCE, 3))
     episode = env.episode
-    for losses, strength in (((0.96, 1.0), 0.5), ((0.94, 1.0), 1.0), ((2.0, 1.0), 1.0)):  # from then on
+    for losses, strength in (((0.96, 1.0), 0.7), ((0.94, 1.0), 1.0), ((2.0, 1.0), 1.0)):  # from then on
         episode.train_losses[-1], episode.val_losses[-1] = losses
         plan = episode.plan_epoch(*episode.read(WAIT))
         assert plan.training == {3: strength}
         assert plan.alphas == {3: 0.7}  # what it is worth is measured at its target
-    for loss, strength in (("own", 1.0), ("rest", 0.5)):
+    for loss, strength in (("own", 1.0), ("rest", 0.7)):
         episode.growth.column_loss = loss
         assert episode.growth.learning() == {3: strength}

@@ -21,7 +21,7 @@ from tests.support.growth.growing import Run, Script, advance, germinate, mlp
 
 def young(loss_kind: Any, **column: Any) -> Run:
     """A column in TRAINING beside a model with a blended seed, which has learned for an epoch."""
-    script = [germinate(0), grow(1), advance(0), advance(1), advance(0)]
+    script = [germinate(0), grow(1, target=0), advance(0), advance(1), advance(0)]
     own = run("mlp", script, slots=["3"], loss=loss_kind, **column).epochs(6)
     assert own.grower.stages["column 1"] is Stage.TRAINING
     assert own.grower.stages["3"] is Stage.HOLDING
@@ -48,7 +48,7 @@ def test_the_loss_is_that_of_the_columns_own_output_or_of_the_average(loss_kind:
 def test_auto_learns_the_rest_until_the_model_overfits(caplog: pytest.LogCaptureFixture) -> None:
     """With losses that are given, from the epoch on in which their ratio is below 0.95, and for good."""
     caplog.set_level(logging.INFO)
-    own = run("mlp", [grow(), advance()])
+    own = run("mlp", [grow(target=0), advance()])
     strengths = []
     for train_loss in (2.0, 2.0, 0.96, 0.94, 2.0, 0.5):
         own.train()
@@ -106,7 +106,7 @@ def test_at_most_eight_minibatches_are_measured_and_spread_over_the_epoch(steps:
 
 
 def test_a_loss_scale_does_not_change_the_measured_training_loss() -> None:
-    own = run("mlp", [grow(), advance()]).epochs(2)
+    own = run("mlp", [grow(target=0), advance()]).epochs(2)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     own.optimizer.zero_grad()
     loss = own.loss(slice(0, 32))

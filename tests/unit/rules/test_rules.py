@@ -47,6 +47,7 @@ def test_names_are_told_from_files_and_servers() -> None:
     "name",
     ["sometimes", "never:3", "fixed-column", "fixed-column:huge@3", "fixed-column:quad*0@3", "fixed-column:quad*9@3",
      "trial:double", "trial:huge@1-2", "trial:same+same@0-1", "trial:same@0-0", "trial:same@1-2,surrender=x",
+     "trial:same@1-2,surrender=-1", "trial:same@1-2,surrender=nan", "trial:same@1-2,alpha=0.6", "trial:same@1-2,alpha",
      "periodic:evry=2", "periodic:every=x", "periodic:every=0", "periodic:blueprint=none", "gap:size=none", "gap:1"],
 )  # fmt: skip
 def test_a_bad_name_is_one_line_that_lists_the_rules(name: str) -> None:
@@ -83,6 +84,13 @@ def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
     assert ops == [*GROW, *GROW[1:], *["WAIT"] * 4, "ADVANCE", "PRUNE", "FOSSILIZE"]
     stages = [slot.stage for slot in env.episode.lifecycle.slots[env.config.slots :]]
     assert sorted(stages[:2]) == [Stage.FOSSILIZED, Stage.EMBARGOED]
+
+
+def test_a_trial_begins_with_the_size_named_first_and_joins_at_its_alpha() -> None:
+    run = scripted_trial("trial:quad+double@1-2,alpha=0.7", {"column_double": 1.1, "column_quad": 1.2})
+    first, second = run.episode.lifecycle.slots[run.episode.config.slots :]
+    assert (first.blueprint, first.stage, first.alpha) == (blueprint_index("column_quad"), Stage.FOSSILIZED, 0.7)
+    assert second.stage is not Stage.FOSSILIZED
 
 
 def scripted_trial(rule: str, worth: dict[str, float], **settings: Any) -> Scripted:
