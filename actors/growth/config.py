@@ -31,10 +31,10 @@ class GrowthConfig:
     points_per_compute_doubling: float = 0.0
     """Price of compute: the points of accuracy that a doubling of the FLOPs of the whole training must be worth."""
     policy: SessionOpener | str | Path | None = None
-    """What decides: the name of a rule such as `trial:double+quad@0-2`, a client, a `LocalPolicy`, the path of a
+    """What decides: the name of a rule such as `trial:double@0-2`, a client, a `LocalPolicy`, the path of a
     checkpoint, or the address of a server as host:port. None means what the environment variable TAMIYO_POLICY names
-    or, without it, the rule `trial:double+quad@0-2`; without `evaluate` `fixed-column:double@3`, without columns
-    `periodic`. A run that is reported samples from `trained`, the policy in the package."""
+    or, without it, the rule `trial:quad+double@0-2,alpha=0.7`; without `evaluate` `fixed-column:double@3`, without
+    columns `periodic`. A run that is reported samples from `trained`, the policy in the package."""
     num_classes: int | None = None
     """Classes of a classification task; None for other tasks."""
     train_rows: int | None = None

@@ -160,7 +160,7 @@ class Deaf(nn.Module):
     ],
 )
 def test_a_column_that_does_not_fit_is_refused_when_it_first_runs(kind: str, factory: Any, says: str) -> None:
-    own = Run(Wrapped(kind), Script([grow(size="half"), *JOINED[1:]]), [], columns=Column(factory)).epochs(2)
+    own = Run(Wrapped(kind), Script([grow(size="half", target=0), *JOINED[1:]]), [], columns=Column(factory)).epochs(2)
     before = {n: t.clone() for n, t in own.model.state_dict().items()}
     own.model.train()
     for _ in range(2):

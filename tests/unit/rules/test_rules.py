@@ -87,7 +87,7 @@ def test_a_trial_keeps_the_column_that_pays_and_prunes_the_others() -> None:
 
 
 def test_a_trial_begins_with_the_size_named_first_and_joins_at_its_alpha() -> None:
-    run = scripted_trial("trial:quad+double@1-2,alpha=0.7", {"column_double": 1.1, "column_quad": 1.2})
+    run = scripted_trial("trial:quad+double@1-3,alpha=0.7", {"column_double": 1.1, "column_quad": 1.2})
     first, second = run.episode.lifecycle.slots[run.episode.config.slots :]
     assert (first.blueprint, first.stage, first.alpha) == (blueprint_index("column_quad"), Stage.FOSSILIZED, 0.7)
     assert second.stage is not Stage.FOSSILIZED
