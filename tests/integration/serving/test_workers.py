@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,15 @@ import psutil
 import pytest
 import torch
 
+from actors.config import ConfigError
+from actors.errors import UserError
 from actors.serving import options
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
+from actors.serving.options import ServeOptions
 from actors.sessions.session import Answer
 from actors.sessions.session_state import read_state
+from deploy.launch.supervision.server_workers import reserved_address
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from tests.support.launching import Command, tamiyo
 from tests.support.learning.toy import SPACES, toy_network
@@ -140,6 +145,43 @@ def test_clients_of_a_killed_worker_continue_at_another_one(tmp_path: Path) -> N
     assert {answer.policy_version for answer in whole.answers} == {5}
     for one in played:
         assert_same(one, whole)
+
+
+def test_a_worker_that_cannot_start_is_reported_once_and_none_outlives_its_parent(tmp_path: Path) -> None:
+    ports = adjacent_ports(2)
+    flags = ("--rule", "never", "--listen", "127.0.0.1:0", "--workers", "2")
+    with (
+        socket.create_server(("127.0.0.1", ports[1])),
+        tamiyo(tmp_path, "serve", *flags, "--metrics-port", str(ports[0])) as refused,
+        tamiyo(tmp_path, "serve", *flags) as killed,
+    ):
+        assert refused.wait() == 2
+        (line,) = (line for line in refused.err.splitlines() if not line.startswith("{"))
+        assert line.startswith(f"tamiyo: error: cannot serve metrics on port {ports[1]}")
+        killed.wait_for(lambda: "serving on" in killed.out)
+        assert len(killed.relatives()) == 3
+        killed.process.kill()
+        wait_for(lambda: not killed.relatives(), 20)
+
+
+def test_workers_need_a_port_that_linux_shares_and_no_other_server_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with reserved_address(ServeOptions(listen="127.0.0.1:0", workers=2)) as address:
+        port = address.removeprefix("127.0.0.1:")
+        assert int(port) > 0
+        with serving(listen=address, workers=2), serving(listen=address, workers=2):
+            for listen in (address, f"localhost:{port}"):
+                with (
+                    pytest.raises(UserError, match=f"cannot listen on {listen} .*: give --listen another address"),
+                    reserved_address(ServeOptions(listen=listen, workers=2)),
+                ):
+                    pass
+    with pytest.raises(ConfigError, match="workers is 0: it must be at least 1"):
+        ServeOptions(workers=0)
+    with pytest.raises(ConfigError, match="cannot share a unix socket"):
+        ServeOptions(listen="unix:/tmp/a", workers=2)
+    monkeypatch.delattr(socket, "SO_REUSEPORT")
+    with pytest.raises(ConfigError, match="only Linux"):
+        ServeOptions(workers=2)
 
 
 def test_a_session_returns_to_a_server_that_has_an_older_state_of_it(tmp_path: Path) -> None:
