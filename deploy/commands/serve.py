@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import torch
 
@@ -11,52 +10,34 @@ from actors.errors import UserError
 from actors.policy.saved import find_policy, read_weights
 from actors.serving.server.models import ServedRule
 from actors.serving.server.server import PolicyServer, PolicySource, serve
-from actors.sessions.session_state import read_key
 from actors.transport.redis import Transport, connect
 from deploy.commands.serve_flags import ServeFlags
 from deploy.launch import kernels
 from deploy.launch.server_log import configure_log
-from deploy.launch.supervision.server_workers import ServerWorkers, reserved_address
+from deploy.launch.supervision.server_workers import run_workers
 
 
 def run_server(flags: ServeFlags) -> int:
-    """Run the server. Returns 0 after a graceful shutdown. Raises `UserError`."""
+    """Run the server. Returns 0 after a graceful shutdown. Raises `UserError`, and `SystemExit` if it had workers."""
     if flags.threads < 1:
         raise UserError(f"--threads is {flags.threads}: it must be at least 1")
     torch.set_num_threads(flags.threads)
     configure_log(flags.log)
     source = _source(flags)
-    if flags.workers > 1:
-        return _run_workers(flags, source)
+
+    async def started(server: PolicyServer) -> None:
+        print(f"no weights yet; listening on {server.address}", flush=True)
 
     async def loaded(server: PolicyServer) -> None:
         print(f"serving on {server.address}", flush=True)
 
-    asyncio.run(serve(flags, source, _started, loaded=loaded))
-    return 0
-
-
-def _run_workers(flags: ServeFlags, source: PolicySource) -> int:
-    """Run several servers on one port, which share the key that signs exported sessions. Returns the exit status in
-    each worker; the process that supervises them raises `SystemExit`."""
+    if flags.workers == 1:
+        asyncio.run(serve(flags, source, started, loaded=loaded))
+        return 0
     if isinstance(source, Transport):
-        source.close()  # the address is right; each worker connects by itself
-    key, workers = read_key(flags.state_key_file), ServerWorkers(flags)
+        source.close()  # its address is right; each worker connects by itself
     kernels.load(kernels.POLICY)
-    with reserved_address(flags) as address:
-        number = workers.supervise(address)
-        port = flags.metrics_port and flags.metrics_port + number
-
-        async def started(server: PolicyServer) -> None:
-            if number == 0 and not workers.serving:
-                await _started(server)
-
-        async def loaded(server: PolicyServer) -> None:
-            workers.report_loaded(number)
-
-        options = replace(flags, listen=address, metrics_port=port)
-        source = _source(flags) if flags.redis else source
-        asyncio.run(serve(options, source, started, loaded=loaded, key=key))
+    run_workers(flags, lambda: _source(flags) if flags.redis else source, started)
     return 0
 
 
@@ -67,7 +48,3 @@ def _source(flags: ServeFlags) -> PolicySource:
         return read_weights(find_policy(flags.checkpoint, flags.latest))
     assert flags.redis is not None
     return connect(flags.redis, namespace=flags.name)
-
-
-async def _started(server: PolicyServer) -> None:
-    print(f"no weights yet; listening on {server.address}", flush=True)

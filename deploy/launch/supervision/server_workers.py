@@ -6,6 +6,7 @@ such as PyTorch, weights and kernels, is in memory once, and a worker is replace
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import mmap
@@ -13,14 +14,16 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from actors.errors import UserError
 from actors.serving.options import ServeOptions
+from actors.serving.server.server import PolicyServer, PolicySource, serve
+from actors.sessions.session_state import read_key
 from actors.transport.retry import Backoff
 from deploy.launch.signals import stop_on_signal
 
@@ -28,6 +31,31 @@ POLL_S = 0.1
 STEADY_S = 60.0  # after which a worker that ends is restarted without the delay that earlier failures earned
 KILL_S = 5.0  # beyond `drain_s`, after which a worker that has not stopped is killed
 PR_SET_PDEATHSIG = 1
+
+
+def run_workers(
+    options: ServeOptions, source: Callable[[], PolicySource], started: Callable[[PolicyServer], Awaitable[None]]
+) -> None:
+    """Serve with several workers, each of which calls `source`. They share the key that signs exported sessions, so
+    that a session continues at any of them. `started` is awaited once, by the first worker that listens.
+
+    Returns in each worker after it has stopped, and raises `SystemExit` in this process, which supervises them. Raises
+    `UserError`.
+    """
+    key, workers = read_key(options.state_key_file), ServerWorkers(options)
+    with reserved_address(options) as address:
+        number = workers.supervise(address)
+
+        async def first_started(server: PolicyServer) -> None:
+            if number == 0 and not workers.serving:
+                await started(server)
+
+        async def loaded(server: PolicyServer) -> None:
+            workers.report_loaded(number)
+
+        port = options.metrics_port and options.metrics_port + number
+        own = replace(options, listen=address, metrics_port=port)
+        asyncio.run(serve(own, source(), first_started, loaded=loaded, key=key))
 
 
 @contextmanager
