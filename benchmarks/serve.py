@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import grpc
@@ -31,12 +33,17 @@ def main() -> None:
     known = parser("serve", __doc__ or "")
     known.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the policy runs")
     known.add_argument("--brief", action="store_true", help="all numbers of sessions, each for a second; no memory")
+    workers_help = "instead, compare this many workers with one and the echo server, with as many client processes"
+    known.add_argument("--workers", type=int, metavar="N", help=workers_help)
     options = known.parse_args()
     quick, brief = options.quick, options.brief or options.quick
     sizes = (1, 16) if quick else (1, 16, 64, 256)
     rounds, seconds, open_s = (1, 0.5, 1.0) if quick else (1, 1.0, 3.0) if brief else (3, 3.0, 10.0)
     rows: list[dict[str, Any]] = []
     targets: list[Target] = []
+    if options.workers:
+        publish(compare_workers(options.workers, options.device, sizes, rounds, seconds), targets, options.json)
+        return
     with running_server("policy", options.device) as policy, running_server("echo") as echo:
         for kind in ("unary", "stream"):
             for sessions in sizes:
@@ -82,6 +89,44 @@ def measure(
         "echo p99 ms": _median([x.p99_ms for x in echo_loads]),
         "p99, echo / policy": _median([b.p99_ms / a.p99_ms for a, b in zip(policy_loads, echo_loads, strict=True)]),
     }
+
+
+def compare_workers(count: int, device: str, sizes: Sequence[int], rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """Load one worker, `count` workers and the echo server alternately, from `count` client processes that share the
+    sessions. Returns the rows of the table."""
+    rows = []
+    with (
+        running_server("policy", device) as one,
+        running_server("policy", device, count) as several,
+        running_server("echo") as echo,
+        ProcessPoolExecutor(count, get_context("spawn")) as clients,
+    ):
+        servers = {f"{count} workers": several, "1 worker": one, "echo": echo}
+
+        def load(server: ServerProcess, sessions: int, stream: bool) -> LoadResult:
+            given = server.address, sessions // count, stream, seconds
+            loads = [client.result() for client in [clients.submit(_closed_loop, *given) for _ in range(count)]]
+            steps_per_s, p50_ms, p99_ms = np.array(loads).T
+            return LoadResult(float(steps_per_s.sum()), float(p50_ms.max()), float(p99_ms.max()))
+
+        for server in servers.values():
+            load(server, count, False)  # the client processes start
+        for kind in ("unary", "stream"):
+            for sessions in (size for size in sizes if size >= count):
+                turns = [
+                    [load(server, sessions, kind == "stream") for server in servers.values()] for _ in range(rounds)
+                ]
+                row: dict[str, Any] = {"kind": kind, "sessions": sessions}
+                for name, loads in zip(servers, zip(*turns, strict=True), strict=True):
+                    row |= {f"{name} steps/s": _median([x.steps_per_s for x in loads])}
+                    row |= {f"{name} p99 ms": _median([x.p99_ms for x in loads])}
+                row[f"steps/s, {count} / 1"] = _median([a.steps_per_s / b.steps_per_s for a, b, _ in turns])
+                rows.append(row)
+    return rows
+
+
+def _closed_loop(address: str, sessions: int, stream: bool, seconds: float) -> LoadResult:
+    return asyncio.run(closed_loop(address, sessions, stream, seconds))
 
 
 async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import proxy_bypass
@@ -26,6 +28,9 @@ class ServeOptions:
 
     listen: str = "127.0.0.1:50051"
     """Address to listen on: host:port or unix:/path. Port 0 chooses a free port."""
+    workers: int = 1
+    """Number of processes that share the address, each with its own sessions, connections and limits. Raise it where
+    one core is too slow. Linux only."""
     max_sessions: int = 10_000
     """Maximum number of open sessions, whose recurrent state is allocated at start. Raise it for more clients."""
     session_ttl_s: float = 3600.0
@@ -48,7 +53,8 @@ class ServeOptions:
     insecure: bool = False
     """Allow listening on a non-loopback address without TLS or tokens."""
     metrics_port: int | None = None
-    """Port for Prometheus metrics, on the host of `listen` (127.0.0.1 for unix:). No token is required."""
+    """Port for Prometheus metrics, on the host of `listen` (127.0.0.1 for unix:). No token is required. With several
+    workers, the first one's; each has the port after that of the one before it."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Maximum size of a request in bytes. Raise it for observations that do not fit, which a refused start names."""
     max_concurrent_calls: int = 4096
@@ -58,8 +64,14 @@ class ServeOptions:
     """Seconds that calls in progress have to complete after SIGTERM: less than what stops the process allows."""
 
     def __post_init__(self) -> None:
-        for name, least in {"max_sessions": 1, "max_versions": 1, "max_concurrent_calls": 1, "drain_s": 0}.items():
-            require(getattr(self, name) >= least, f"{name} is {getattr(self, name)}: it must be at least {least}")
+        least = {"workers": 1, "max_sessions": 1, "max_versions": 1, "max_concurrent_calls": 1, "drain_s": 0}
+        for name, value in least.items():
+            require(getattr(self, name) >= value, f"{name} is {getattr(self, name)}: it must be at least {value}")
+        if self.workers > 1:
+            shares = sys.platform == "linux" and hasattr(socket, "SO_REUSEPORT")
+            require(shares, f"workers is {self.workers}: only Linux spreads connections over several; leave it at 1")
+            unix = self.listen.startswith("unix:")
+            require(not unix, f"workers is {self.workers}: they cannot share a unix socket; listen on host:port")
         require(self.session_ttl_s > 0, f"session_ttl_s is {self.session_ttl_s}: it must be positive")
         require(
             1024 <= self.max_message_bytes <= 1 << 28,
@@ -112,7 +124,7 @@ def server_channel_options(options: ServeOptions, max_connections: int) -> Chann
         # keep to max_concurrent_streams.
         ("grpc.http.overload_protection", 0),
         ("grpc.max_connection_idle_ms", _ms(IDLE_S)),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(options.workers > 1)),
     ]
 
 
@@ -131,6 +143,7 @@ def client_channel_options(target: str) -> ChannelOptions:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.enable_retries", 0),  # clients retry by themselves, with the same step index
+        ("grpc.use_local_subchannel_pool", 1),  # so that clients of one process may reach different workers
     ]
 
 

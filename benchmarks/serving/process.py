@@ -22,6 +22,7 @@ from actors.serving.server.server import PolicyServer, serve
 from actors.slots.spaces import seed_spaces
 from actors.wire import policy_pb2
 from deploy.launch.server_log import configure_log
+from deploy.launch.supervision.server_workers import run_workers
 
 SPACES = seed_spaces(5, "tamiyo")
 
@@ -34,17 +35,17 @@ class ServerProcess(NamedTuple):
 
 
 @contextmanager
-def running_server(kind: str, device: str = "cpu") -> Iterator[ServerProcess]:
-    """Run a server of this kind, `policy` or `echo`, during a `with` block.
+def running_server(kind: str, device: str = "cpu", workers: int = 1) -> Iterator[ServerProcess]:
+    """Run a server of this kind, `policy` or `echo`, during a `with` block; `workers` are those of `tamiyo serve`.
 
     Raises `RuntimeError` if it ends.
     """
-    command = [sys.executable, "-m", "benchmarks.serving.process", kind, device]
+    command = [sys.executable, "-m", "benchmarks.serving.process", kind, device, str(workers)]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             assert process.stdout is not None
-            address = process.stdout.readline().strip()
+            address = process.stdout.readline().strip().removeprefix("serving on ")
             if not address:
                 errors.seek(0)
                 raise RuntimeError(f"the {kind} server ended: {errors.read()[-2000:]}")
@@ -54,21 +55,22 @@ def running_server(kind: str, device: str = "cpu") -> Iterator[ServerProcess]:
             process.wait()
 
 
-async def run_policy(device: str) -> None:
+def run_policy(device: str, workers: int) -> None:
     """Serve a policy with random weights, and print the address once they are loaded."""
     torch.manual_seed(0)
     network = FactoredRecurrentActorCritic(SPACES, PolicyConfig()).eval()
-    options = ServeOptions(listen="127.0.0.1:0", device=device)
+    options, weights = ServeOptions(listen="127.0.0.1:0", device=device, workers=workers), to_weights(network, 1, 1, 8)
 
     async def started(server: PolicyServer) -> None:
-        async def print_address() -> None:
-            while server.handlers.service is None:
-                await asyncio.sleep(0.01)
-            print(server.address, flush=True)
+        """Say nothing before there are weights."""
 
-        started.task = asyncio.create_task(print_address())  # type: ignore[attr-defined]
+    async def loaded(server: PolicyServer) -> None:
+        print(server.address, flush=True)
 
-    await serve(options, to_weights(network, 1, 1, 8), started)
+    if workers == 1:
+        asyncio.run(serve(options, weights, started, loaded=loaded))
+    else:
+        run_workers(options, lambda: weights, started)
 
 
 async def run_echo() -> None:
@@ -105,5 +107,8 @@ async def run_echo() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     configure_log("json")
-    kind, device = sys.argv[1:]
-    asyncio.run(run_echo() if kind == "echo" else run_policy(device))
+    kind, device, workers = sys.argv[1:]
+    if kind == "echo":
+        asyncio.run(run_echo())
+    else:
+        run_policy(device, int(workers))

@@ -20,6 +20,7 @@ def configure_log(log_format: str, level: int = logging.INFO) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # looked up when a logger is created
+        # Looked up when a logger is created. It writes a line at once, which those of other workers do not interrupt.
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )

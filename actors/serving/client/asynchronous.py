@@ -114,11 +114,13 @@ class StepStream:
         self._pending: dict[tuple[str, int], asyncio.Future[policy_pb2.StepResponse]] = {}  # by session id and index
         self._write_lock = asyncio.Lock()
         self._reader = asyncio.create_task(self._read())
+        self._outdated = False
 
     @property
     def ended(self) -> bool:
-        """Whether the stream has ended, for whatever reason."""
-        return self._reader.done()
+        """Whether further steps need another stream: this one has ended, or its server did not know a session. That is
+        opened again by another call, which may lead to another server than this stream."""
+        return self._outdated or self._reader.done()
 
     async def step(self, request: policy_pb2.StepRequest, timeout_s: float) -> policy_pb2.StepResponse:
         """Send a step and await its response. A session may have one pending step. Raises `PolicyError`."""
@@ -137,6 +139,8 @@ class StepStream:
         finally:
             if self._pending.get(key) is waiter:
                 del self._pending[key]
+            if self._outdated and not self._pending:
+                self.close()
 
     def close(self) -> None:
         """Cancel the stream."""
@@ -151,7 +155,9 @@ class StepStream:
                 if waiter is None or waiter.done():
                     continue
                 if response.HasField("failure"):
-                    waiter.set_exception(error_of_step(response.failure))
+                    failure = error_of_step(response.failure)
+                    self._outdated |= failure.import_required
+                    waiter.set_exception(failure)
                 else:
                     waiter.set_result(response.step)
         except grpc.aio.AioRpcError as raised:

@@ -66,13 +66,15 @@ class PolicyServer:
         source: PolicySource,
         external: ExternalConfig | None = None,
         sink: EpisodeSink | None = None,
+        key: bytes | None = None,
     ) -> None:
-        """With `external` and `sink`, training sessions can be opened, and their episodes go to `sink`."""
+        """With `external` and `sink`, training sessions can be opened, and their episodes go to `sink`. `key` signs
+        exported sessions instead of that of the options."""
         self.options, self.source, self.address = options, source, options.listen
         self.metrics = ServingMetrics()
         self.stop = asyncio.Event()
         self._log = structlog.get_logger("tamiyo.serving")
-        self._key = read_key(options.state_key_file)
+        self._key = key or read_key(options.state_key_file)
         self._tokens = TokenFile(options.token_file) if options.token_file else None
         self._collector = (
             EpisodeCollector(external, sink, self._tokens) if external is not None and sink is not None else None
@@ -117,7 +119,7 @@ class PolicyServer:
             host = self.options.host or "0.0.0.0"
             try:
                 metrics_server = MetricsServer(host, self.options.metrics_port, self.metrics.registry)
-            except OSError as error:
+            except (OSError, OverflowError) as error:
                 raise UserError(
                     f"cannot serve metrics on port {self.options.metrics_port} ({error}): choose another --metrics-port"
                 ) from error
@@ -217,9 +219,10 @@ async def serve(
     external: ExternalConfig | None = None,
     sink: EpisodeSink | None = None,
     loaded: Callable[[PolicyServer], Awaitable[None]] | None = None,
+    key: bytes | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens, `loaded` when it has weights."""
-    server = PolicyServer(options, source, external, sink)
+    server = PolicyServer(options, source, external, sink, key)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop.set)

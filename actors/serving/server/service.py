@@ -136,27 +136,22 @@ class PolicyService:
         self.metrics.moved.inc()
 
     def _import_session(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
-        """Continue an exported session. If it is still open here and not behind the export, it is kept unchanged, so
-        that an import can be retried."""
+        """Continue an exported session under a new id. A server that had the session before, whose state of it may be
+        an older one, then answers no step of what follows."""
         state, policy_state = unseal(request.exported_state, self.models.state_sizes, self._key)
         if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.architecture:
             raise Refusal(Reason.STATE_INVALID, "exported_state belongs to other spaces or to another policy")
         if state.owner != owner:
             raise Refusal(Reason.STATE_INVALID, "exported_state is of a session of another token: open a new session")
-        existing = self.sessions.find(state.session_id, owner)
-        if existing is not None and existing.next_index >= state.next_step_index:
-            return existing
-        if existing is not None and existing.pending is not None:
-            raise _conflict(existing.next_index)
-        if existing is not None:
-            self.sessions.close(existing)
         layout = self.models.layout(request.spaces_hash)
-        session = self.sessions.open(layout, state.seed, state.latest, state.session_id, owner)
+        session = self.sessions.open(layout, state.seed, state.latest, owner=owner)
         self._pin(session, self.models.find(state.policy_version))
-        session.next_index, session.last_digest, session.last_response = (
-            state.next_step_index, state.last_request, state.last_response
+        session.next_index, session.last_digest, session.hazard = (
+            state.next_step_index, state.last_request, state.hazard
         )  # fmt: skip
-        session.hazard = state.hazard
+        if state.last_response:  # whose id of the session the appended one replaces
+            renamed = policy_pb2.StepResponse(session_id=session.id).SerializeToString()
+            session.last_response = state.last_response + renamed
         self.sessions.state_table.write(session.row, policy_state)
         self.metrics.imported.inc()
         return session

@@ -150,9 +150,9 @@ def test_an_imported_session_replays_its_last_answer_and_goes_on_with_newer_weig
         last = session.step(1)
     with serving(weights(seed=1, version=2), state_key_file=key) as second:
         again = open_raw(second, exported_state=last.exported_state)
-        assert again.id == session.id
         replayed = again.step(1)
         assert (replayed.action, replayed.policy_version) == (last.action, 1)
+        assert replayed.session_id == again.id != session.id
         assert again.step(2).policy_version == 2
         # a repeated import, like that of a client whose first attempt was lost, does not undo the step
         open_raw(second, exported_state=last.exported_state)

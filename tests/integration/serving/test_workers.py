@@ -1,0 +1,223 @@
+"""Several workers on one port: sessions continue at another worker, as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from actors.config import ConfigError
+from actors.errors import UserError
+from actors.serving import options
+from actors.serving.client.asynchronous import AsyncPolicyClient
+from actors.serving.client.blocking import PolicyClient
+from actors.serving.options import ServeOptions
+from actors.sessions.session import Answer
+from actors.sessions.session_state import read_state
+from deploy.launch.supervision.server_workers import reserved_address
+from learner.run.checkpoint import LearnerProgress, save_checkpoint
+from tests.support.launching import Command, tamiyo
+from tests.support.learning.toy import SPACES, toy_network
+from tests.support.ports import adjacent_ports
+from tests.support.serving.servers import serving, step_inputs, write_file
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+SEED, CLIENTS, AFTER = 9, 4, 10  # clients of each kind; steps after the last crash
+
+
+class Played(NamedTuple):
+    answers: list[Answer]
+    exported: list[bytes]  # the session after each answer
+
+
+class Episode:
+    """Counts the steps of one client, which plays until `AFTER` steps after the last crash, unless it has a length."""
+
+    def __init__(self, crashed: threading.Event, length: int | None = None) -> None:
+        self.steps, self._crashed, self._length, self._end = 0, crashed, length, 0
+
+    def next(self) -> bool:
+        if self._length is None and self._crashed.is_set():
+            self._length = self.steps + AFTER
+        self.steps += 1
+        return self._length is None or self.steps <= self._length
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        step = self.steps - 1
+        return (*step_inputs(SEED, step), step % 3 > 0)  # some steps are sampled
+
+
+def play(address: str, episode: Episode) -> Played:
+    with PolicyClient(address) as client, client.open(SPACES, seed=SEED) as session:
+        played = Played([], [])
+        while episode.next():
+            played.answers.append(session.step(*episode.inputs))
+            played.exported.append(session.exported)
+        return played
+
+
+async def play_async(address: str, episode: Episode, stream: bool) -> Played:
+    async with AsyncPolicyClient(address, stream=stream) as client:
+        return await play_with(client, episode)
+
+
+async def play_with(client: AsyncPolicyClient, episode: Episode) -> Played:
+    async with await client.open(SPACES, seed=SEED) as session:
+        played = Played([], [])
+        while episode.next():
+            played.answers.append(await session.step(*episode.inputs))
+            played.exported.append(session.exported)
+        return played
+
+
+async def play_all(address: str, episodes: list[Episode]) -> list[Played]:
+    return await asyncio.gather(*(play_async(address, e, bool(i % 2)) for i, e in enumerate(episodes)))
+
+
+def assert_same(played: Played, whole: Played) -> None:
+    """To the bit."""
+    assert len(played.answers) <= len(whole.answers)
+    for answer, expected in zip(played.answers, whole.answers, strict=False):
+        np.testing.assert_array_equal(answer.action, expected.action)
+        np.testing.assert_array_equal(answer.log_probs, expected.log_probs)
+        assert answer[2:5] == expected[2:5]  # value, version and index
+    states = (read_state(p.exported[len(played.answers) - 1]) for p in (played, whole))
+    assert all(torch.equal(mine, uninterrupted) for mine, uninterrupted in zip(*states, strict=True))
+
+
+def metric(port: int, name: str) -> float:
+    """0 while nobody answers."""
+    try:
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+    except OSError:
+        return 0.0
+    return float(next(line.split()[1] for line in page.splitlines() if line.startswith(f"tamiyo_serve_{name} ")))
+
+
+def events(serve: Command, name: str) -> list[Any]:
+    lines = [json.loads(line) for line in serve.err.splitlines()]
+    return [line["worker"] for line in lines if line["event"] == name]
+
+
+def test_clients_of_a_killed_worker_continue_at_another_one(tmp_path: Path) -> None:
+    """Both workers are killed, one after the other, while blocking, asynchronous and streaming clients step."""
+    network, ports = toy_network(), adjacent_ports(2)
+    optimizer = torch.optim.AdamW(network.parameters())
+    save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
+    flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", str(ports[0]))
+    with tamiyo(tmp_path, "serve", *flags, "--workers", "2", OMP_NUM_THREADS="1") as serve:
+        serve.wait_for(lambda: "serving on" in serve.out, 100)
+        address, crashed = serve.out.split()[-1], threading.Event()
+        workers = sorted(psutil.Process(serve.process.pid).children(), key=psutil.Process.create_time)
+        assert len(workers) == len(set(events(serve, "serving"))) == 2
+        episodes = [Episode(crashed) for _ in range(3 * CLIENTS)]
+        with ThreadPoolExecutor(CLIENTS + 1) as pool:
+            playing = [pool.submit(play, address, episode) for episode in episodes[:CLIENTS]]
+            rest = pool.submit(asyncio.run, play_all(address, episodes[CLIENTS:]))
+            try:
+                wait_for(lambda: all(metric(port, "sessions_opened_total") for port in ports), 30)
+                for number, worker in enumerate(workers):
+                    steps = [e.steps for e in episodes]
+                    wait_for(lambda b=steps: all(e.steps > s + 2 for e, s in zip(episodes, b, strict=True)), 30)
+                    worker.kill()
+                    wait_for(lambda n=number: events(serve, "a worker ended and is restarted")[n:] == [n], 20)
+                    wait_for(lambda n=number: events(serve, "serving")[2 + n :] == [n], 20)
+            finally:
+                crashed.set()
+            played = [*(future.result(60) for future in playing), *rest.result(60)]
+        assert metric(ports[0], "sessions_imported_total") >= 1
+        whole = play(address, Episode(crashed, max(e.steps for e in episodes)))
+        assert serve.end() == 0
+        assert sorted(events(serve, "stopped")) == [0, 1]
+        assert serve.out.count("serving on") == 1
+    assert {answer.policy_version for answer in whole.answers} == {5}
+    for one in played:
+        assert_same(one, whole)
+
+
+def test_a_worker_that_cannot_start_is_reported_once_and_none_outlives_its_parent(tmp_path: Path) -> None:
+    ports = adjacent_ports(2)
+    flags = ("--rule", "never", "--listen", "127.0.0.1:0", "--workers", "2")
+    with (
+        socket.create_server(("127.0.0.1", ports[1])),
+        tamiyo(tmp_path, "serve", *flags, "--metrics-port", str(ports[0])) as refused,
+        tamiyo(tmp_path, "serve", *flags) as killed,
+    ):
+        assert refused.wait() == 2
+        (line,) = (line for line in refused.err.splitlines() if not line.startswith("{"))
+        assert line.startswith(f"tamiyo: error: cannot serve metrics on port {ports[1]}")
+        killed.wait_for(lambda: "serving on" in killed.out)
+        assert len(killed.relatives()) == 3
+        killed.process.kill()
+        wait_for(lambda: not killed.relatives(), 20)
+
+
+def test_workers_need_a_port_that_linux_shares_and_no_other_server_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with reserved_address(ServeOptions(listen="127.0.0.1:0", workers=2)) as address:
+        port = address.removeprefix("127.0.0.1:")
+        assert int(port) > 0
+        with serving(listen=address, workers=2), serving(listen=address, workers=2):
+            for listen in (address, f"localhost:{port}"):
+                with (
+                    pytest.raises(UserError, match=f"cannot listen on {listen} .*: give --listen another address"),
+                    reserved_address(ServeOptions(listen=listen, workers=2)),
+                ):
+                    pass
+    with pytest.raises(ConfigError, match="workers is 0: it must be at least 1"):
+        ServeOptions(workers=0)
+    with pytest.raises(ConfigError, match="cannot share a unix socket"):
+        ServeOptions(listen="unix:/tmp/a", workers=2)
+    monkeypatch.delattr(socket, "SO_REUSEPORT")
+    with pytest.raises(ConfigError, match="only Linux"):
+        ServeOptions(workers=2)
+
+
+def test_a_session_returns_to_a_server_that_has_an_older_state_of_it(tmp_path: Path) -> None:
+    """Also one of the episode before, at the same step."""
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    with (
+        serving(state_key_file=key) as first,
+        serving(state_key_file=key) as second,
+        PolicyClient([first.address, second.address]) as moving,
+        PolicyClient(first.address) as staying,
+    ):
+        sessions = [client.open(SPACES, seed=SEED) for client in (moving, staying)]
+        for target, step in ((0, 0), (0, 1), (1, 2), (1, 0), (1, 1), (0, 2), (0, 3), (1, 4)):
+            moving._target = target
+            if target and not step:
+                for session in sessions:
+                    session.reset(SEED + 1)
+            inputs = *step_inputs(SEED + target, step), False
+            there, here = (session.step(*inputs) for session in sessions)
+            assert there.step_index == here.step_index == step
+            np.testing.assert_array_equal(there.log_probs, here.log_probs)
+
+
+def test_streams_and_new_sessions_follow_a_connection_that_has_reached_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream is open for a minute more, when new calls already lead to another worker."""
+    monkeypatch.setattr(options, "CONNECTION_AGE_S", 0.1)
+    shared = {"state_key_file": write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef"), "workers": 2}
+
+    async def main(address: str) -> list[Played]:
+        async with AsyncPolicyClient(address, stream=True) as client:
+            return [await play_with(client, Episode(threading.Event(), 4)) for _ in range(60)]
+
+    with serving(**shared) as first, serving(listen=first.address, **shared) as second:
+        played = asyncio.run(main(first.address))
+        assert all(running.service.metrics.opened._value.get() for running in (first, second))
+    for one in played:
+        assert_same(one, played[0])
