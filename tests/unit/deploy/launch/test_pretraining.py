@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from actors.codec import encode_episode
 from actors.config import EnvConfig, PolicyConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.errors import UserError
 from actors.policy.publish import architecture_hash
-from actors.policy.state import PolicyState, StateSizes
-from actors.rollout.episode_files import write_episode
+from actors.rollout.episode_files import write_bytes
 from actors.rollout.wave import Provenance, run_wave
 from actors.rules.names import rule_policy
-from actors.types.episode import EndReason, RecurrentState
+from actors.types.episode import EndReason
 from deploy.config.schema import PRESETS, Config, ImitationConfig
 from deploy.imitation import teacher
 from deploy.imitation.pretraining import POLICY
@@ -102,18 +102,16 @@ def test_only_seed_hosts_have_a_teacher(config: Config) -> None:
 
 
 def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]:
-    """Play a rule, and write what it did as files; the last one is cut."""
+    """Play a rule in the environment of a run, and write what it did as files; the last one is cut."""
     fleet = SeedTrainingFleet(config.env, count, 5)
     source = Provenance(version=-1, generation=0, state_stride=3, run_seed=5)
     rule = rule_policy(RULE, fleet.spaces)
     episodes = run_wave(fleet, rule, range(count), source)
-    none = PolicyState.zeros(StateSizes(), 1).row(0)
     folder.mkdir()
     for n, episode in enumerate(episodes):
-        stored = RecurrentState.concatenate([none] * episode.states.h.shape[1])
         end = {"terminated": False, "truncated": True, "end_reason": EndReason.CUT} if n == count - 1 else {}
-        named = replace(episode, episode_id=f"reported/growth-{n}/0/0", initial_state=none, states=stored, **end)
-        write_episode(folder / f"{n:02}.episode", named)
+        named = replace(episode, episode_id=f"other/actor/0/{n}", **end)
+        write_bytes(folder / f"{n:02}.episode", encode_episode(named))
     return sorted(folder.iterdir())
 
 
