@@ -104,7 +104,7 @@ def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]
     """Write episodes of the packaged policy in the environment of a run as files; the last one is cut."""
     fleet = SeedTrainingFleet(config.env, count, 5)
     weights = read_weights(TRAINED)
-    source = Provenance(weights.version, weights.generation, weights.state_stride, run_seed=5)
+    source = Provenance(weights.version, weights.generation, state_stride=3, run_seed=5)
     episodes = run_wave(fleet, from_weights(weights, spaces=fleet.spaces), range(count), source)
     folder.mkdir()
     for n, episode in enumerate(episodes):
