@@ -90,8 +90,8 @@ def untrained(slots: int = 2, seed: int = 0) -> LocalPolicy:
 UNREACHABLE = PolicyError(Code.UNAVAILABLE, "no server there [UNAVAILABLE]")
 
 
-def mlp(width: int = 12) -> nn.Sequential:
-    torch.manual_seed(0)
+def mlp(seed: int = 0, width: int = 12) -> nn.Sequential:
+    torch.manual_seed(seed)
     return nn.Sequential(
         nn.Linear(6, width), nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
     )
