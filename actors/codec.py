@@ -292,11 +292,6 @@ def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: i
         raise InvalidEpisode(f"{name} has shape {array.shape}, the limit of a dimension is {MAX_DIMENSION}")
 
 
-def unpack_mask(name: str, array: wire.Array, rank: int) -> NDArray[np.bool_]:
-    """Return the mask of a message; `name` is for errors. Raises `InvalidEpisode`."""
-    return _unpack(name, array, _BOOL, rank)
-
-
 def _unpack(name: str, array: wire.Array, kind: _Kind, rank: int) -> NDArray[Any]:
     stored = kind.stored.get(array.dtype)
     if stored is None:

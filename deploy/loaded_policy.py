@@ -16,7 +16,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.saved import find_policy
 from actors.sessions.local import LocalSession
 from actors.sessions.plain import Mask, as_obs, env_action
-from actors.sessions.session import RULE_VERSION, Answer
+from actors.sessions.session import UNKNOWN_VERSION, Answer
 from deploy.config.schema import Config
 from deploy.config.yaml import from_yaml
 from learner.run.checkpoint import load_network
@@ -45,7 +45,7 @@ class LoadedPolicy:
         self.network, self.spaces, self._gym = network, network.spaces, gym
         self.answer: Answer | None = None
         self._converter = gym_converter(gym) if gym is not None else None
-        self._session = LocalSession(network, RULE_VERSION, 0)
+        self._session = LocalSession(network, UNKNOWN_VERSION, 0)
 
     @property
     def env_id(self) -> str:

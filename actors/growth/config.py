@@ -34,7 +34,7 @@ class GrowthConfig:
     """What decides: the name of a rule such as `trial:double@0-2`, a client, a `LocalPolicy`, the path of a
     checkpoint, or the address of a server as host:port. None means what the environment variable TAMIYO_POLICY names
     or, without it, the rule `trial:quad+double@0-2,alpha=0.7`; without `evaluate` `fixed-column:double@3`, without
-    columns `periodic`. A run that is reported samples from `trained`, the policy in the package."""
+    columns `periodic`."""
     num_classes: int | None = None
     """Classes of a classification task; None for other tasks."""
     train_rows: int | None = None
@@ -67,14 +67,8 @@ class GrowthConfig:
     """Epochs that a slot stays empty after its seed was pruned."""
     profile: Literal["tamiyo", "classic"] = "tamiyo"
     """Action space that the policy was trained with."""
-    deterministic: bool | None = None
-    """Take the policy's median decisions (see `PolicySession.step`) instead of samples. None samples in a run that is
-    reported, and nowhere else."""
-    report: bool | str | Path = False
-    """Report this training run, so that policies learn from it: the path of a folder, in which a file with one episode
-    is written at the horizon; or True, for the policy server that decides if it learns from sessions, and else the
-    folder `tamiyo-episodes`. Needs accuracy. Nothing but observations, masks, actions, log-probabilities, rewards and
-    the policy's recurrent state is reported."""
+    deterministic: bool = True
+    """Take the policy's median decisions (see `PolicySession.step`) instead of samples."""
     seed: int = 0
     """Seeds the parameters of what grows, and the policy's samples."""
     dry_run: bool = False
@@ -93,10 +87,5 @@ class GrowthConfig:
             value = getattr(self, name)
             require(value is None or value >= least, f"{name} is {value}: it must be at least {least}")
         require(self.gates in GATES, f"gates is {self.gates!r}: choose permissive or strict")
-        require(
-            not (self.report and self.deterministic),
-            "report needs sampled actions, which are those that policies learn from: leave out deterministic",
-        )
-        require(not (self.report and self.dry_run), "dry_run applies nothing that could be reported: leave out report")
         best = self.best_metric
         require(best is None or self.higher_is_better is not None, "best_metric was given: set higher_is_better too")

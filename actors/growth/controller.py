@@ -20,8 +20,6 @@ from actors.growth.config import GrowthConfig
 from actors.growth.decision import Decision, DecisionLog
 from actors.growth.flop_count import FlopCount
 from actors.growth.policy_advisor import PolicyAdvisor, find_policy
-from actors.growth.report.endpoint_report import open_report
-from actors.growth.report.run_report import Observed, RunReport
 from actors.growth.seed_manager import SeedManager
 from actors.growth.slots import SlotSpec
 from actors.growth.topology import FORMAT, SavedGrowth, read_growth
@@ -29,7 +27,6 @@ from actors.growth.training.column_loss import ColumnLossChoice
 from actors.growth.training.metric import MetricPoints
 from actors.growth.training.ranks import Ranks, unwrap
 from actors.growth.training.requirements import check_model, optimizers_of
-from actors.policy.saved import TRAINED_NAME
 from actors.rules.names import DEFAULT_COLUMN, DEFAULT_STREAM_RULE, DEFAULT_TRIAL
 from actors.sessions.session import Answer
 from actors.slots.compute import TRAINING_PASSES
@@ -62,8 +59,8 @@ class GrowthController:
             grower.step(loss=..., accuracy=...)              # validation metrics; one decision
 
     Pass the model as the loop calls it: wrapped in `DistributedDataParallel`, compiled, or plain. Create the controller
-    before the first forward pass. Only the observation leaves the process, and only where the policy is served, unless
-    `report` asks for more. `step` always returns: if the policy is unreachable, that epoch is a no-op.
+    before the first forward pass. Only the observation leaves the process, and only where the policy is served. `step`
+    always returns: if the policy is unreachable, that epoch is a no-op.
     """
 
     def __init__(
@@ -102,16 +99,12 @@ class GrowthController:
         self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)
         self._flops = FlopCount(self._growth, self._seeds)
         self._advisor: PolicyAdvisor | None = None
-        self._report: RunReport | None = None
         if self._ranks.first:
             default = DEFAULT_STREAM_RULE
             if c.columns is not None:  # a trial needs contributions
                 default = DEFAULT_COLUMN if c.evaluate is None else DEFAULT_TRIAL
-            opener = find_policy(c.policy, c.timeout_s, TRAINED_NAME if c.report else default)
-            if c.report:
-                self._report = open_report(c.report, opener, spaces, prices, c.seed)
-            greedy = not c.report if c.deterministic is None else c.deterministic
-            self._advisor = PolicyAdvisor(opener, spaces, c.seed, greedy, c.on_error == "wait", self._report)
+            opener = find_policy(c.policy, c.timeout_s, default)
+            self._advisor = PolicyAdvisor(opener, spaces, c.seed, c.deterministic, c.on_error == "wait")
         self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
         best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
@@ -184,14 +177,10 @@ class GrowthController:
         self._losses.append(value)
         self._accuracies.append(points)
         self._train_losses.append(trained)
-        if self._report is not None:
-            self._report.measured(points, self._growth.doublings(), self._growth.compute.doublings())
         asked, reason, answer = self._ranks.broadcast(self._ask())
         action = SeedAction(Op.WAIT) if reason else asked
         if asked.op is not Op.WAIT and not reason and (refused := self._ranks.broadcast(self._refusal(asked))):
             action, reason = SeedAction(Op.WAIT), refused
-        if reason and self._report is not None:
-            self._report.stop(f"epoch {self.epoch}: {reason}")
         before = [replace(slot) for slot in self._growth.slots]  # of which the action may clear one
         self._apply(action, asked=action is asked or answer is None)
         self._column_loss.choose(self.epoch, trained, value)
@@ -238,14 +227,10 @@ class GrowthController:
         """Return (the policy's action, why it cannot be applied or "", the policy's answer)."""
         if self._advisor is None:
             return SeedAction(Op.WAIT), "", None  # the first rank asks
-        over = self.epoch >= self.config.horizon_epochs
-        if over and (self._report is None or self._report.over):
+        if self.epoch >= self.config.horizon_epochs:
             return SeedAction(Op.WAIT), "the horizon has passed", None
-        seen = Observed(**self._growth.observation(self._training_state()), masks=self._growth.masks())
-        if over and self._report is not None:
-            self._report.end(seen)
-            return SeedAction(Op.WAIT), "the horizon has passed", None
-        answer, reason = self._advisor.ask(seen)
+        seen = self._growth.observation(self._training_state())
+        answer, reason = self._advisor.ask(seen["obs"], seen["blueprint_indices"], self._growth.masks())
         if answer is None:
             return SeedAction(Op.WAIT), reason, None
         action, illegal = self._growth.read(np.asarray(answer.action))
@@ -333,7 +318,7 @@ class GrowthController:
     def bare_state_dict(self) -> dict[str, Any]:
         """Return `state_dict()` as if nothing had been grown yet."""
         bare = {name: Slot() for name in self._seeds.names}
-        return replace(self._saved(), slots=bare, order=[], session=b"", report={}).packed()
+        return replace(self._saved(), slots=bare, order=[], session=b"").packed()
 
     def _saved(self) -> SavedGrowth:
         names, growth = self._seeds.names, self._growth
@@ -356,7 +341,6 @@ class GrowthController:
             chance_loss=self._chance_loss,
             session=self._advisor.exported if self._advisor is not None else b"",
             first_metric=self._metric.first,
-            report=self._report.state() if self._report is not None else {},
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -384,13 +368,8 @@ class GrowthController:
         self._seeds.activate(self._growth.blended())
         if self._advisor is not None and saved.session:
             self._advisor.resume(saved.session)
-        if self._report is not None and saved.losses:
-            self._report.restore(saved.report)
 
     def close(self) -> None:
-        """Close the policy's session, and end the report of a run that has not reached its horizon. Grown modules
-        stay."""
-        if self._report is not None:
-            self._report.stop("the run was closed before its horizon")
+        """Close the policy's session. Grown modules stay."""
         if self._advisor is not None:
             self._advisor.close()

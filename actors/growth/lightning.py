@@ -95,7 +95,7 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
     def _look_at(self, pl_module: Any) -> None:
         """Restore a module that no optimizer trains."""
         if self.grower is None:
-            options = {**self.options, "horizon_epochs": 1, "policy": "never", "report": False, "log_file": None}
+            options = {**self.options, "horizon_epochs": 1, "policy": "never", "log_file": None}
             optimizer = torch.optim.SGD(pl_module.parameters(), lr=0.0)
             self.grower = GrowthController(pl_module, self.slots, optimizer, **options)
         self._restore(pl_module)

@@ -6,14 +6,17 @@ import logging
 import os
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from actors.errors import UserError
-from actors.growth.report.run_report import Observed, RunReport
 from actors.policy.publish import from_weights
 from actors.policy.saved import read_weights
 from actors.rules.names import is_rule
 from actors.sessions.local import LocalPolicy, LocalRule
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session import Answer, PolicyError, PolicySession, SessionLost, SessionOpener
+from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -39,28 +42,17 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, def
 
         return PolicyClient(policy, deadline_s=timeout_s, attempt_s=timeout_s)
     weights = read_weights(path)
-    return LocalPolicy(from_weights(weights), weights.version, weights.generation, weights.state_stride)
+    return LocalPolicy(from_weights(weights), weights.version)
 
 
 class PolicyAdvisor:
     """One session with a policy. If `tolerant`, a query that fails returns no answer; otherwise it raises."""
 
-    def __init__(
-        self,
-        opener: SessionOpener,
-        spaces: Spaces,
-        seed: int,
-        deterministic: bool,
-        tolerant: bool,
-        report: RunReport | None = None,
-    ) -> None:
-        """Open the session, or take that of a `report` to an endpoint.
-
-        Raises `UserError` if the policy has other spaces; an unreachable one is retried later.
-        """
+    def __init__(self, opener: SessionOpener, spaces: Spaces, seed: int, deterministic: bool, tolerant: bool) -> None:
+        """Open the session. Raises `UserError` if the policy has other spaces; an unreachable one is retried later."""
         self.opener, self.spaces, self.seed = opener, spaces, seed
-        self._deterministic, self._tolerant, self._report = deterministic, tolerant, report
-        self._session: PolicySession | None = None if report is None else report.session
+        self._deterministic, self._tolerant = deterministic, tolerant
+        self._session: PolicySession | None = None
         self._state = b""  # exported session to continue from
         try:
             self._open()
@@ -72,24 +64,17 @@ class PolicyAdvisor:
             log.warning("the policy is unreachable, and is tried again at the next epoch: %s", error)
 
     def _open(self) -> PolicySession:
-        report = self._report
-        if report is not None and report.over and report.session is not None and report.session is self._session:
-            log.warning("a new session starts without recurrent state, as that of a report cannot be continued")
-            self._session = None
         if self._session is None:
             self._session = self.opener.open(self.spaces, self.seed, state=self._state)
-            if report is not None and not report.over:
-                self._session.record = True  # type: ignore[attr-defined]
         return self._session
 
-    def ask(self, seen: Observed) -> tuple[Answer | None, str]:
-        """Return (answer, ""), or (None, reason) if the query failed."""
+    def ask(
+        self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks
+    ) -> tuple[Answer | None, str]:
+        """Return (answer, ""), or (None, reason) if the query failed. `obs [D]`, `blueprint_indices [S]`, and masks
+        without a batch dimension."""
         try:
-            session = self._open()
-            answer = session.step(*seen, self._deterministic)
-            if self._report is not None:
-                self._report.record(seen, getattr(session, "recorded", None))
-            return answer, ""
+            return self._open().step(obs, blueprint_indices, masks, self._deterministic), ""
         except Exception as error:  # a failing policy must not end a training run
             if not self._tolerant:
                 raise

@@ -15,7 +15,7 @@ from actors.slots.slot_shape import SlotShape
 from actors.slots.stage import Slot
 from actors.types.actions import BLENDS, Op
 
-FORMAT = 4
+FORMAT = 5
 LARGEST = 2**31
 
 
@@ -41,7 +41,6 @@ class SavedGrowth:
     chance_loss: float | None
     session: bytes
     first_metric: float | None  # the first value of a metric other than accuracy
-    report: dict[str, Any]  # of a run that is reported, checked by the report
 
     def packed(self) -> dict[str, Any]:
         """Return the state as plain types."""
@@ -94,8 +93,6 @@ def read_growth(state: object, names: Sequence[str], slot_shapes: Sequence[SlotS
 def _typed(kind: Any, value: Any, name: str) -> Any:
     """Return `value` as a `kind`: a union, list, dict by name, plain type, dataclass (from its fields), or enum (from a
     name or number). An int may stand for a float, a bool for neither. Raises `UserError`."""
-    if kind is Any:
-        return value
     if get_origin(kind) is list and isinstance(value, list):
         return [_typed(get_args(kind)[0], element, name) for element in value]
     if get_origin(kind) is dict and isinstance(value, dict):

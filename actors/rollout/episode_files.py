@@ -6,21 +6,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from actors.codec import MAX_EPISODE_BYTES, decode_episode, encode_episode
+from actors.codec import MAX_EPISODE_BYTES, decode_episode
 from actors.errors import UserError
 from actors.types.episode import Episode, InvalidEpisode
 
 SUFFIX = ".episode"
 
 
-def write_episode(path: Path, episode: Episode) -> None:
-    """Write an episode; the file appears under its name only when it is complete. Raises `InvalidEpisode` and
-    `OSError`."""
-    write_bytes(path, encode_episode(episode))
-
-
 def write_bytes(path: Path, encoded: bytes) -> None:
-    """Write an encoded episode as `write_episode` does. Raises `OSError`."""
+    """Write an encoded episode; the file appears under its name only when it is complete. Raises `OSError`."""
     partial = path.with_name(f".{os.getpid()}.partial")
     partial.write_bytes(encoded)
     partial.replace(path)
@@ -44,7 +38,7 @@ def find_episodes(paths: Iterable[Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(path.glob(f"*{SUFFIX}"))
             if not inside:
-                raise UserError(f"{path} holds no {SUFFIX} files: give the folder of a report or of an export")
+                raise UserError(f"{path} holds no {SUFFIX} files: give the folder of an export")
             found += inside
         elif path.is_file():
             found.append(path)

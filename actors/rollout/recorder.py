@@ -153,20 +153,6 @@ class Recorder:
             telemetry=dict(final.telemetry[source]),
         )
 
-    @classmethod
-    def resume(cls, episode: Episode) -> Recorder:
-        """Return a recorder of one environment that has recorded the steps of `episode`, which starts with no carried
-        steps."""
-        recorder = cls()
-        recorder.begin(
-            0, episode.seed, episode.task_id, episode.initial_state, episode.generation, episode.state_stride
-        )
-        states, stored = recorder._begun(0).states, range(episode.states.h.shape[1])
-        states += [RecurrentState(*(a[:, n : n + 1] for a in episode.states.arrays)) for n in stored]
-        recorder._arrays = {name: getattr(episode, name)[None].copy() for name in _FIELDS}
-        recorder.steps[0] = len(episode)
-        return recorder
-
     def _begun(self, env: int) -> _Beginning:
         begun = self._beginnings[env]
         assert begun is not None, f"environment {env} has not begun"

@@ -104,7 +104,7 @@ def request_digest(request: policy_pb2.StepRequest) -> bytes:
     parts = [array.data for array in arrays]
     sampled = request.HasField("deterministic") and not request.deterministic
     reward = struct.pack("<d", request.reward) if request.HasField("reward") else b""
-    header = struct.pack("<5I??", *map(len, parts), sampled, request.record)
+    header = struct.pack("<5I?", *map(len, parts), sampled)
     return hashlib.blake2b(b"".join((header, *parts, reward)), digest_size=16).digest()
 
 
@@ -207,7 +207,6 @@ def step_request(
     deterministic: bool,
     export_state: bool,
     reward: float | None = None,
-    record: bool = False,
 ) -> policy_pb2.StepRequest:
     """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension, or
     None, in spaces without slots."""
@@ -217,7 +216,6 @@ def step_request(
         deterministic=deterministic,
         export_state=export_state,
         reward=reward,
-        record=record,
     )
     _set_arrays(request, obs, blueprint_indices, masks)
     return request

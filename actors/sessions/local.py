@@ -12,7 +12,7 @@ from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Code, Reason
-from actors.sessions.session import RULE_VERSION, Answer, Closable, PolicyError, RecordedStep, step_noise
+from actors.sessions.session import UNKNOWN_VERSION, Answer, Closable, PolicyError, step_noise
 from actors.sessions.session_state import seal, unseal
 from actors.types.actions import ActionMasks, continuous_values, playable
 from actors.types.spaces import Spaces
@@ -29,20 +29,10 @@ class LocalPolicy(Closable):
         network: The policy, such as `tamiyo.load_policy(PATH).network`. With a slot encoder it also accepts spaces with
             other numbers of slots.
         version: Version to report in answers.
-        generation: Generation of the run that made this version.
-        state_stride: Steps between the recurrent states that recorded episodes store: `learner.state_stride` of the run
-            that is to learn from them.
     """
 
-    def __init__(
-        self,
-        network: FactoredRecurrentActorCritic,
-        version: int = RULE_VERSION,
-        generation: int = 0,
-        state_stride: int = 1,
-    ) -> None:
-        self.version, self.generation, self.state_stride = version, generation, state_stride
-        self._given = network
+    def __init__(self, network: FactoredRecurrentActorCritic, version: int = UNKNOWN_VERSION) -> None:
+        self.version, self._given = version, network
         self._networks = {network.spaces.hash: network}
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
@@ -52,11 +42,9 @@ class LocalPolicy(Closable):
         session of a `LocalPolicy`.
         """
         if spaces.hash not in self._networks:
-            weights = to_weights(self._given, self.version, self.generation, self.state_stride)
+            weights = to_weights(self._given, self.version, generation=0, state_stride=1)
             self._networks[spaces.hash] = from_weights(weights, self._given.norm.weight.device, spaces)
-        session = LocalSession(self._networks[spaces.hash], self.version, seed, state)
-        session.generation, session.state_stride = self.generation, self.state_stride
-        return session
+        return LocalSession(self._networks[spaces.hash], self.version, seed, state)
 
     def close(self) -> None:
         """Do nothing; a local policy holds no connection."""
@@ -82,15 +70,12 @@ class LocalRule:
 
 
 class LocalSession(Closable):
-    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`. If `record` is set, `recorded` is what an episode
-    records of the last step."""
+    """A session of `LocalPolicy` or `LocalRule`; see `PolicySession`."""
 
     def __init__(
         self, policy: FactoredRecurrentActorCritic | RuleFollower, version: int, seed: int, state: bytes = b""
     ) -> None:
-        self.policy_version, self.generation, self.state_stride = version, 0, 1
-        self.record = False
-        self.recorded: RecordedStep | None = None
+        self.policy_version = version
         self._policy, self._seed, self._next_index = policy, seed, 0
         self._masked = isinstance(policy, FactoredRecurrentActorCritic) and policy.masked
         self._hazard = np.zeros(1)  # see `actors.policy.distribution`
@@ -126,18 +111,13 @@ class LocalSession(Closable):
         tracked, heads = has_median(self._policy.spaces), len(spec.heads)
         medians = deterministic and tracked
         noise = median_noise(self._hazard, heads) if medians else step_noise(self._seed, self._next_index, heads)[None]
-        before = self._state
         decision, self._state = self._policy.act(
             obs[None], np.asarray(blueprint_indices, dtype=np.int64)[None], batch,
-            before, noise, deterministic and not medians,
+            self._state, noise, deterministic and not medians,
         )  # fmt: skip
         if tracked:
             self._hazard = next_hazard(self._hazard, decision.actions, decision.log_probs)
         self._next_index += 1
-        if self.record and isinstance(self._policy, FactoredRecurrentActorCritic):
-            self.recorded = RecordedStep(decision, before, self.policy_version, self.generation, self.state_stride)
-        elif self.record:  # the memory of a rule is no recurrent state from which a network could learn
-            self.recorded = RecordedStep(decision, PolicyState.zeros(StateSizes(), 1), RULE_VERSION, 0, 1)
         return Answer(
             decision.actions[0],
             decision.log_probs[0],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,12 +12,7 @@ from actors.sessions.refusal import Code, Reason
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 
-if TYPE_CHECKING:  # these modules import PyTorch, which clients do not need
-    from actors.policy.network import ActOutput
-    from actors.policy.state import PolicyState
-
-RULE_VERSION = -1
-"""Recorded version of steps that no weights of a run chose: a rule, or a network whose version is unknown."""
+UNKNOWN_VERSION = -1  # of a network that does not say which weights of a run it holds
 _NONE = np.zeros(0)
 SERVING_SEED = 0  # used where a training run has its own seed
 
@@ -41,16 +36,6 @@ class Answer(NamedTuple):
     policy_version: int
     step_index: int
     continuous: NDArray[np.float64] = _NONE
-
-
-class RecordedStep(NamedTuple):
-    """What an episode records of a step, beside its observation; all arrays have a batch dimension of 1."""
-
-    decision: ActOutput
-    before: PolicyState  # the recurrent state before the step
-    version: int  # of the weights that chose the action, or `RULE_VERSION`
-    generation: int
-    state_stride: int  # steps between the recurrent states that an episode of these weights stores
 
 
 class PolicySession(Protocol):

@@ -69,12 +69,5 @@ def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.Sessi
     return state, policy_state
 
 
-def read_state(exported: bytes) -> PolicyState:
-    """Return the recurrent state in an exported session, one row, without verifying its signature, whose key only
-    servers have."""
-    state = policy_pb2.SessionState.FromString(policy_pb2.SignedState.FromString(exported).state)
-    return PolicyState(*(torch.from_numpy(a) for a in unpack_state("state", state.state).arrays))
-
-
 def _sign(body: bytes, key: bytes) -> bytes:
     return hmac.new(key, body, hashlib.sha256).digest()

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 MAX_TELEMETRY = 256  # telemetry values per episode
 SEED_TRAINING = "tamiyo/SeedTraining-v0"  # `env_id` of the environment in which networks grow
-REPORTED_TASK = "reported"  # task of episodes that are training runs of users'
 RANKS = {
     "policy_version": 1,
     "obs": 2,

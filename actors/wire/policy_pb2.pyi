@@ -78,7 +78,7 @@ class OpenSessionResponse(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., next_step_index: _Optional[int] = ..., policy_version: _Optional[int] = ..., session_ttl_s: _Optional[float] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("session_id", "step_index", "obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask", "deterministic", "export_state", "reward", "record")
+    __slots__ = ("session_id", "step_index", "obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask", "deterministic", "export_state", "reward")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
     OBS_FIELD_NUMBER: _ClassVar[int]
@@ -89,7 +89,6 @@ class StepRequest(_message.Message):
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     EXPORT_STATE_FIELD_NUMBER: _ClassVar[int]
     REWARD_FIELD_NUMBER: _ClassVar[int]
-    RECORD_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     step_index: int
     obs: _episode_pb2.Array
@@ -100,27 +99,10 @@ class StepRequest(_message.Message):
     deterministic: bool
     export_state: bool
     reward: float
-    record: bool
-    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., obs: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., slot_mask_by_op: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., rest_mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., deterministic: _Optional[bool] = ..., export_state: _Optional[bool] = ..., reward: _Optional[float] = ..., record: _Optional[bool] = ...) -> None: ...
-
-class RecordedStep(_message.Message):
-    __slots__ = ("version", "generation", "state_stride", "baseline_value", "bootstrap_value", "mask")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    STATE_STRIDE_FIELD_NUMBER: _ClassVar[int]
-    BASELINE_VALUE_FIELD_NUMBER: _ClassVar[int]
-    BOOTSTRAP_VALUE_FIELD_NUMBER: _ClassVar[int]
-    MASK_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    generation: int
-    state_stride: int
-    baseline_value: float
-    bootstrap_value: float
-    mask: _episode_pb2.Array
-    def __init__(self, version: _Optional[int] = ..., generation: _Optional[int] = ..., state_stride: _Optional[int] = ..., baseline_value: _Optional[float] = ..., bootstrap_value: _Optional[float] = ..., mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., obs: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., blueprint_indices: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., slot_mask_by_op: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., rest_mask: _Optional[_Union[_episode_pb2.Array, _Mapping]] = ..., deterministic: _Optional[bool] = ..., export_state: _Optional[bool] = ..., reward: _Optional[float] = ...) -> None: ...
 
 class StepResponse(_message.Message):
-    __slots__ = ("session_id", "step_index", "action", "log_probs", "value", "policy_version", "exported_state", "continuous", "record")
+    __slots__ = ("session_id", "step_index", "action", "log_probs", "value", "policy_version", "exported_state", "continuous")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -129,7 +111,6 @@ class StepResponse(_message.Message):
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_STATE_FIELD_NUMBER: _ClassVar[int]
     CONTINUOUS_FIELD_NUMBER: _ClassVar[int]
-    RECORD_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     step_index: int
     action: _containers.RepeatedScalarFieldContainer[int]
@@ -138,8 +119,7 @@ class StepResponse(_message.Message):
     policy_version: int
     exported_state: bytes
     continuous: _containers.RepeatedScalarFieldContainer[float]
-    record: RecordedStep
-    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., action: _Optional[_Iterable[int]] = ..., log_probs: _Optional[_Iterable[float]] = ..., value: _Optional[float] = ..., policy_version: _Optional[int] = ..., exported_state: _Optional[bytes] = ..., continuous: _Optional[_Iterable[float]] = ..., record: _Optional[_Union[RecordedStep, _Mapping]] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., action: _Optional[_Iterable[int]] = ..., log_probs: _Optional[_Iterable[float]] = ..., value: _Optional[float] = ..., policy_version: _Optional[int] = ..., exported_state: _Optional[bytes] = ..., continuous: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepStreamRequest(_message.Message):
     __slots__ = ("step",)

@@ -102,8 +102,8 @@ class ImitationConfig:
     hosts: int = 504
     """Hosts that its regressions are fitted to. More for many tasks."""
     files: tuple[str, ...] = ()
-    """Files or folders of whole episodes in the run's spaces, imitated beside the teacher's, or alone. For reported
-    trainings, or a teacher of your own."""
+    """Files or folders of whole episodes in the run's spaces, imitated beside the teacher's, or alone. For episodes
+    of another run, or a teacher of your own."""
 
     @property
     def enabled(self) -> bool:

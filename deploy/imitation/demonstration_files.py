@@ -1,4 +1,4 @@
-"""Demonstrations from files: episodes of training runs or of other policies, for pretraining by imitation."""
+"""Demonstrations from files: episodes of other runs or policies, for pretraining by imitation."""
 
 from __future__ import annotations
 

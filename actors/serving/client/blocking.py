@@ -86,8 +86,7 @@ class PolicyClient(Connection, Closable):
 
 
 class ClientSession(SessionProtocol, Closable):
-    """A session of `PolicyClient`; see `PolicySession`. If `record` is set, `recorded` is what an episode records of
-    the last step."""
+    """A session of `PolicyClient`; see `PolicySession`."""
 
     step = blocking(SessionProtocol.stepping)
     reset = blocking(SessionProtocol.resetting)

@@ -57,17 +57,6 @@ class EpisodeProtocol:
         """Seconds without a call after which the server counts this client as disappeared; see `keep_alive`."""
         return self._protocol.session_ttl_s
 
-    @property
-    def position(self) -> tuple[str, int]:
-        """The session at the server and its number of steps, for `resume`."""
-        return self._protocol.session_id, self._protocol.next_index
-
-    def resume(self, session_id: str, steps: int) -> None:
-        """Continue the episode of another client, at `position` of its `ClientEpisode`. The server must have kept the
-        session; otherwise the next call raises `SessionLost`."""
-        self._protocol.session_id, self._protocol.next_index = session_id, steps
-        self.answer = Answer(np.zeros(0, np.int64), np.zeros(0, np.float32), 0.0, -1, steps - 1)
-
     async def _opening(self) -> None:
         """Open the session, in the spaces of the server unless others are wanted."""
         spaces = await self._client.known_spaces(self._wanted)
@@ -152,10 +141,6 @@ class ClientEpisode(EpisodeProtocol):
     def terminate(self) -> EpisodeSummary:
         """End the episode as terminated, as leaving the block does."""
         return at_once(self._ending())
-
-    def abandon(self) -> None:
-        """Leave the episode without an end, as a client that disappears: it is cut before its last step."""
-        at_once(self._protocol.closing())
 
     def keep_alive(self) -> None:
         """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""

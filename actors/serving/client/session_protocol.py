@@ -16,7 +16,7 @@ from actors.serving.client.connection import Connection
 from actors.serving.messages import step_request
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Reason
-from actors.sessions.session import Answer, PolicyError, RecordedStep, SessionLost
+from actors.sessions.session import Answer, PolicyError, SessionLost
 from actors.types.spaces import Spaces
 from actors.wire import policy_pb2
 
@@ -41,8 +41,7 @@ class SessionProtocol:
         self.spaces, self.seed, self.latest = spaces, seed, latest
         self.session_id, self.next_index, self.policy_version = "", 0, -1
         self.exported = exported  # state after the last answer
-        self.train, self.record = train, False
-        self.recorded: RecordedStep | None = None  # of the last step, if `record`
+        self.train = train
         self.session_ttl_s = 0.0  # time without a step after which the server closes the session
         self.last_request: policy_pb2.StepRequest | None = None
 
@@ -76,7 +75,6 @@ class SessionProtocol:
         request = step_request(
             self.session_id, self.next_index, np.asarray(obs), np.asarray(blueprint_indices),
             None if unmasked else as_masks(self.spaces.action, masks), deterministic, not self.train, reward,
-            self.record,
         )  # fmt: skip
         for reopened in range(MAX_REOPENS + 1):
             try:
@@ -90,10 +88,6 @@ class SessionProtocol:
                 await self._reopen(deadline_s)
                 request.session_id = self.session_id
         self.next_index, self.last_request = self.next_index + 1, request
-        if self.record:
-            from actors.serving.client.received_step import received_step  # it imports PyTorch
-
-            self.recorded = received_step(response, self.exported)
         self.exported, self.policy_version = response.exported_state, response.policy_version
         return Answer(
             np.array(response.action, dtype=np.int64),

@@ -50,7 +50,7 @@ class BatchResult(NamedTuple):
     log_probs: list[list[float]]  # [N, H]
     values: list[float]  # [N]
     model: ServedModel
-    record: StepRecord | None  # if the batch has steps that are recorded
+    record: StepRecord | None  # if the batch has steps of training sessions
 
 
 class Batcher:
@@ -180,7 +180,7 @@ class Batcher:
         noise, greedy = median_noise(hazard, heads), deterministic & (not medians)
         for i in map(int, np.flatnonzero(~deterministic)):
             noise[i] = step_noise(steps[i].session.seed, steps[i].step_index, heads)
-        recording = any(step.session.training is not None or step.record for step in steps)
+        recording = any(step.session.training is not None for step in steps)
         before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
         decision = program.run(*given, states, rows, noise, greedy)
         if medians:

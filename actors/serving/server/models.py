@@ -16,7 +16,6 @@ from actors.rules.program import RuleProgram
 from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.options import ServeOptions
 from actors.sessions.refusal import Reason, Refusal
-from actors.sessions.session import RULE_VERSION
 from actors.slots.spaces import seed_spaces
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
@@ -30,7 +29,6 @@ class ServedModel:
     def __init__(self, weights: WeightSet, device: torch.device, previous: ServedModel | None = None) -> None:
         """Make programs for the same numbers of slots as those of `previous`."""
         self.version, self.generation = weights.version, weights.generation
-        self.recorded_version = weights.version  # that an episode records, see `RecordedStep.version`
         self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
         self.sessions = 0  # that are pinned to this version
         self._weights, self._device, self._lock = weights, device, threading.Lock()
@@ -59,7 +57,7 @@ class ServedRule(ServedModel):
 
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
-        self.name, self.version, self.generation, self.recorded_version = name, 0, 0, RULE_VERSION
+        self.name, self.version, self.generation = name, 0, 0
         self.state_stride, self.burn_in, self.sessions, self.masked = 1, 0, 0, False
         self.spaces = seed_spaces(EnvConfig().total_slots)
         self.state_sizes = rule_policy(name, self.spaces).state_sizes

@@ -14,7 +14,7 @@ from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
 from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
-from actors.serving.server.training import EpisodeCollector, TrainingEpisode, recorded_step
+from actors.serving.server.training import EpisodeCollector, TrainingEpisode
 from actors.sessions.plain import NO_MASK
 from actors.sessions.refusal import Reason, Refusal
 from actors.sessions.session_state import seal, unseal
@@ -279,7 +279,7 @@ class PolicyService:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
         if session.pinned is None:
             self._pin(session)
-        session.pending = PendingStep(session, query, index, requested, export, [waiter], reward, request.record)
+        session.pending = PendingStep(session, query, index, requested, export, [waiter], reward)
         self.sessions.touch(session)
         self.batcher.submit(session.pending)
         return waiter
@@ -312,8 +312,6 @@ class PolicyService:
             response.continuous.extend(
                 continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])).tolist()
             )
-        if step.record and outcome.record is not None:
-            response.record.CopyFrom(recorded_step(outcome.record, row))
         session.last_response, session.last_digest = response.SerializeToString(), step.digest
         session.next_index = step.step_index + 1
         if session.training is not None and outcome.record is not None:

@@ -30,7 +30,6 @@ class PendingStep:
     export: bool  # whether a call wants the exported state
     waiters: list[asyncio.Future[bytes]] = field(default_factory=list)
     reward: float | None = None  # of the previous step, in a training session
-    record: bool = False  # whether the answer says what an episode records of the step
     closing: bool = False  # whether the session is closed after the step
 
     def abandoned(self) -> bool:

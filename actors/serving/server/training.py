@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from actors.codec import pack_array
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
 from actors.rollout.recorder import Recorder, Segments
@@ -109,19 +108,6 @@ class StepRecord(NamedTuple):
     decision: ActOutput
     before: PolicyState  # the recurrent states before the steps
     model: ServedModel
-
-
-def recorded_step(step: StepRecord, row: int) -> policy_pb2.RecordedStep:
-    """Return one row of a record as a message."""
-    model, decision = step.model, step.decision
-    return policy_pb2.RecordedStep(
-        version=model.recorded_version,
-        generation=model.generation,
-        state_stride=model.state_stride,
-        baseline_value=decision.baseline_values[row],
-        bootstrap_value=decision.bootstrap_values[row],
-        mask=pack_array(decision.masks[row]),
-    )
 
 
 class TrainingEpisode:

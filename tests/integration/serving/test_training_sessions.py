@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +23,9 @@ from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.connection import at_once
 from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
 from actors.serving.status import DETAILS_KEY, error_of_call
+from actors.sessions.refusal import Reason
 from actors.sessions.session import SERVING_SEED, PolicyError, SessionLost, step_noise
+from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
 from tests.support.learning.toy import SPACES
@@ -153,6 +156,26 @@ def test_an_episode_equals_a_loop_over_the_network(changes: dict[str, Any]) -> N
     assert shipped.episode_id.startswith("run/external/")
     assert summary.episode_return == pytest.approx(sum(map(reward_of, range(10))))
     assert (summary.steps, summary.policy_lag) == (10, 0)
+
+
+def test_a_client_keeps_its_session_through_a_long_step() -> None:
+    with endpoint(session_timeout_s=0.6) as own, PolicyClient(own.address) as client, client.episode(1) as episode:
+        episode.keep_alive()  # nothing to repeat yet
+        play(episode, 1)
+        for _ in range(4):
+            time.sleep(episode.timeout_s / 2)
+            episode.keep_alive()
+        play(episode, 1, first=1)
+        assert episode.terminate().steps == 2
+        (shipped,) = own.episodes(1)
+    assert (len(shipped), shipped.terminated) == (2, True)
+
+
+def test_other_spaces_than_those_of_the_run_are_refused() -> None:
+    with endpoint() as own, PolicyClient(own.address) as client:
+        with pytest.raises(PolicyError, match="this run learns from") as refusal, client.episode(1, seed_spaces(3)):
+            pass
+        assert refusal.value.reason == Reason.SPACES_MISMATCH
 
 
 def test_a_long_episode_ships_as_segments() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.codec import decode_episode
+from actors.codec import decode_episode, encode_episode
 from actors.config import ActingConfig, ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig
 from actors.errors import UserError
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
-from actors.rollout.episode_files import write_episode
+from actors.rollout.episode_files import write_bytes
 from actors.rollout.sampler import make_sampler
 from actors.transport.base import Miscounted
 from actors.transport.ledger import ActorLedger
@@ -131,7 +131,7 @@ def test_each_imported_episode_arrives_once(store: Store, consumer: Transport, t
     importer = EpisodeImport(store(), store.namespace, wait_s=1.0)
     for number, episode in reversed(list(enumerate(episodes))):
         path = tmp_path / f"{number}.episode"
-        write_episode(path, dataclasses.replace(episode, episode_id=f"other/a/0/{number}"))
+        write_bytes(path, encode_episode(dataclasses.replace(episode, episode_id=f"other/a/0/{number}")))
         assert importer.put(path) == ""
     assert received(consumer) == Counter(map(content_of, episodes))
 

@@ -1,8 +1,9 @@
-"""`tamiyo episodes`: files leave the run unchanged, are accepted once, and a learner trains on reported runs."""
+"""`tamiyo episodes`: files leave the run unchanged, are accepted once, and a learner trains on them."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,24 @@ import numpy as np
 import pytest
 
 from actors.codec import decode_episode, encode_episode
+from actors.config import EnvConfig
+from actors.env.seed_fleet import SeedTrainingFleet
 from actors.errors import UserError
-from actors.growth.columns.column import Column
 from actors.policy.publish import config_of, from_weights, to_weights
 from actors.policy.saved import TRAINED, read_weights
-from actors.rollout.episode_files import read_episode, write_episode
-from actors.sessions.local import LocalPolicy
+from actors.rollout.episode_files import read_episode, write_bytes
+from actors.rollout.wave import Provenance, run_wave
 from actors.slots.spaces import seed_spaces
 from actors.transport.base import EpisodeHeader
 from actors.transport.redis import Transport
 from actors.types.episode import Episode, RecurrentState
+from actors.types.weights import WeightSet
 from deploy.cli import main
 from deploy.commands.admin.episodes import import_episodes
 from learner.config import LearnerConfig
 from learner.train import Learner
 from tests.support.builders import make_episode
 from tests.support.episodes import episodes_equal
-from tests.support.growth.growing import Run, mlp
 from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, header
 from tests.support.stores import Store
 from tests.support.waiting import wait_for
@@ -37,19 +39,21 @@ SPACES = seed_spaces(2)
 TRAINED_WEIGHTS = read_weights(TRAINED)
 NETWORK = from_weights(TRAINED_WEIGHTS, spaces=SPACES)
 STRIDE = TRAINED_WEIGHTS.state_stride
-COLUMN = Column(lambda scale: mlp(width=int(12 * scale)), count=1)
+ENV = EnvConfig(tasks=("spirals",), slots=1, column_slots=1, horizon_epochs=5, inner_steps=2, device="cpu")
 
 
-def weights(version: int, generation: int = 1) -> Any:
+def weights(version: int, generation: int = 1) -> WeightSet:
     return to_weights(NETWORK, version, generation, STRIDE)
 
 
-def report(folder: Path, version: int, generation: int = 1, seed: int = 0, **options: Any) -> Path:
-    before = set(folder.glob("*.episode"))
-    policy = options.pop("policy", LocalPolicy(NETWORK, version, generation, STRIDE))
-    Run(mlp(seed), policy, ["1"], columns=COLUMN, horizon_epochs=5, seed=seed, report=folder, **options).epochs(5)
-    (path,) = set(folder.glob("*.episode")) - before
-    return path
+def played(folder: Path, by: WeightSet, seeds: Sequence[int] = (0,)) -> list[Path]:
+    """Play seed training with these weights, and write the episodes as files, as if exported from a run `other`."""
+    fleet, source = SeedTrainingFleet(ENV, len(seeds), 0), Provenance(by.version, by.generation, by.state_stride, 0)
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"other-actor-0-{seed}.episode" for seed in seeds]
+    for seed, path, episode in zip(seeds, paths, run_wave(fleet, from_weights(by), seeds, source), strict=True):
+        write_bytes(path, encode_episode(replace(episode, episode_id=f"other/actor/0/{seed}")))
+    return paths
 
 
 @pytest.fixture
@@ -75,27 +79,24 @@ def ask(store: Store, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_each_file_is_accepted_or_refused_in_one_line(run: Transport, ask: Any, tmp_path: Path) -> None:
-    good = report(tmp_path, 5)
+    (good,) = played(tmp_path, weights(5))
     assert ask("import", good) == (0, ["accepted"])
     episode = read_episode(good)
-    cases: dict[str, tuple[Any, str]] = {
-        "again": (episode, "duplicate: the episode reported/growth-"),
+    cases: dict[str, tuple[dict[str, Any], str]] = {
+        "again": ({"episode_id": episode.episode_id}, "duplicate: the episode other/actor/0/0 was imported before"),
         "future": ({"policy_version": 6}, "weights 6 acted it, but the newest of the run are 5"),
         "stale": ({"policy_version": 2}, "more than the 2 versions of learner.max_policy_lag"),
         "later": ({"generation": 2}, "it is of generation 2, but the run is in generation 1"),
-        "rule": (report(tmp_path / "rule", 0, policy="fixed-column:double@1"), "no weights of a run acted it"),
+        "rule": ({"policy_version": -1}, "no weights of a run acted it"),
         "spaces": ({"spaces_hash": "0" * 16}, f"its spaces are {'0' * 16}, but the learner's are {SPACES.hash}"),
         "stride": ({"state_stride": 1, "states": _every_state(episode)}, "its states are 1 steps apart"),
         "masked": ({"masks": np.zeros_like(episode.masks)}, "a chosen action is masked"),
     }
     for name, (change, words) in cases.items():
-        path = change if isinstance(change, Path) else tmp_path / f"{name}.episode"
-        if isinstance(change, dict):
-            if "policy_version" in change:
-                change["policy_version"] = np.full_like(episode.policy_version, change["policy_version"])
-            write_episode(path, replace(episode, episode_id=f"x/{name}/0/0", **change))
-        elif isinstance(change, Episode):
-            write_episode(path, change)
+        path = tmp_path / f"{name}.episode"
+        if "policy_version" in change:
+            change["policy_version"] = np.full_like(episode.policy_version, change["policy_version"])
+        write_bytes(path, encode_episode(replace(episode, **{"episode_id": f"x/{name}/0/0", **change})))
         status, lines = ask("import", path)
         assert (status, len(lines)) == (1, 1), name
         assert lines[0].startswith("refused: "), name
@@ -116,16 +117,16 @@ def _every_state(episode: Episode) -> Any:
 def test_what_a_run_has_accepted_is_not_imported_into_it(
     run: Transport, ask: Any, store: Store, tmp_path: Path
 ) -> None:
-    good, out = report(tmp_path, 5), tmp_path / "out"
-    played = replace(read_episode(good), episode_id=f"{store.namespace}/a/7/3")
-    run.put(EpisodeHeader.from_episode(played), encode_episode(played))
+    (good,), out = played(tmp_path, weights(5)), tmp_path / "out"
+    own = replace(read_episode(good), episode_id=f"{store.namespace}/a/7/3")
+    run.put(EpisodeHeader.from_episode(own), encode_episode(own))
     assert ask("import", good) == (0, ["accepted"])
     assert ask("export", "--out", out)[0] == 0
     status, lines = ask("import", out)
     assert (status, len(lines)) == (1, 2)
     assert all(line.startswith("refused: duplicate: ") for line in lines)
-    other = replace(played, episode_id=f"{store.namespace}-2/a/7/3")  # of another run
-    write_episode(tmp_path / "other.episode", other)
+    other = replace(own, episode_id=f"{store.namespace}-2/a/7/3")  # of another run
+    write_bytes(tmp_path / "other.episode", encode_episode(other))
     assert ask("import", tmp_path / "other.episode") == (0, ["accepted"])
     assert run.ledger().accepted == 3
 
@@ -152,7 +153,7 @@ def test_exports_are_copies_of_what_waits(run: Transport, ask: Any, tmp_path: Pa
 
 
 @pytest.mark.timeout(120)
-def test_a_learner_trains_on_imported_runs(store: Store, ask: Any, tmp_path: Path) -> None:
+def test_a_learner_trains_on_imported_episodes(store: Store, ask: Any, tmp_path: Path) -> None:
     transport, reported = store(), list[dict[str, float]]()
     sizes = {"updates": 2, "batch_episodes": 3, "minibatches": 1, "update_epochs": 1, "max_policy_lag": 1}
     config = LearnerConfig(state_stride=STRIDE, device="cpu", **sizes)
@@ -162,23 +163,20 @@ def test_a_learner_trains_on_imported_runs(store: Store, ask: Any, tmp_path: Pat
     try:
         wait_for(lambda: transport.head() >= 0, 60)
         first = transport.fetch()
-        own = LocalPolicy(from_weights(first), first.version, first.generation, first.state_stride)
-        for seed in range(3):
-            report(tmp_path / "first", 0, seed=seed, policy=own)
+        played(tmp_path / "first", first, range(3))
         assert ask("import", tmp_path / "first") == (0, ["accepted"] * 3)
         wait_for(lambda: transport.head() > first.version, 60)
         status, lines = ask("import", tmp_path / "first")  # their weights are still recent enough
         assert (status, [line.partition(" the")[0] for line in lines]) == (1, ["refused: duplicate:"] * 3)
-        for seed in range(3, 6):
-            report(tmp_path / "second", 0, seed=seed, policy=own)
+        played(tmp_path / "second", first, range(3, 6))
         assert ask("import", tmp_path / "second") == (0, ["accepted"] * 3)
     finally:
         thread.join(60)
     assert counts(transport, "accepted", "trained", "dead_lettered", "dropped_stale") == (6, 6, 0, 0)
-    assert reported[0]["ratio_error"] < 1e-4  # the learner reproduces the log-probs of real runs
+    assert reported[0]["ratio_error"] < 1e-4  # the learner reproduces the log-probs
     assert reported[1]["policy_lag_mean"] == 1
     files = [read_episode(path) for path in sorted((tmp_path / "first").iterdir())]
-    assert reported[0]["return_mean"] == pytest.approx(np.mean([e.telemetry["objective"] for e in files]), abs=1e-6)
+    assert reported[0]["return_mean"] == pytest.approx(np.mean([e.undiscounted_return for e in files]), abs=1e-6)
 
 
 def test_an_id_is_imported_once_on_every_backend(transport: Transport) -> None:
@@ -203,16 +201,16 @@ def test_an_id_is_imported_once_on_every_backend(transport: Transport) -> None:
 
 
 def test_imports_wait_for_room_in_the_learners_queue(run: Transport, ask: Any, tmp_path: Path) -> None:
-    good = report(tmp_path, 5)
+    (good,) = played(tmp_path, weights(5))
     for n in range(8):
         run.put(header(n), b"payload")
     assert ask("import", good, "--wait", 0) == (1, ["refused: the queue is full: import it again later"])
     run.take(1, 0)
     assert ask("import", good, "--wait", 0) == (0, ["accepted"])
-    assert decode_episode(run.waiting(9)[-1].payload).task_id == "reported"
+    assert decode_episode(run.waiting(9)[-1].payload).task_id == "spirals"
 
 
 def test_a_run_without_weights_is_refused(store: Store, tmp_path: Path) -> None:
     store().open_generation(-1, "learner")
     with pytest.raises(UserError, match="has published no weights yet"):
-        import_episodes(store.url, store.namespace, [report(tmp_path, 5)], 0.0)
+        import_episodes(store.url, store.namespace, played(tmp_path, weights(5)), 0.0)
