@@ -128,14 +128,11 @@ class GrowthState:
     def learning(self) -> dict[int, float]:
         """Return the strengths at which those seeds are part of what their loss is computed of: their alpha targets, or
         1 for a column that learns the task itself, which leaves nothing of the model."""
-        columns = {s for s, kind in enumerate(self._slot_kinds) if kind is SlotKind.COLUMN}
-        return {
-            s: 1.0 if s in columns and self._learns_alone(self.slots[s]) else target
-            for s, target in self.training().items()
-        }
+        return {s: 1.0 if self._learns_task(s) else target for s, target in self.training().items()}
 
-    def _learns_alone(self, slot: Slot) -> bool:
-        return slot.learns_alone if self.column_loss == "auto" else self.column_loss == "own"
+    def _learns_task(self, s: int) -> bool:
+        alone = self.slots[s].learns_alone if self.column_loss == "auto" else self.column_loss == "own"
+        return alone and self._slot_kinds[s] is SlotKind.COLUMN
 
     def record_losses(self, train_loss: float | None, val_loss: float | None) -> None:
         """Once the model overfits, columns whose loss is `auto` learn the task itself, from then on."""

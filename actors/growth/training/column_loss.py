@@ -27,9 +27,10 @@ class ColumnLossChoice:
 
     def _undecided(self) -> list[int]:
         """Return the slots of columns in TRAINING that may yet change what they learn."""
-        slots, shapes, auto = self._growth.slots, self._growth.slot_shapes, self._growth.column_loss == "auto"
-        columns = [s for s in self._growth.training() if shapes[s].kind is SlotKind.COLUMN]
-        return [s for s in columns if auto and not slots[s].learns_alone]
+        if self._growth.column_loss != "auto":
+            return []
+        shapes, learning = self._growth.slot_shapes, self._growth.learning()
+        return [s for s, strength in learning.items() if shapes[s].kind is SlotKind.COLUMN and strength < 1.0]
 
     def measure(self, host_loss: Callable[[], Tensor], steps_per_epoch: int) -> None:
         """Measure the loss of the current minibatch if it is needed and due."""

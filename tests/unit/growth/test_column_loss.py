@@ -61,6 +61,12 @@ def test_auto_learns_the_rest_until_the_model_overfits(caplog: pytest.LogCapture
     ]
 
 
+def test_a_column_that_is_to_replace_the_model_learns_the_task_itself() -> None:
+    own = run("mlp", [grow(), advance()]).epochs(3)
+    assert own.grower._growth.learning() == {0: 1.0}
+    assert own.grower._train_losses == [None] * 3, "it needs no comparison of losses"
+
+
 def test_the_training_loss_is_measured_without_effect_where_a_column_needs_it() -> None:
     """It is the mean of the model's losses on at most 8 minibatches; nothing is measured once it has switched."""
 
@@ -74,7 +80,7 @@ def test_the_training_loss_is_measured_without_effect_where_a_column_needs_it() 
     def make(loss_kind: Any) -> Counting:
         torch.manual_seed(0)
         make, shape = MODELS["gru"]
-        return Counting(make(1.0), Script([grow(), advance()]), [], shape, columns=Column(make, loss=loss_kind))
+        return Counting(make(1.0), Script([grow(target=0), advance()]), [], shape, columns=Column(make, loss=loss_kind))
 
     own, fixed = make("auto"), make("rest")
     for other in (own, fixed):

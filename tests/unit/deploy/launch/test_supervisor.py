@@ -24,4 +24,4 @@ def test_a_run_ends_whose_error_cannot_be_written(tmp_path: Path) -> None:
     assert supervisor._phase is Phase.FAILED
     assert "No space left" in supervisor._error
     assert "error.txt cannot be written either" in supervisor._error
-    assert supervisor.trained.is_set()  # what waits for the end of the training goes on
+    assert supervisor.trained.is_set()  # the thread that waits for the end of the training continues
