@@ -54,8 +54,9 @@ class GrowthConfig:
     """Best possible value of that metric. None means 1 where higher is better and 0 where lower is."""
     calibrate: Callable[[], object] | None = None
     """A few forward passes in training mode. Models with BatchNorm need it beside `evaluate`."""
-    evaluate_every: int = 1
-    """Epochs between two measurements of contributions."""
+    evaluate_every: int | None = None
+    """Epochs between two measurements of contributions. None measures them when the policy reads them: for a trial rule
+    in the epoch in which it decides, for others in each."""
     max_added_parameters: int | None = None
     """Most parameters that seeds which joined may add to the model. None means 16 times the model's own, frozen ones
     included: a column of four times the width has that many."""

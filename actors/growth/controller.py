@@ -202,7 +202,7 @@ class GrowthController:
             logger.warning("the seed at %s learns nothing: %s", names, what)
         self._growth.record_gradients(norms, training)
         self._growth.record_scores(self._seeds.recorder.take())
-        due = (blended or training) and self.config.evaluate and (self.epoch + 1) % self.config.evaluate_every == 0
+        due = (blended or training) and self.config.evaluate and self._ranks.broadcast(self._reads_contributions())
         measured = self._ranks.broadcast(self._ablations.measure(blended, training)) if due else {}
         self._growth.record_contributions(measured, blended, training, bool(measured), f"epoch {self.epoch}")
         self._count_epoch(joined, training, {subset | always for subset in measured})
@@ -210,6 +210,13 @@ class GrowthController:
         before = self._growth.filled()
         self._growth.lifecycle.automatic_transitions()
         self._seeds.clear(before - self._growth.filled())
+
+    def _reads_contributions(self) -> bool:
+        """Return whether the policy is to see contributions of the epoch that was just trained."""
+        after, every = self.epoch + 1, self.config.evaluate_every
+        if every is not None:
+            return after % every == 0
+        return self._advisor is None or self._advisor.reads_contributions(after, self.config.horizon_epochs)
 
     def _count_epoch(
         self, joined: Mapping[int, float], training: Mapping[int, float], measured: Collection[Subset]

@@ -68,6 +68,10 @@ class PolicyAdvisor:
             self._session = self.opener.open(self.spaces, self.seed, state=self._state)
         return self._session
 
+    def reads_contributions(self, epoch: int, horizon_epochs: int) -> bool:
+        """Return whether the policy may look at the contributions of seeds in this epoch."""
+        return not isinstance(self.opener, LocalRule) or self.opener.reads_contributions(epoch, horizon_epochs)
+
     def ask(
         self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks
     ) -> tuple[Answer | None, str]:

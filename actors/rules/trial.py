@@ -36,6 +36,19 @@ class Trial:
         require(share is None or 0.0 <= share < np.inf, f"surrender is {share}: it must be a number of at least 0")
         require(self.left >= 1, f"a trial is decided {self.left} epochs before the end: it must be at least 1")
 
+    def decides(self, horizon_epochs: int) -> int:
+        """Return the epoch in which the trial is decided."""
+        return max(self.start, horizon_epochs - self.left)
+
+    def half_way(self, horizon_epochs: int) -> int:
+        """Return the epoch from which on no column begins, and those that contribute too little are given up."""
+        return self.start + (self.decides(horizon_epochs) - self.start + 1) // 2
+
+    def reads_contributions(self, epoch: int, horizon_epochs: int) -> bool:
+        """Return whether the rule looks at contributions in this epoch."""
+        first = self.decides(horizon_epochs) if self.surrender is None else self.half_way(horizon_epochs)
+        return first <= epoch <= self.decides(horizon_epochs)
+
 
 class TrialRule(RulePolicy):
     """Grows columns that learn in isolation from an early epoch on, and decides about them near the end.
@@ -56,10 +69,8 @@ class TrialRule(RulePolicy):
         epoch = round(float(self.reader.base(model.obs, "time")[0, 0]) * horizon)
         if not horizon or epoch < self.trial.start:
             return WAIT
-        decided = horizon - self.trial.left
-        if epoch < decided:
-            half = self.trial.start + (decided - self.trial.start + 1) // 2
-            return self._begin(model) if epoch < half else self._surrender(model)
+        if epoch < self.trial.decides(horizon):
+            return self._begin(model) if epoch < self.trial.half_way(horizon) else self._surrender(model)
         if not memory[0]:
             memory[0] = 1
             if (best := self._best(model)) is not None:

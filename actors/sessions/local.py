@@ -10,6 +10,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights, to_weights
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, parse_rule, rule_policy
+from actors.rules.trial import Trial
 from actors.sessions.plain import Mask, as_masks
 from actors.sessions.refusal import Code, Reason
 from actors.sessions.session import UNKNOWN_VERSION, Answer, Closable, PolicyError, step_noise
@@ -58,12 +59,15 @@ class LocalRule:
     """
 
     def __init__(self, name: str) -> None:
-        parse_rule(name)
-        self.name = name
+        self.name, self._rule = name, parse_rule(name)
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
         """Open a session; see `LocalPolicy.open`. Every number of slots fits."""
         return LocalSession(rule_policy(self.name, spaces), 0, seed, state)
+
+    def reads_contributions(self, epoch: int, horizon_epochs: int) -> bool:
+        """Return whether the rule may look at the contributions of seeds in this epoch."""
+        return not isinstance(self._rule, Trial) or self._rule.reads_contributions(epoch, horizon_epochs)
 
     def close(self) -> None:
         """Do nothing; a rule holds no connection."""

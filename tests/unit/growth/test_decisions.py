@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from actors.growth.columns.column import Column
 from actors.growth.decision import read_log
 from actors.sessions.session import SessionLost
 from actors.slots.base_features import BASE
@@ -222,3 +223,27 @@ def test_nothing_is_decided_after_the_horizon() -> None:
 def test_a_missing_shadow_call_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     Run(mlp(), Script(GROWN), ["3"], shadow=False).epochs(4)
     assert "learns nothing: call shadow" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "epochs"),
+    [("trial:double@1-3", [7]), ("trial:double+same@1-3,surrender=0", [4, 5, 6, 7]), ("gap:size=double", None)],
+)
+def test_contributions_are_measured_when_the_rule_reads_them(rule: str, epochs: list[int] | None) -> None:
+    """The decisions are those of a run that measures in every epoch."""
+    ops, measured = [], dict[int | None, list[int]]()
+    for every in (None, 1):
+        torch.manual_seed(0)
+        measured[every] = seen = []
+
+        def evaluate() -> float:
+            seen.append(own.grower.epoch + 1)  # noqa: B023 - called within this turn
+            return own.validate()[1]  # noqa: B023
+
+        columns = Column(lambda scale: mlp(width=int(12 * scale)))
+        own = Run(mlp(), rule, [], horizon_epochs=10, columns=columns, evaluate=evaluate, evaluate_every=every)
+        own.epochs(11)
+        ops.append([(d.op, d.slot) for d in own.grower.log])
+    assert ops[0] == ops[1]
+    assert sorted(set(measured[None])) == (sorted(set(measured[1])) if epochs is None else epochs)
+    assert set(measured[None]) <= set(measured[1])
