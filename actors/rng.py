@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     COMPUTE_PRICE = 15
     VALIDATION_ROWS = 16
     EVALUATION = 17
+    LEARNING_RATE = 18
 
 
 _WORD = 2**64

@@ -37,8 +37,10 @@ class EnvConfig:
     """Minibatches per host epoch; two: a range of doublings. Fewer are faster, more realistic."""
     batch_size: int = 64
     """Samples per minibatch. For your own tasks."""
-    host_lr: float = 5e-3
-    """AdamW learning rate of hosts and seeds. For your own tasks that learn too slowly or diverge."""
+    host_lr: float | tuple[float, float] = 5e-3
+    """AdamW learning rate of hosts and seeds; two: a range, drawn log-uniformly. As in your trainings."""
+    lr_decay: float = 0.0
+    """Share of episodes whose learning rate falls to 0 like half a cosine. As in your trainings."""
     points_per_doubling: float | tuple[float, float] = (0.25, 8.0)
     """Price in points per doubling of the final model's parameters; two: a range, drawn log-uniformly, observed. Fix it
     for one trade-off."""
@@ -85,7 +87,7 @@ class EnvConfig:
         require_least(self, "env", 0, "column_slots")
         require_least(self, "env", 2, "batch_size")
         require_least(self, "env", 1, "contribution_every")
-        require_positive(self, "env", "host_lr", "budget_ratio")
+        require_positive(self, "env", "budget_ratio")
         require(
             self.slots + self.column_slots <= MAX_SLOTS,
             f"env.slots is {self.slots} and env.column_slots is {self.column_slots}: a host has at most {MAX_SLOTS} "
@@ -93,6 +95,8 @@ class EnvConfig:
         )
         require_range("env.horizon_epochs", self.horizon_epochs, 1, "an episode has at least one epoch")
         require_range("env.inner_steps", self.inner_steps, 1, "an epoch has at least one minibatch")
+        require_range("env.host_lr", self.host_lr, 1e-12, "a learning rate is positive")
+        require(0 <= self.lr_decay <= 1, f"env.lr_decay is {self.lr_decay}: give a share from 0 to 1")
         if self.host_width is not None:
             require_range("env.host_width", self.host_width, 1, "a host has at least one unit")
         for name in ("points_per_doubling", "points_per_compute_doubling"):

@@ -6,11 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from actors.env.episode.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
 from actors.env.episode.host_episode import HostEpisode
 from actors.slots.contributions import EvalResult, Validation
 
@@ -19,8 +17,6 @@ from actors.slots.contributions import EvalResult, Validation
 class OptimizerSettings:
     """AdamW settings of hosts and seeds. The host and each seed are clipped separately."""
 
-    host_lr: float
-    seed_lr: float
     weight_decay: float = 1e-4
     clip_norm: float = 1.0
 
@@ -64,10 +60,10 @@ class FleetNetworks(Protocol):
         """Return whether `train_twin` works for this environment's host."""
         ...
 
-    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
         """Train a copy of one environment's host alone, without seeds and columns, and evaluate it after each epoch.
 
-        `minibatches` are those of each epoch, as `EpochPlan.rows`. The environment itself is unchanged, bit for bit.
+        The environment itself is unchanged, bit for bit.
         """
         ...
 

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from actors.config import require
 from actors.env.compiled.networks import NumbaNetworks, has_kernels
-from actors.env.episode.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host
@@ -176,9 +173,9 @@ class MixedNetworks(FleetNetworks):
         block, row = self._position[env]
         return block.networks.can_train_twin(row)
 
-    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
         block, row = self._position[env]
-        return block.networks.train_twin(row, minibatches)
+        return block.networks.train_twin(row, epochs)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         results: list[EpochResult | None] = [None] * self.num_envs

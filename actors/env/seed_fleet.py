@@ -69,7 +69,7 @@ class SeedTrainingFleet:
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
         settings = NetworkSettings(
             config.max_horizon_epochs * config.max_inner_steps,
-            OptimizerSettings(config.host_lr, config.host_lr),
+            OptimizerSettings(),
             dtype,
             self.device,
             least,
@@ -137,8 +137,8 @@ class SeedTrainingFleet:
         for e, (action, why) in read.items():
             episode = self.episodes[e]
             plans[e] = planned = episode.plan_epoch(action, why)
-            if minibatches := episode.twin_minibatches(planned):
-                twin = self.networks.train_twin(e, minibatches)
+            if epochs := episode.twin_epochs(planned):
+                twin = self.networks.train_twin(e, epochs)
                 episode.set_twin([m.train_loss for m in twin], [m.validation for m in twin])
         results = self.networks.run_epoch(plans)
         rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)

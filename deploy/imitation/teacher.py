@@ -176,7 +176,7 @@ def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgemen
     worth, spent = np.where(pays, outcome[:, alone], 0.0), survey.compute[:, alone]
     target = worth[epochs["host"], epochs["size"]]
     expected = _unseen(steps, target, epochs["host"], jobs)
-    hopeless = expected < compute_price[epochs["host"]] * epochs["effort"]
+    hopeless = expected.clip(min=0.0) < compute_price[epochs["host"]] * epochs["effort"]
     given_up = epochs[hopeless & prune][::-1]  # the first epoch counts
     worth[given_up["host"], given_up["size"]] = 0.0
     spent[given_up["host"], given_up["size"]] = given_up["spent"]

@@ -10,14 +10,16 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from actors.blueprints.family import blueprint_index
 from actors.rules.reader import ObservationReader
-from actors.rules.rule import AVERAGE, INSTANT, WAIT, ModelState, RulePolicy, choices
+from actors.rules.rule import INSTANT, WAIT, ModelState, RulePolicy, choices
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Stage
-from actors.types.actions import Op
+from actors.types.actions import ALPHA_TARGETS, Op
 from actors.types.spaces import Spaces
 
 SIZES = ("same", "double", "quad")
 """Columns that are tried."""
+TARGETS = tuple(map(ALPHA_TARGETS.index, (0.5, 0.7, 0.7)))
+"""The alpha targets of columns of these sizes, as indices: a wider one has more to say than the host."""
 TRIALS = ((0,), (1,), (2,), (1, 0), (2, 0), (2, 1))
 """The sizes, as indices into `SIZES`, that are tried in one episode, in the order in which they start."""
 LOOK = 1
@@ -39,7 +41,7 @@ IN_TRIAL = (
 )  # fmt: skip
 COLUMN = ("contribution", "contribution_velocity", "size", "gradient_norm", "epochs_in_stage")
 """Features that are read within a trial: of the model, and of the column that is tried."""
-DESIGN = (SIZES, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
+DESIGN = (SIZES, TARGETS, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
 """All that a survey depends on."""
 
 
@@ -70,7 +72,8 @@ class Judgement:
 class TrialTeacher(RulePolicy):
     """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none.
 
-    Each epoch it gives up a column if what it expects from it is below the price of training it to the end. Near the
+    Each epoch it gives up a column if what it expects from it is below the price of training it to the end, so that
+    what is free goes on: at the end it need not join. Near the
     end the column joins whose contribution exceeds its price by most, if by at least `MARGIN`, and then the other one,
     if what it contributes to the model with the first does. Memory: 1 + the number of the trial, -1 for none.
     """
@@ -110,7 +113,7 @@ class TrialTeacher(RulePolicy):
         if self.judgement is not None and (going_on := ~ending & (stages[:, slot] == Stage.TRAINING)).any():
             seen = trial_features(self.reader, obs, slots)
             effort = 4.0 * self.reader.slot(obs, "effort")[:, slot, 0]
-            worth[going_on] = self.judgement.worth.predict(seen[going_on])
+            worth[going_on] = self.judgement.worth.predict(seen[going_on]).clip(min=0.0)
             worth[going_on] -= (self.reader.compute_price(obs) * effort)[going_on]
         return worth
 
@@ -124,7 +127,7 @@ class TrialTeacher(RulePolicy):
             return trained
         for i, size in enumerate(TRIALS[int(memory[0]) - 1]):
             if self._epoch[row] == LOOK + i * BETWEEN and (free := model.germinable(self._blueprints[size])):
-                return choices(Op.GERMINATE, free[0], self._blueprints[size], target=AVERAGE, speed=INSTANT)
+                return choices(Op.GERMINATE, free[0], self._blueprints[size], target=TARGETS[size], speed=INSTANT)
         training = stages == Stage.TRAINING
         worth = np.where(training, self._worth[row], -np.inf)
         best = int(worth.argmax())

@@ -26,7 +26,6 @@ def fill_cache(dtype: str) -> None:
     spec = seed_action_spec(config.total_slots, blueprint_choices(), config.profile)
     episode = HostEpisode(config, 0, 0, spec)
     plan = episode.plan_epoch(SeedAction(Op.WAIT))
-    settings = OptimizerSettings(config.host_lr, config.host_lr)
-    network = NumbaNetwork(episode, config.column_slots, settings, np.dtype(dtype))
+    network = NumbaNetwork(episode, config.column_slots, OptimizerSettings(), np.dtype(dtype))
     network.validate({})
     network.run_epoch(plan)

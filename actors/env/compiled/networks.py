@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from actors.blueprints.blueprint import NOOP
 from actors.env.compiled.compile import compile_kernels
 from actors.env.compiled.numba_network import NumbaNetwork
-from actors.env.episode.epoch import EpochPlan, EpochResult
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, FleetNetworks, OptimizerSettings
 from actors.env.hosts.host import Host
@@ -44,8 +43,8 @@ class NumbaNetworks(FleetNetworks):
     def can_train_twin(self, env: int) -> bool:
         return True
 
-    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
-        return self.networks[env].train_twin(minibatches)
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+        return self.networks[env].train_twin(epochs)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         return [None if p is None else n.run_epoch(p) for n, p in zip(self.networks, plans, strict=True)]

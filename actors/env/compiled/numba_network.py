@@ -8,11 +8,10 @@ from math import isnan
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.blueprints.blends import gate_shapes
 from actors.env.compiled.column_arrays import ColumnArrays
-from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
 from actors.env.hosts.host import column_host, draw_into
@@ -126,7 +125,7 @@ class NumbaNetwork:
         if plan.germinated is not None:
             self.germinate(plan.germinated)
         self._set_modes(plan.blended, plan.training)
-        loss, norms, scores = self._train(plan.rows)
+        loss, norms, scores = self._train(plan.data)
         alphas = plan.alphas
         known = {s: score for s, score in enumerate(scores.tolist()) if s not in alphas and not isnan(score)}
         results, current = self._evaluate(*self.observed_data, alphas, plan.subsets), plan.subsets[0]
@@ -134,7 +133,7 @@ class NumbaNetwork:
         validation = Validation(results[current], scored)
         return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, validation, results)
 
-    def train_twin(self, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
         """See `FleetNetworks.train_twin`."""
         kept = self.params, self.moments
         m = self.moments
@@ -143,21 +142,21 @@ class NumbaNetwork:
             host_first=m.host_first.copy(), host_second=m.host_second.copy(), steps=m.steps.copy()
         )
         measures = []
-        for rows in minibatches:
+        for epoch in epochs:
             self._set_modes({}, {})
-            loss, _, _ = self._train(rows)
+            loss, _, _ = self._train(epoch)
             measures.append(EpochMeasures(loss, self.validate({})))
         self.params, self.moments = kept
         return measures
 
-    def _train(self, rows: NDArray[np.int64]) -> tuple[float, Array, Array]:
+    def _train(self, data: HostEpoch) -> tuple[float, Array, Array]:
         """Train an epoch; return the mean loss, the gradient norms `[T, slots]` and the scores `[slots]`."""
         o = self.optimizer_settings
         slots = self.episode.host.slots + self.column_slots
-        norms, scores = self._zeros(len(rows), slots), np.zeros(slots)
-        rates = (o.host_lr, o.seed_lr, o.weight_decay, o.clip_norm)
+        norms, scores = self._zeros(len(data.rows), slots), np.zeros(slots)
+        rates = (data.lr, o.weight_decay, o.clip_norm)
         (x, y), columns, work = self.train_data, self.columns.arrays, self.training_work
-        loss = train_epoch(x, y, rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
+        loss = train_epoch(x, y, data.rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
         return loss, norms, scores
 
     def validate(self, alphas: Mapping[int, float]) -> Validation:

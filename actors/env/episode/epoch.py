@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.slots.contributions import EvalResult, Subset, Validation
 from actors.types.episode import EndReason
+
+
+class HostEpoch(NamedTuple):
+    """What a host learns from in one epoch."""
+
+    rows: NDArray[np.int64]  # [inner_steps, batch_size], indices into the training split
+    lr: float
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class EpochPlan:
     alphas: Mapping[int, float]
     """Slot -> alpha of all seeds that take part, at which they are evaluated. Here and in `blended`, columns are in the
     order in which they are mixed."""
-    rows: NDArray[np.int64]  # [inner_steps, batch_size], indices into the training split
+    data: HostEpoch  # of seeds too
     subsets: tuple[Subset, ...]  # sets of slots to evaluate with only their seeds on; first the blended ones
 
 

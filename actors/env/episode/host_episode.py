@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actors.config import FEATURE_GROUPS, EnvConfig
 from actors.env.episode import governor
-from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, NewSeed
+from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, HostEpoch, NewSeed
 from actors.env.episode.reward import EpisodeReward, potential
 from actors.env.episode.settings import draw_settings, observed_rows
 from actors.env.episode.timeline import Timeline
@@ -164,14 +164,14 @@ class HostEpisode:
         due = (self.epoch + 1) % self.config.contribution_every == 0
         wanted = subsets_to_evaluate(blended, training) if due else []
         subsets = (current, *(subset for subset in wanted if subset != current))
-        rows = self._minibatches(self.epoch)
-        return EpochPlan(pruned, germinated, blended, learning, {**blended, **training}, rows, subsets)
+        data = self._data(self.epoch)
+        return EpochPlan(pruned, germinated, blended, learning, {**blended, **training}, data, subsets)
 
-    def twin_minibatches(self, plan: EpochPlan) -> list[NDArray[np.int64]]:
-        """Return the minibatches of each epoch that is left, the present one included, as `EpochPlan.rows`, if rewards
-        need `set_twin` because seeds join the host for the first time; otherwise none."""
+    def twin_epochs(self, plan: EpochPlan) -> list[HostEpoch]:
+        """Return the epochs that are left, the present one included, if rewards need `set_twin` because seeds join the
+        host for the first time; otherwise none."""
         joins = self.reward.twin is self.accuracies and bool(plan.blended)
-        return [self._minibatches(epoch) for epoch in range(self.epoch, self.horizon_epochs)] if joins else []
+        return [self._data(epoch) for epoch in range(self.epoch, self.horizon_epochs)] if joins else []
 
     def set_twin(self, train_losses: Sequence[float], results: Sequence[Validation]) -> None:
         """Complete the twin by its losses and validation results in the epochs that are left."""
@@ -254,15 +254,16 @@ class HostEpisode:
         op_slot = self._executed.slot if op is not Op.WAIT else -1
         self.timeline.record(op.name, op_slot, self.lifecycle.slots, self._names, standing, term)
 
-    def _minibatches(self, epoch: int) -> NDArray[np.int64]:
-        """Return an epoch's rows `[inner_steps, batch_size]`, cut from concatenated permutations of the split."""
+    def _data(self, epoch: int) -> HostEpoch:
+        """Return what is learned from in an epoch: rows that are cut from concatenated permutations of the split."""
         rows = len(self.task.train)
         shape = (self.settings.inner_steps, self.config.batch_size)
         count = shape[0] * shape[1]
         position = epoch * count
         passes = range(position // rows, (position + count - 1) // rows + 1)
         start = position % rows
-        return np.concatenate([self._pass(n) for n in passes])[start : start + count].reshape(shape)
+        order = np.concatenate([self._pass(n) for n in passes])[start : start + count]
+        return HostEpoch(order.reshape(shape), self.settings.lr(epoch))
 
     def _pass(self, n: int) -> NDArray[np.int64]:
         """Return the order of the training rows in the n-th pass over them."""

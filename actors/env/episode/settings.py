@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, floor, log
+from math import cos, exp, floor, log, pi
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +18,18 @@ FREE_COMPUTE = 0.25
 
 
 class EpisodeSettings(NamedTuple):
-    """The sizes and the prices of one episode."""
+    """The sizes, the learning rate and the prices of one episode."""
 
     host_width: int  # units, or channels
     horizon_epochs: int
     inner_steps: int  # minibatches per epoch
     prices: Prices
+    peak_lr: float
+    decays: bool  # whether the learning rate falls
+
+    def lr(self, epoch: int) -> float:
+        """Return the learning rate of an epoch: constant, or half a cosine (Loshchilov & Hutter, 2017)."""
+        return self.peak_lr * (0.5 + 0.5 * cos(pi * epoch / self.horizon_epochs)) if self.decays else self.peak_lr
 
 
 def width_range(config: EnvConfig, task: str) -> tuple[int, int]:
@@ -37,12 +43,14 @@ def draw_settings(config: EnvConfig, task: str, run_seed: int, seed: int) -> Epi
     def generator(purpose: Purpose) -> np.random.Generator:
         return stream(run_seed, seed, purpose)
 
-    horizon = span(config.horizon_epochs)
+    horizon, of_rate = span(config.horizon_epochs), generator(Purpose.LEARNING_RATE)
     return EpisodeSettings(
         host_width=_log_uniform_integer(width_range(config, task), generator(Purpose.HOST_WIDTH)),
         horizon_epochs=int(generator(Purpose.HORIZON).integers(horizon[0], horizon[1] + 1)),
         inner_steps=_doubled(span(config.inner_steps), generator(Purpose.INNER_STEPS)),
         prices=_draw_prices(config, generator(Purpose.PRICE), generator(Purpose.COMPUTE_PRICE)),
+        peak_lr=_log_uniform(span(config.host_lr), of_rate),
+        decays=bool(of_rate.random() < config.lr_decay),
     )
 
 

@@ -44,28 +44,28 @@ class StackedEpoch:
 
     A step is a main pass over all environments, which trains hosts and blended seeds; a shadow pass over those with
     seeds in TRAINING, which trains only these; clipping per host and per seed; and AdamW (see `ReferenceNetwork`).
-    `seeds` are the seeds that take part, sorted.
+    `seeds` are the seeds that take part, sorted, and `lr [E]` the learning rates of the environments.
     """
 
     def __init__(
-        self, stack: StackedParameters, seeds: Sequence[StackedSeed], optimizer_settings: OptimizerSettings
+        self, stack: StackedParameters, seeds: Sequence[StackedSeed], optimizer_settings: OptimizerSettings, lr: Tensor
     ) -> None:
         self.stack, self.seeds, self.optimizer_settings = stack, seeds, optimizer_settings
-        o = optimizer_settings
-        self.host_optimizer = RowOptimizer(stack.hosts, None, o.host_lr, o.weight_decay)
+        decay = optimizer_settings.weight_decay
+        self.host_optimizer = RowOptimizer(stack.hosts, None, lr, decay)
         self.host_leaves = stack.hosts.leaves(self.host_optimizer.params)
         # Seeds of one bank keep their order, so that those of one slot and mode are consecutive rows.
         self.by_bank: dict[int, list[int]] = {}
         for i, seed in enumerate(seeds):
             self.by_bank.setdefault(seed.bank, []).append(i)
         self.optimizers = {
-            b: RowOptimizer(stack.banks[b], stack.rows([seeds[i] for i in indices]), o.seed_lr, o.weight_decay)
+            b: RowOptimizer(stack.banks[b], stack.rows(group := [seeds[i] for i in indices]), _rates(group, lr), decay)
             for b, indices in self.by_bank.items()
         }
         self.bank_index = {b: torch.tensor(indices, device=stack.device) for b, indices in self.by_bank.items()}
         # Seeds in the stream come first; only they have gates.
         in_stream = [seed for seed in seeds if seed.slot < stack.host.slots]
-        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), o.seed_lr, o.weight_decay)
+        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), decay)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
         self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, _run_key)}
@@ -260,6 +260,11 @@ class StackedEpoch:
         if not blended:
             return lambda: leaves
         return lambda: {name: torch.cat([t, leaves[name]]) for name, t in constant().items()}
+
+
+def _rates(seeds: Sequence[StackedSeed], lr: Tensor) -> Tensor:
+    """Return the learning rate of each seed, that of its environment."""
+    return lr[[seed.env for seed in seeds]]
 
 
 def _logits_of(groups: Sequence[ColumnGroup], x: Tensor) -> Outputs:

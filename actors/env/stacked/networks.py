@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
-from actors.env.episode.epoch import EpochPlan, EpochResult, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host, column_host
@@ -84,7 +83,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def can_train_twin(self, env: int) -> bool:
         return False  # a host's bits depend on the size of its stack
 
-    def train_twin(self, env: int, minibatches: Sequence[NDArray[np.int64]]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
         """Not available, see `can_train_twin`."""
         raise NotImplementedError("the torch backend trains all hosts of a stack together")
 
@@ -185,15 +184,16 @@ class TorchNetworks(StackedParameters, FleetNetworks):
 
     def _train(self, plans: Sequence[EpochPlan | None], seeds: list[StackedSeed]) -> list[Trained]:
         """Train one epoch; the results of environments without a plan have no meaning."""
-        shape = max(plan.rows.shape for plan in plans if plan is not None)
+        shape = max(plan.data.rows.shape for plan in plans if plan is not None)
         # An environment that has had its minibatches goes through them again while others continue, to no effect.
-        counts = [shape[0] if plan is None else len(plan.rows) for plan in plans]
+        counts = [shape[0] if plan is None else len(plan.data.rows) for plan in plans]
         idle = np.zeros(shape, dtype=np.int64)
-        padded = [idle if plan is None else np.resize(plan.rows, shape) for plan in plans]
+        padded = [idle if plan is None else np.resize(plan.data.rows, shape) for plan in plans]
         rows = torch.from_numpy(np.stack(padded, 1)).to(self.device)
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
         y = StackLayout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
-        epoch = StackedEpoch(self, seeds, self.optimizer_settings)
+        lr = torch.tensor([0.0 if plan is None else plan.data.lr for plan in plans], dtype=torch.float64)
+        epoch = StackedEpoch(self, seeds, self.optimizer_settings, lr)
         last = {count - 1 for count in counts}
         results: list[StepResult] = []
         for result in run_steps(epoch.step, x, y, last, self.settings.cuda_graph):

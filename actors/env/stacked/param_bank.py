@@ -58,11 +58,12 @@ class ParamBank:
 class RowOptimizer:
     """AdamW (Loshchilov & Hutter, 2019) for some rows of a bank, which are copies until `store`; or for all, in place.
 
-    `rows` are indices; None means all rows.
+    `rows` are indices; None means all rows. `lr [n]` are their learning rates, in float64.
     """
 
-    def __init__(self, bank: ParamBank, rows: Tensor | None, lr: float, weight_decay: float) -> None:
-        self.bank, self.rows, self.lr, self.weight_decay = bank, rows, lr, weight_decay
+    def __init__(self, bank: ParamBank, rows: Tensor | None, lr: Tensor, weight_decay: float) -> None:
+        self.bank, self.rows = bank, rows
+        self.lr, self._kept = (t[:, None].to(bank.params) for t in (lr, 1.0 - lr * weight_decay))
         everything = (bank.params, bank.first_moment, bank.second_moment, bank.steps)
         self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in everything)
 
@@ -78,14 +79,13 @@ class RowOptimizer:
         """Take one step with gradients `[n, size]`, each row with its own step counter."""
         self.steps += 1
         correction1, correction2 = _corrections(self.bank, self.steps)
-        kept = 1.0 - self.lr * self.weight_decay
-        _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, kept)
+        _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, self._kept)
 
 
 def _adam_(
-    params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: float
+    params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: Tensor
 ) -> None:
-    """Update in place; `rate` and `root` are `[n, 1]`."""
+    """Update in place; `rate`, `root` and `kept` are `[n, 1]`."""
     params.mul_(kept)
     first.lerp_(grad, 1.0 - BETA1)
     second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)

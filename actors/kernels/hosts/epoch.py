@@ -100,11 +100,11 @@ class Gradients(NamedTuple):
 @kernel
 def train_epoch(
     data: Array, labels: Array, rows: Array, p: Array, seeds: Seeds, columns: Columns, moments: Adam, work: Work,
-    rates: tuple[float, float, float, float], norms: Array, scores: Array,
+    rates: tuple[float, float, float], norms: Array, scores: Array,
 ) -> float:  # fmt: skip
     """Train on minibatches `rows [T, B]` of `data [N, F]`; return the mean loss of the main passes.
 
-    `rates` are the learning rates of the host and of seeds, the weight decay, and the clip norm. The gradient norms of
+    `rates` are the learning rate, the weight decay, and the clip norm. The gradient norms of
     seeds and columns before clipping are written to `norms [T, S + C]`, and the score of each slot (see
     `EpochResult.scores`) to `scores [S + C]`; scores are NaN if the host has no gradient.
     """
@@ -118,10 +118,10 @@ def train_epoch(
 @inner
 def train(
     data: Array, labels: Array, rows: Array, p: Array, seeds: Seeds, columns: Columns, moments: Adam, work: Work,
-    rates: tuple[float, float, float, float], norms: Array, scores: Array, gradients: Gradients, absent: Array,
+    rates: tuple[float, float, float], norms: Array, scores: Array, gradients: Gradients, absent: Array,
 ) -> float:  # fmt: skip
     """Train an epoch, see `train_epoch`; `absent [S]` is 0."""
-    clip_norm = rates[3]
+    clip_norm = rates[2]
     slots, features, classes, length = seeds.mode.size, data.shape[1], work.logits.shape[0], work.logits.shape[1]
     bare, unscored = without_seeds(seeds, absent), scores[:0]
     dp, dq, dcolumns, x, y = gradients
@@ -172,7 +172,7 @@ def train(
             for s in range(scores.size):
                 scores[s] = scores[s] / host_norm if host_norm > 0 else np.nan
         moments.steps[-1] += 1
-        adam(p, dp, moments.host_first, moments.host_second, moments.steps[-1], rates[0], rates[2])
+        adam(p, dp, moments.host_first, moments.host_second, moments.steps[-1], rates[0], rates[1])
         for s in range(slots):
             if seeds.mode[s] != ABSENT:
                 norms[t, s] = step_seed(seeds, s, work.leaving.shape[1], dq[s], moments, rates)
@@ -185,15 +185,13 @@ def train(
                 scale(grad, squared, clip_norm)
                 moments.steps[s] += 1
                 first, second = columns.first_moment[c, :n], columns.second_moment[c, :n]
-                adam(columns.q[c, :n], grad, first, second, moments.steps[s], rates[1], rates[2])
+                adam(columns.q[c, :n], grad, first, second, moments.steps[s], rates[0], rates[1])
     mean: float = total / rows.shape[0]
     return mean
 
 
 @inner
-def step_seed(
-    seeds: Seeds, s: int, width: int, grad: Array, moments: Adam, rates: tuple[float, float, float, float]
-) -> Any:
+def step_seed(seeds: Seeds, s: int, width: int, grad: Array, moments: Adam, rates: tuple[float, float, float]) -> Any:
     """Clip the gradient of a seed, take an optimizer step, and return the norm before clipping.
 
     Rows are long enough for the largest seed; what lies between the parameters and the gate is left alone.
@@ -205,9 +203,9 @@ def step_seed(
         squared += squares(grad[gate:])
     moments.steps[s] += 1
     step = moments.steps[s]
-    scale(grad[:size], squared, rates[3])
-    adam(q[:size], grad[:size], first[:size], second[:size], step, rates[1], rates[2])
+    scale(grad[:size], squared, rates[2])
+    adam(q[:size], grad[:size], first[:size], second[:size], step, rates[0], rates[1])
     if seeds.blend[s] == GATE:
-        scale(grad[gate:], squared, rates[3])
-        adam(q[gate:], grad[gate:], first[gate:], second[gate:], step, rates[1], rates[2])
+        scale(grad[gate:], squared, rates[2])
+        adam(q[gate:], grad[gate:], first[gate:], second[gate:], step, rates[0], rates[1])
     return np.sqrt(squared)

@@ -28,7 +28,14 @@ from tests.support.env.fleets import (
 from tests.support.env.reference_network import ReferenceColumn
 
 torch.set_num_threads(1)
-VECTORS = EnvConfig(host_width=(5, 32), horizon_epochs=(6, 10), inner_steps=(2, 4), budget_ratio=40.0)
+VECTORS = EnvConfig(
+    host_width=(5, 32),
+    horizon_epochs=(6, 10),
+    inner_steps=(2, 4),
+    budget_ratio=40.0,
+    host_lr=(2e-3, 8e-3),
+    lr_decay=0.5,
+)
 """Widths from 5: rounding grows too fast in LayerNorms of two units, see `test_fleet_columns`."""
 
 

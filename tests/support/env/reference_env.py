@@ -52,10 +52,9 @@ class ReferenceEnv:
         self.observed = self._tensors(self.episode.observed.x, self.episode.observed.y)
         self.scored = self._tensors(self.episode.scored.x, self.episode.scored.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
-        optimizer_settings = OptimizerSettings(c.host_lr, c.host_lr)
         with self.device:
             self.network = ReferenceNetwork(
-                self.episode.host, self.episode.host_rng(), optimizer_settings, self.dtype, c.column_slots
+                self.episode.host, self.episode.host_rng(), OptimizerSettings(), self.dtype, c.column_slots
             )
             for new in self.episode.initial_seeds:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
@@ -73,8 +72,8 @@ class ReferenceEnv:
         if (new := plan.germinated) is not None:
             with self.device:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
-        x, y = self.train_x[plan.rows], self.train_y[plan.rows]
-        statistics = self.network.train_epoch(x, y, SeedAlphas(dict(plan.blended), dict(plan.training)))
+        x, y = self.train_x[plan.data.rows], self.train_y[plan.data.rows]
+        statistics = self.network.train_epoch(x, y, SeedAlphas(dict(plan.blended), dict(plan.training)), plan.data.lr)
         validation = self._validate(plan.blended)
         ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
         if ablations:

@@ -38,21 +38,22 @@ class ParameterGroup:
     optimizer: torch.optim.Optimizer
 
     @classmethod
-    def create(cls, params: dict[str, Tensor], lr: float, weight_decay: float) -> ParameterGroup:
+    def create(cls, params: dict[str, Tensor], weight_decay: float) -> ParameterGroup:
         """Create a group whose optimizer has taken no step."""
-        adam = torch.optim.AdamW(list(params.values()), lr=lr, weight_decay=weight_decay, fused=True)
+        adam = torch.optim.AdamW(list(params.values()), weight_decay=weight_decay, fused=True)
         return cls(params, adam)
 
     @property
     def tensors(self) -> list[Tensor]:
         return list(self.params.values())
 
-    def step(self, grads: Sequence[Tensor], clip_norm: float) -> float:
+    def step(self, grads: Sequence[Tensor], clip_norm: float, lr: float) -> float:
         """Clip the gradient norm, take one AdamW step, and return the norm before clipping."""
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(grads))))
         torch._foreach_mul_(list(grads), (clip_norm / (norm + 1e-6)).clamp(max=1.0))
         for tensor, grad in zip(self.params.values(), grads, strict=True):
             tensor.grad = grad.contiguous()  # the fused optimizer ignores strides
+        self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
         return float(norm)
 
@@ -145,7 +146,7 @@ class ReferenceNetwork:
         self.dtype = dtype
         self.optimizer_settings = optimizer_settings
         params = draw_params(host.shapes(), rng, dtype)
-        self.group = ParameterGroup.create(params, optimizer_settings.host_lr, optimizer_settings.weight_decay)
+        self.group = ParameterGroup.create(params, optimizer_settings.weight_decay)
         self.seeds: dict[int, ReferenceSeed | ReferenceColumn] = {}
         self.running = _fresh(host.norms(), dtype)
 
@@ -159,11 +160,11 @@ class ReferenceNetwork:
         if column is None:
             width, grown = self.host.slot_width(slot), family.blueprints[blueprint]
             shapes = grown.shapes(width) | gate_shapes(blend, width)
-            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.seed_lr, o.weight_decay)
+            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.weight_decay)
             self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
         else:
             host = column_host(self.host, column.scale)
-            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), o.seed_lr, o.weight_decay)
+            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), o.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
             self.running |= _fresh(seed.norms(), self.dtype)
 
@@ -203,7 +204,7 @@ class ReferenceNetwork:
         outputs |= dict.fromkeys(range(self.host.slots, self.host.slots + self.column_slots), logits)
         return logits
 
-    def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas) -> EpochStatistics:
+    def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas, lr: float = 5e-3) -> EpochStatistics:
         """Train one epoch on minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
         The main pass updates the running statistics of BatchNorm. The shadow pass updates only those of the columns
@@ -236,7 +237,7 @@ class ReferenceNetwork:
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
                 group_grads, rest = rest[: len(group.params)], rest[len(group.params) :]
-                norm = group.step(group_grads, self.optimizer_settings.clip_norm)
+                norm = group.step(group_grads, self.optimizer_settings.clip_norm, lr)
                 if slot is not None:
                     norms[slot].append(norm)
                 elif norm > 0:

@@ -46,7 +46,7 @@ def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
 def test_a_seed_that_only_shifts_contributes_nothing() -> None:
     """Later norms cancel the shift. With running statistics, which include it, switching it off would seem to hurt."""
     task = cnn.sequences(stream(0, 0, Purpose.TASK_DATA))
-    settings, rng = OptimizerSettings(5e-3, 5e-3, 1e-4, 1.0), np.random.default_rng(1)
+    settings, rng = OptimizerSettings(1e-4, 1.0), np.random.default_rng(1)
     net = ReferenceNetwork(make_host(task, 6, 3), np.random.default_rng(0), settings)
     net.germinate(0, 2, 0, rng)
     net.seeds[0].group.params["b2"].data.fill_(4.0)

@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 def network(seeds: dict[int, tuple[int, int]]) -> ReferenceNetwork:
     """Make a host of width 6 with `seeds` (slot -> (blueprint, blend)) moved away from their initialization. There is
     neither decay nor a clip."""
-    settings = OptimizerSettings(5e-3, 5e-3, 0.0, 1e9)
+    settings = OptimizerSettings(0.0, 1e9)
     net = ReferenceNetwork(MLPHost(2, 6, 3, 3), np.random.default_rng(0), settings, torch.float64)
     for slot, (blueprint, blend) in seeds.items():
         rng = np.random.default_rng(100 + slot)

@@ -54,7 +54,7 @@ def legal_costs(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[flo
     legal = np.flatnonzero(masks.rest[Op.GERMINATE, slot, : len(host.family.blueprints)]).tolist()
     found = []
     for blueprint in legal if masks.slot[Op.GERMINATE, slot] else []:
-        made = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(1e-3, 1e-3), column_slots=8)
+        made = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(), column_slots=8)
         made.germinate(slot, blueprint, 2, np.random.default_rng(0))
         seed, own = made.seeds[slot], made.seeds[slot].group.params
         if isinstance(seed, ReferenceColumn):

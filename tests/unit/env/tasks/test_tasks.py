@@ -134,7 +134,24 @@ def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
     fixed = EnvConfig(
         horizon_epochs=9, inner_steps=5, points_per_doubling=0.0, points_per_compute_doubling=3.0, host_width=7
     )
-    assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, (0.0, 3.0))
+    assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, (0.0, 3.0), 5e-3, False)
+
+
+def test_learning_rates_are_drawn_and_fall_as_pytorchs_cosine() -> None:
+    config = EnvConfig(host_lr=(1e-3, 4e-3), lr_decay=0.5, horizon_epochs=(5, 9))
+    drawn = [draw_settings(config, "moons", 0, seed) for seed in range(400)]
+    peaks = np.log2([d.peak_lr for d in drawn])
+    counts, _ = np.histogram(peaks, np.log2([1e-3, 2e-3, 4e-3]))
+    assert counts.sum() == 400
+    assert counts[0] == pytest.approx(200, abs=35)
+    assert sum(d.decays for d in drawn) == pytest.approx(200, abs=35)
+    for d in drawn[:20]:
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=d.peak_lr)
+        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, d.horizon_epochs)
+        for epoch in range(d.horizon_epochs):
+            assert d.lr(epoch) == pytest.approx(falling.get_last_lr()[0] if d.decays else d.peak_lr)
+            optimizer.step()
+            falling.step()
 
 
 @pytest.mark.parametrize(
