@@ -261,7 +261,8 @@ class Config:
 RESEARCH_TASKS = (
     "digits", "breast_cancer", "spirals", "spirals_noisy", "moons", "rings", "clusters", "clusters_noisy",
     "classification", "classification_noisy", "linear", "teacher_narrow", "teacher_wide", "teacher_deep",
-    "signals_flat", "cells_two", "cells_many", "cells_hidden", "ripples", "quadrics", "rules",
+    "signals_flat", "cells_two", "cells_many", "cells_hidden", "cells_colors", "ripples", "quadrics", "rules",
+    "clusters_many", "teacher_classes",
 )  # fmt: skip
 """Training families with an MLP and at least 200 training rows. On a CPU, convolutions take fifty times as long."""
 
@@ -293,6 +294,8 @@ _RESEARCH = replace(
         points_per_compute_doubling=(1 / 32, 1.0),
         horizon_epochs=(15, 40),
         inner_steps=(8, 32),
+        host_lr=(1e-3, 1e-2),
+        lr_decay=0.75,
         drop_features=0.1,
     ),
     # After pretraining, every nat of KL to the pretrained policy costs a point. With a decaying price, PPO lost in some

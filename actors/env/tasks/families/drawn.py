@@ -15,11 +15,14 @@ from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized
 
 SIZES = Sizes(1024, 1024, 1024)
+MORE = Sizes(2048, 1024, 1024)  # where there are many classes
 POOL_ROWS = 4096  # on which classes are balanced
 MAX_WRONG = 0.2  # largest fraction of wrong labels, in all splits; a quarter of the tasks have some
 
 
-def voronoi(rng: np.random.Generator, name: str, features: int, classes: int, counts: tuple[int, int]) -> Task:
+def voronoi(
+    rng: np.random.Generator, name: str, features: int, classes: int, counts: tuple[int, int], sizes: Sizes = SIZES
+) -> Task:
     """The class of the nearest of some points (Voronoi cells).
 
     The number of points, the relevant dimensions (at least half) and the fraction of wrong labels are drawn.
@@ -35,7 +38,7 @@ def voronoi(rng: np.random.Generator, name: str, features: int, classes: int, co
         nearest = ((x[:, None, used] - points) ** 2).sum(-1).argmin(1)
         return x, _with_wrong_labels(label[nearest], classes, wrong, rng)
 
-    return Task(name, classes, *draw_splits(draw, SIZES))
+    return Task(name, classes, *draw_splits(draw, sizes))
 
 
 def ripples(rng: np.random.Generator, features: int = 2, classes: int = 4) -> Task:
@@ -102,15 +105,18 @@ def _with_wrong_labels(
     return np.where(wrong, (y + rng.integers(1, classes, len(y))) % classes, y).astype(np.int64)
 
 
-def _voronoi(name: str, description: str, features: int, classes: int, counts: tuple[int, int]) -> TaskFamily:
-    factory = partial(voronoi, name=name, features=features, classes=classes, counts=counts)
-    return TaskFamily(name, "train", "vector", description, factory, SIZES)
+def _voronoi(
+    name: str, description: str, features: int, classes: int, counts: tuple[int, int], sizes: Sizes = SIZES
+) -> TaskFamily:
+    factory = partial(voronoi, name=name, features=features, classes=classes, counts=counts, sizes=sizes)
+    return TaskFamily(name, "train", "vector", description, factory, sizes)
 
 
 FAMILIES = (
     _voronoi("cells_two", "two colors on 4 to 32 cells of the plane", 2, 2, counts=(4, 32)),
     _voronoi("cells_many", "six colors on 8 to 40 cells of the plane", 2, 6, counts=(8, 40)),
     _voronoi("cells_hidden", "5 to 12 cells in some of six dimensions", 6, 5, counts=(5, 12)),
+    _voronoi("cells_colors", "32 colors on 32 to 64 cells in some of six dimensions", 6, 32, (32, 64), MORE),
     TaskFamily("ripples", "train", "vector", "quartiles of random waves in the plane", ripples, SIZES),
     TaskFamily("quadrics", "train", "vector", "sides of a random quadric in ten dimensions", quadrics, SIZES),
     TaskFamily("rules", "train", "vector", "a random table over one to five of sixteen bits", rules, SIZES),

@@ -97,6 +97,7 @@ FAMILIES = (
     _teacher("teacher_narrow", (6,), features=8, classes=3),
     _teacher("teacher_wide", (48,), features=6, classes=4),
     _teacher("teacher_deep", (32, 32), features=4, classes=5),
+    _teacher("teacher_classes", (32,), features=10, classes=24),
     TaskFamily("decision_tree", "heldout", "vector", "a random tree of axis-parallel cuts", decision_tree, SIZES),
     TaskFamily("friedman", "heldout", "vector", "quartiles of a smooth regression function", friedman, SIZES),
 )

@@ -8,12 +8,15 @@ from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized, with_label_noise
 
 SIZES = Sizes(1024, 1024, 1024)
+MORE = Sizes(2048, 1024, 1024)
 FEW = Sizes(256, 1024, 1024)
 
 
-def clusters(rng: np.random.Generator, name: str = "clusters", sizes: Sizes = SIZES, centers: int = 5) -> Task:
-    """Five classes of several Gaussian clusters each; centers and spread are drawn."""
-    classes, features = 5, 6
+def clusters(
+    rng: np.random.Generator, name: str = "clusters", sizes: Sizes = SIZES, centers: int = 5, classes: int = 5
+) -> Task:
+    """Classes of several Gaussian clusters each; centers and spread are drawn."""
+    features = 6
     means = rng.standard_normal((classes * centers, features))
     spread = rng.uniform(0.35, 0.5)
 
@@ -27,6 +30,10 @@ def clusters(rng: np.random.Generator, name: str = "clusters", sizes: Sizes = SI
 def clusters_noisy(rng: np.random.Generator) -> Task:
     clean = clusters(rng, "clusters_noisy", sizes=FEW)
     return with_label_noise(clean, "clusters_noisy", 0.3, rng)
+
+
+def clusters_many(rng: np.random.Generator) -> Task:
+    return clusters(rng, "clusters_many", MORE, centers=2, classes=40)
 
 
 def classification(rng: np.random.Generator, name: str = "classification", flipped: float = 0.0) -> Task:
@@ -64,6 +71,7 @@ def linear(rng: np.random.Generator, features: int = 10, classes: int = 3) -> Ta
 
 FAMILIES = (
     TaskFamily("clusters", "train", "vector", "five classes of five Gaussian clusters each", clusters, SIZES),
+    TaskFamily("clusters_many", "train", "vector", "forty classes of two Gaussian clusters each", clusters_many, MORE),
     TaskFamily(
         "clusters_noisy", "train", "vector", "clusters, few rows, a third of the labels wrong", clusters_noisy, FEW
     ),

@@ -54,8 +54,8 @@ def test_minibatches_cover_the_training_rows_and_wrap() -> None:
     env.reset(seed=0)
     rows = len(env.episode.task.train)
     drawn: list[int] = []
-    honest = env.episode._minibatches
-    env.episode._minibatches = lambda epoch: drawn.extend(honest(epoch).ravel()) or honest(epoch)
+    honest = env.episode._data
+    env.episode._data = lambda epoch: drawn.extend(honest(epoch).rows.ravel()) or honest(epoch)
     for _ in range(10):
         env.step(act(Op.WAIT))
     assert len(drawn) == 10 * 96
