@@ -262,7 +262,7 @@ RESEARCH_TASKS = (
     "digits", "breast_cancer", "spirals", "spirals_noisy", "moons", "rings", "clusters", "clusters_noisy",
     "classification", "classification_noisy", "linear", "teacher_narrow", "teacher_wide", "teacher_deep",
     "signals_flat", "cells_two", "cells_many", "cells_hidden", "cells_colors", "ripples", "quadrics", "rules",
-    "clusters_many", "teacher_classes",
+    "clusters_many", "teacher_classes", "mixture", "phrases",
 )  # fmt: skip
 """Training families with an MLP and at least 200 training rows. On a CPU, convolutions take fifty times as long."""
 

@@ -17,13 +17,14 @@ from actors.env.tasks.families import (
     mlbench,
     planar,
     signals,
+    skewed,
     tabular,
     waves,
 )
 from actors.env.tasks.family import DataFiles, Membership, TaskFamily
 from actors.env.tasks.task import Task, TaskKind
 
-_MODULES = (bundled, planar, tabular, functions, drawn, signals, images, boolean, waves, mlbench)
+_MODULES = (bundled, planar, tabular, functions, drawn, skewed, signals, images, boolean, waves, mlbench)
 _FAMILIES: dict[str, TaskFamily] = {family.name: family for module in _MODULES for family in module.FAMILIES}
 _IMPORTED: dict[str, TaskFamily] = {}
 
