@@ -36,6 +36,7 @@ class ParameterGroup:
 
     params: dict[str, Tensor]
     optimizer: torch.optim.Optimizer
+    lr_scale: float = 1.0
 
     @classmethod
     def create(cls, params: dict[str, Tensor], weight_decay: float) -> ParameterGroup:
@@ -53,7 +54,7 @@ class ParameterGroup:
         torch._foreach_mul_(list(grads), (clip_norm / (norm + 1e-6)).clamp(max=1.0))
         for tensor, grad in zip(self.params.values(), grads, strict=True):
             tensor.grad = grad.contiguous()  # the fused optimizer ignores strides
-        self.optimizer.param_groups[0]["lr"] = lr
+        self.optimizer.param_groups[0]["lr"] = lr * self.lr_scale
         self.optimizer.step()
         return float(norm)
 

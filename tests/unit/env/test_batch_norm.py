@@ -50,7 +50,7 @@ def test_a_seed_that_only_shifts_contributes_nothing() -> None:
     net = ReferenceNetwork(make_host(task, 6, 3), np.random.default_rng(0), settings)
     net.germinate(0, 2, 0, rng)
     net.seeds[0].group.params["b2"].data.fill_(4.0)
-    net.seeds[0].group.optimizer.param_groups[0]["lr"] = 0.0
+    net.seeds[0].group.lr_scale = 0.0
     train_x, train_y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
     for _ in range(6):
         rows = rng.integers(0, len(train_x), (16, 64))

@@ -105,7 +105,7 @@ def play(
             if how == "nan":
                 env.network.group.params["0.w"].data[0, 0] = float("nan")
             else:
-                env.network.group.optimizer.param_groups[0]["lr"] = 1e4
+                env.network.group.lr_scale = 2e6
         action = script[epoch] if epoch < len(script) else random_legal(rng, env)
         _, reward, ended, truncated, played.info = env.step(action)
         assert not truncated
