@@ -11,7 +11,6 @@ from sklearn.ensemble import ExtraTreesRegressor
 from actors.blueprints.family import blueprint_index
 from actors.rules.reader import ObservationReader
 from actors.rules.rule import INSTANT, WAIT, ModelState, RulePolicy, choices
-from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Stage
 from actors.types.actions import ALPHA_TARGETS, Op
 from actors.types.spaces import Spaces
@@ -35,7 +34,8 @@ MODEL = (
     "time", "horizon", "chance", "loss", "accuracy", "accuracy_known", "train_loss", "train_loss_known", "overfit",
     "price", "compute_price", "compute", "val_rows",
 )  # fmt: skip
-"""Features of the model that are read before a trial."""
+"""Features of the model that are read before a trial. What a column costs, relative to the model, is not among them: it
+tells how wide an MLP is, and models of practical size would look like the widest ones, which gain least."""
 IN_TRIAL = (
     "time", "horizon", "chance", "accuracy", "overfit", "price", "val_rows",
 )  # fmt: skip
@@ -47,9 +47,7 @@ DESIGN = (SIZES, TARGETS, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, 
 
 def model_features(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return what is known before a trial, `[N, F]` of observations `[N, D]`."""
-    columns = reader.slot(obs, "kind")[:, :, SlotKind.COLUMN] > 0
-    first = reader.slot(obs, "costs")[np.arange(len(obs)), columns.argmax(1)]
-    return np.concatenate([*(reader.base(obs, name) for name in MODEL), first], axis=1)
+    return np.concatenate([reader.base(obs, name) for name in MODEL], axis=1)
 
 
 def trial_features(
