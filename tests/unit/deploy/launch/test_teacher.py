@@ -15,12 +15,12 @@ from actors.config import EnvConfig
 from actors.rules.names import rule_policy
 from actors.rules.reader import ObservationReader
 from actors.slots.spaces import seed_spaces
-from actors.types.actions import Op
+from actors.types.actions import ALPHA_TARGETS, Op
 from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation.play import play
 from deploy.imitation import teacher, trials
 from deploy.imitation.teacher import EPOCH, SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
-from deploy.imitation.trials import BETWEEN, LEFT, LOOK, MARGIN, SIZES, TRIALS, Judgement, worth_now
+from deploy.imitation.trials import BETWEEN, LEFT, LOOK, MARGIN, SIZES, TARGETS, TRIALS, Judgement, worth_now
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
@@ -60,7 +60,10 @@ def test_a_survey_knows_what_each_column_is_worth_although_none_was_asked_whethe
     found = teacher._survey(replace(env, points_per_doubling=4.0), (env.tasks[0], seeds))
     never, *trials = (
         play(lambda s, r=r: rule_policy(r, s), env, SURVEY, seeds, read_test=False)
-        for r in ("never", *(f"trial:{size}@{LOOK}-2" for size in SIZES))
+        for r in (
+            "never",
+            *(f"trial:{s}@{LOOK}-2,alpha={ALPHA_TARGETS[t]}" for s, t in zip(SIZES, TARGETS, strict=True)),
+        )
     )
     joined = 0
     for k, rows in enumerate(trials):
@@ -113,27 +116,29 @@ def test_the_regressions_give_up_what_will_not_pay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("price", "worth", "ops"),
+    ("price", "compute_price", "worth", "ops"),
     [
-        (0.0, 1e3, [Op.GERMINATE, Op.ADVANCE, Op.ADVANCE, Op.FOSSILIZE]),
-        (1e3, 1e3, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE]),
-        (0.0, -1.0, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE]),
+        (0.0, 0.0, 1e3, [Op.GERMINATE, Op.ADVANCE, Op.ADVANCE, Op.FOSSILIZE]),
+        (0.0, 0.0, -1.0, [Op.GERMINATE, Op.ADVANCE, Op.ADVANCE, Op.FOSSILIZE]),
+        (1e3, 0.0, 1e3, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE]),
+        (0.0, 1.0, -1.0, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE]),
     ],
 )
 def test_the_teacher_demonstrates_what_it_expects_to_pay(
-    config: Config, monkeypatch: pytest.MonkeyPatch, price: float, worth: float, ops: list[Op]
+    config: Config, monkeypatch: pytest.MonkeyPatch, price: float, compute_price: float, worth: float, ops: list[Op]
 ) -> None:
-    """All episodes try the one size that pays far more; it is given up at once, in the end, or joins there."""
+    """All episodes try the one size that pays far more; it joins in the end, which it may where its training is free
+    although it is not expected to, or is given up there, or at once."""
     monkeypatch.setattr(
         teacher, "fit_judgement", lambda survey, jobs, prune: judging((0.0, 0.0, 100.0, 0.0, 0.0, 0.0), worth)
     )
-    free = replace(config.env, points_per_doubling=price, points_per_compute_doubling=0.0)
+    free = replace(config.env, points_per_doubling=price, points_per_compute_doubling=compute_price)
     episodes = demonstrate(replace(config, env=free), 2)
     assert [e.task_id for e in episodes].count("moons") == 16
     assert len({e.seed for e in episodes}) == len(episodes) == 32
     for episode in episodes:
         acted = np.flatnonzero(episode.actions[:, 0])
-        if price or worth < 0:
+        if price or compute_price:
             assert episode.actions[acted, 0].tolist() == ops
         else:  # a column that makes the model worse does not join for nothing either
             assert episode.actions[acted, 0].tolist() in (ops, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE])
