@@ -144,7 +144,7 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
             assert episode.actions[acted, 0].tolist() in (ops, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE])
         assert episode.actions[acted[0], 2] == blueprint_index("column_quad")
         assert acted[0] == LOOK
-        assert acted[2] == (len(episode) - 2 if worth > 0 else LOOK + 2)
+        assert acted[2] == (LOOK + 2 if compute_price else len(episode) - 2)
 
 
 def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
