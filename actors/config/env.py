@@ -38,9 +38,9 @@ class EnvConfig:
     batch_size: int = 64
     """Samples per minibatch. For your own tasks."""
     host_lr: float | tuple[float, float] = 5e-3
-    """AdamW learning rate of hosts and seeds; two: a range, drawn log-uniformly. As in your trainings."""
+    """AdamW learning rate of hosts and seeds; two: a range, drawn log-uniformly. Match your own trainings."""
     lr_decay: float = 0.0
-    """Share of episodes whose learning rate falls to 0 like half a cosine. As in your trainings."""
+    """Share of episodes whose learning rate falls to 0 like half a cosine. Match your own trainings."""
     points_per_doubling: float | tuple[float, float] = (0.25, 8.0)
     """Price in points per doubling of the final model's parameters; two: a range, drawn log-uniformly, observed. Fix it
     for one trade-off."""

@@ -45,7 +45,7 @@ class GrowthConfig:
     """Loss of guessing. None means log(num_classes) or, without classes, the first loss that is reported."""
     evaluate: Callable[[], float] | None = None
     """Returns the validation accuracy, 0 to 1, of the model in its current state. It is called once per combination
-    of seeds, so that the policy knows what each seed contributes. Without it, contributions are unknown."""
+    of seeds whenever contributions are measured, see `evaluate_every`. Without it, they are unknown."""
     higher_is_better: bool | None = None
     """For a metric other than accuracy: whether a higher value is better. `step` then takes `metric=` and `evaluate`
     returns it. A point is a percent of the distance between the metric's first value and `best_metric`. None means that
@@ -56,7 +56,7 @@ class GrowthConfig:
     """A few forward passes in training mode. Models with BatchNorm need it beside `evaluate`."""
     evaluate_every: int | None = None
     """Epochs between two measurements of contributions. None measures them when the policy reads them: for a trial rule
-    in the epoch in which it decides, for others in each."""
+    from the epoch on in which it decides or may surrender, for others always."""
     max_added_parameters: int | None = None
     """Most parameters that seeds which joined may add to the model. None means 16 times the model's own, frozen ones
     included: a column of four times the width has that many."""

@@ -45,9 +45,8 @@ class Trial:
         return self.start + (self.decides(horizon_epochs) - self.start + 1) // 2
 
     def reads_contributions(self, epoch: int, horizon_epochs: int) -> bool:
-        """Return whether the rule looks at contributions in this epoch."""
-        first = self.decides(horizon_epochs) if self.surrender is None else self.half_way(horizon_epochs)
-        return first <= epoch <= self.decides(horizon_epochs)
+        """Return whether contributions matter in this epoch: to the rule, or to gates that let its column be kept."""
+        return epoch >= (self.decides(horizon_epochs) if self.surrender is None else self.half_way(horizon_epochs))
 
 
 class TrialRule(RulePolicy):

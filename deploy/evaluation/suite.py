@@ -81,8 +81,11 @@ def reported(suite: str, only: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def protocol(config: EnvConfig, prices: Prices) -> EnvConfig:
-    """The environment that every player is measured in: that of `config`, with widths of each family's range, prices
-    that every player observes, and paid in J to a visible horizon."""
+    """The environment that every player is measured in: that of `config`, with widths of each family's range, one
+    learning rate, prices that every player observes, and paid in J to a visible horizon.
+
+    The rate is constant, so that what a host has reached after some epochs does not depend on its horizon.
+    """
     if config.profile != "tamiyo":
         raise UserError("an evaluation plays env.profile tamiyo: train a policy with it")
     return replace(
@@ -94,6 +97,8 @@ def protocol(config: EnvConfig, prices: Prices) -> EnvConfig:
         reference="untrained",
         time_limit="terminated",
         host_width=None,
+        host_lr=EnvConfig.host_lr,
+        lr_decay=0.0,
         drop_features=0.0,
         device="cpu",
         backend="auto",

@@ -70,10 +70,10 @@ class Judgement:
 class TrialTeacher(RulePolicy):
     """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none.
 
-    Each epoch it gives up a column if what it expects from it is below the price of training it to the end, so that
-    what is free goes on: at the end it need not join. Near the
-    end the column joins whose contribution exceeds its price by most, if by at least `MARGIN`, and then the other one,
-    if what it contributes to the model with the first does. Memory: 1 + the number of the trial, -1 for none.
+    Each epoch it gives up a column if what it expects from it is below the price of training it to the end. Where
+    compute is free it gives up none, since a column need not join. Near the end the column joins whose contribution
+    exceeds its price by most, if by at least `MARGIN`, and then the other one, if what it contributes to the model with
+    the first does. Memory: 1 + the number of the trial, -1 for none.
     """
 
     MEMORY = 1

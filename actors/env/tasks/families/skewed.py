@@ -27,7 +27,7 @@ def phrases(rng: np.random.Generator, symbols: int = 40, features: int = 6) -> T
     """The symbol that follows two others, each given as a random vector.
 
     Symbols follow Zipf's law. The next one depends on the last alone, on both by a random network, or on neither; how
-    often, is drawn.
+    often each happens is drawn.
     """
     vectors = rng.standard_normal((symbols, features))
     share = np.arange(1, symbols + 1) ** -1.0
@@ -37,11 +37,11 @@ def phrases(rng: np.random.Generator, symbols: int = 40, features: int = 6) -> T
     of_last, of_both = rng.uniform(0.2, 0.4), rng.uniform(0.4, 0.6)
 
     def draw(n: int) -> Rows:
-        x = vectors[rng.choice(symbols, (n, 2), p=share)].reshape(n, -1)
-        last = np.abs(x[:, None, features:] - vectors).sum(-1).argmin(1)
+        given = rng.choice(symbols, (n, 2), p=share)
+        x = vectors[given].reshape(n, -1)
         both = (np.tanh(x @ first) @ second).argmax(1)
         kind = rng.random(n)
-        y = np.where(kind < of_last, after_last[last], rng.choice(symbols, n, p=share))
+        y = np.where(kind < of_last, after_last[given[:, 1]], rng.choice(symbols, n, p=share))
         return x + 0.1 * rng.standard_normal(x.shape), np.where(kind > 1.0 - of_both, both, y)
 
     return Task("phrases", symbols, *draw_splits(draw, SIZES))
