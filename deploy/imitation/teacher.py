@@ -160,9 +160,9 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
 
 def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgement:
     """Fit what the teacher expects, from the end to the start: what going on with a column is worth, which joins if its
-    contribution exceeds its price by `MARGIN`; and what trials are worth in which columns are given up where going on
-    is worth too little, where PRUNE is legal. Columns in isolation do not affect each other: the one that is left of
-    two is as if it had been alone.
+    contribution exceeds its price by `MARGIN`; and what trials are worth in which columns are given up, from half of
+    the trial on, where going on is worth too little and PRUNE is legal. Columns in isolation do not affect each other:
+    the one that is left of two is as if it had been alone.
 
     What going on is worth on a host, the regressions of the start learn from a forest that has not seen it.
     """
@@ -177,7 +177,11 @@ def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgemen
     target = worth[epochs["host"], epochs["size"]]
     expected = _unseen(steps, target, epochs["host"], jobs)
     hopeless = expected.clip(min=0.0) < compute_price[epochs["host"]] * epochs["effort"]
-    given_up = epochs[hopeless & prune][::-1]  # the first epoch counts
+    begun = np.zeros(pays.shape, np.int64)
+    np.maximum.at(begun, (epochs["host"], epochs["size"]), epochs["left"])
+    trained = begun[epochs["host"], epochs["size"]] - epochs["left"] + 1
+    late = trained >= epochs["left"] - trials.LEFT
+    given_up = epochs[hopeless & late & prune][::-1]  # the first epoch counts
     worth[given_up["host"], given_up["size"]] = 0.0
     spent[given_up["host"], given_up["size"]] = given_up["spent"]
     kept = np.ones_like(pays)

@@ -70,10 +70,10 @@ class Judgement:
 class TrialTeacher(RulePolicy):
     """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none.
 
-    Each epoch it gives up a column if what it expects from it is below the price of training it to the end. Where
-    compute is free it gives up none, since a column need not join. Near the end the column joins whose contribution
-    exceeds its price by most, if by at least `MARGIN`, and then the other one, if what it contributes to the model with
-    the first does. Memory: 1 + the number of the trial, -1 for none.
+    From half of the trial on it gives up a column if what it expects from it is below the price of training it to the
+    end. Where compute is free it gives up none, since a column need not join. Near the end the column joins whose
+    contribution exceeds its price by most, if by at least `MARGIN`, and then the other one, if what it contributes to
+    the model with the first does. Memory: 1 + the number of the trial, -1 for none.
     """
 
     MEMORY = 1
@@ -113,6 +113,8 @@ class TrialTeacher(RulePolicy):
             effort = 4.0 * self.reader.slot(obs, "effort")[:, slot, 0]
             worth[going_on] = self.judgement.worth.predict(seen[going_on]).clip(min=0.0)
             worth[going_on] -= (self.reader.compute_price(obs) * effort)[going_on]
+            early = self.reader.epochs_in_stage(obs)[:, slot] < self._left - LEFT - 0.5
+            worth[going_on & early] = 0.0
         return worth
 
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:

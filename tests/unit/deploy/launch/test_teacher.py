@@ -128,7 +128,7 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
     config: Config, monkeypatch: pytest.MonkeyPatch, price: float, compute_price: float, worth: float, ops: list[Op]
 ) -> None:
     """All episodes try the one size that pays far more; it joins in the end, which it may where its training is free
-    although it is not expected to, or is given up there, or at once."""
+    although it is not expected to, or is given up there, or half way."""
     monkeypatch.setattr(
         teacher, "fit_judgement", lambda survey, jobs, prune: judging((0.0, 0.0, 100.0, 0.0, 0.0, 0.0), worth)
     )
@@ -144,7 +144,7 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
             assert episode.actions[acted, 0].tolist() in (ops, [Op.GERMINATE, Op.ADVANCE, Op.PRUNE])
         assert episode.actions[acted[0], 2] == blueprint_index("column_quad")
         assert acted[0] == LOOK
-        assert acted[2] == (LOOK + 2 if compute_price else len(episode) - 2)
+        assert acted[2] == (-(-len(episode) // 2) if compute_price else len(episode) - 2)
 
 
 def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
