@@ -32,10 +32,11 @@ class ParamBank:
     def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
         """Draw the parameters of a row and clear its moments; `shapes` are those before padding."""
         self.clear_moments(slice(row, row + 1))
-        self.params[row] = 0.0
-        views = self.views(self.params[row : row + 1])
+        drawn = torch.zeros(1, self.size, dtype=self.params.dtype)  # on the CPU: one copy to a GPU, not one a parameter
+        views = self.views(drawn)
         for name, p in shapes.items():
             views[name][0][tuple(slice(n) for n in p.shape)] = torch.from_numpy(p.draw(rng))
+        self.params[row] = drawn[0]
 
     def clear_moments(self, rows: slice) -> None:
         """Reset the moments and step counters of some rows."""
