@@ -15,18 +15,24 @@ from actors.slots.stage import Stage
 from actors.types.actions import ALPHA_TARGETS, Op
 from actors.types.spaces import Spaces
 
-SIZES = ("same", "double", "quad")
+SIZES = ("double", "quad")
 """Columns that are tried."""
-TARGETS = tuple(map(ALPHA_TARGETS.index, (0.5, 0.7, 0.7)))
-"""The alpha targets of columns of these sizes, as indices: a wider one has more to say than the host."""
-TRIALS = ((0,), (1,), (2,), (1, 0), (2, 0), (2, 1))
+TARGET = ALPHA_TARGETS.index(0.7)
+"""Their alpha target: a wider column has more to say than the host."""
+TRIALS = ((0,), (1,), (1, 0))
 """The sizes, as indices into `SIZES`, that are tried in one episode, in the order in which they start."""
+CHOICES = (1, 2)
+"""The trials that the teacher chooses among. On families that were left out, this choice was as good as one among all
+trials of one or two columns of 1, 2 and 4 times the width, and a policy imitates it better: near ties between columns
+of two and four times the width are coin flips to it."""
 LOOK = 1
-"""The epoch in which a trial starts, so that the host was seen untrained and after one epoch."""
+"""The epoch in which a trial starts that costs something, so that the host was seen untrained and after one epoch.
+Where compute is free, both columns are tried from the first epoch on: they cost nothing until one joins."""
 BETWEEN = 2
 """Epochs between the starts of two columns: one to germinate, one to begin its training."""
 LEFT = 2
 """Epochs before the end in which it is decided: one to join, one to be fossilized or for a second column to join."""
+CERTAIN = 100.0  # points: what is expected of a trial that is made in any case
 MARGIN = 1.0
 """Points by which a contribution must exceed its price for a column to join. What a column contributes is measured on
 few rows and the best of two is looked at, so that it is overestimated on average."""
@@ -41,7 +47,7 @@ IN_TRIAL = (
 )  # fmt: skip
 COLUMN = ("contribution", "contribution_velocity", "size", "gradient_norm", "epochs_in_stage")
 """Features that are read within a trial: of the model, and of the column that is tried."""
-DESIGN = (SIZES, TARGETS, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
+DESIGN = (SIZES, TARGET, TRIALS, LOOK, BETWEEN, LEFT, MARGIN, MODEL, IN_TRIAL, COLUMN)
 """All that a survey depends on."""
 
 
@@ -63,12 +69,13 @@ def trial_features(
 class Judgement:
     """What the teacher expects, in points."""
 
-    start: ExtraTreesRegressor  # of each of TRIALS: J over never growing, from `model_features`
+    start: ExtraTreesRegressor  # of each of CHOICES: J over never growing, from `model_features`
     worth: ExtraTreesRegressor  # of going on with a column: its gain less its price at the end, from `trial_features`
 
 
 class TrialTeacher(RulePolicy):
-    """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none.
+    """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none; where compute is free,
+    two from the first epoch on.
 
     From half of the trial on it gives up a column if what it expects from it is below the price of training it to the
     end. Where compute is free it gives up none, since a column need not join. Near the end the column joins whose
@@ -93,12 +100,16 @@ class TrialTeacher(RulePolicy):
         horizon = self.reader.horizon_epochs(obs)
         self._epoch = np.round(self.reader.base(obs, "time")[:, 0] * horizon).astype(np.int64)
         self._left = horizon.astype(np.int64) - self._epoch
-        deciding = self._epoch == LOOK
-        self._start = np.zeros((len(obs), len(TRIALS)))
+        free = self.reader.compute_price(obs) == 0
+        self._first = np.where(free, 0, LOOK)
+        self._start = np.full((len(obs), len(TRIALS)), -np.inf)
         if self.judgement is None:
-            self._start[:, self.trial] = 1.0
-        elif deciding.any():
-            self._start[deciding] = self.judgement.start.predict(model_features(self.reader, obs[deciding]))
+            self._start[:, self.trial] = CERTAIN
+        else:
+            self._start[free, CHOICES[-1]] = CERTAIN
+            if (deciding := (self._epoch == LOOK) & ~free).any():
+                expected = self.judgement.start.predict(model_features(self.reader, obs[deciding]))
+                self._start[np.ix_(deciding, CHOICES)] = expected
         self._worth = np.stack([self._going_on(obs, stages, slot) for slot in range(stages.shape[1])], axis=1)
 
     def _going_on(self, obs: NDArray[np.float32], stages: NDArray[np.int64], slot: int) -> NDArray[np.float64]:
@@ -119,15 +130,16 @@ class TrialTeacher(RulePolicy):
 
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
         row, stages = model.row, model.stages
-        if memory[0] == 0 and self._epoch[row] == LOOK:
+        first = self._first[row]
+        if memory[0] == 0 and self._epoch[row] == first:
             memory[0] = self._chosen(model, self._start[row])
         if memory[0] <= 0:
             return WAIT
         if (trained := self._advance(model)) is not None:
             return trained
         for i, size in enumerate(TRIALS[int(memory[0]) - 1]):
-            if self._epoch[row] == LOOK + i * BETWEEN and (free := model.germinable(self._blueprints[size])):
-                return choices(Op.GERMINATE, free[0], self._blueprints[size], target=TARGETS[size], speed=INSTANT)
+            if self._epoch[row] == first + i * BETWEEN and (free := model.germinable(self._blueprints[size])):
+                return choices(Op.GERMINATE, free[0], self._blueprints[size], target=TARGET, speed=INSTANT)
         training = stages == Stage.TRAINING
         worth = np.where(training, self._worth[row], -np.inf)
         best = int(worth.argmax())
