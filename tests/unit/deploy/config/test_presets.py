@@ -15,8 +15,7 @@ def test_preset_tamiyo_has_the_values_that_were_asked_for() -> None:
     assert (learner.objective, learner.ratio, learner.clip) == ("clipped", "per_head", 0.2)
     assert (learner.value_clip, learner.value_coef) == (0.2, 0.5)
     assert (learner.entropy_start, learner.entropy_end, learner.entropy_anneal_updates) == (0.05, 0.005, 200)
-    assert (learner.entropy_anneal_share, learner.entropy_coef_min, learner.target_kl) == (None, 0.0, 0.02)
-    assert (learner.max_policy_lag, learner.state_stride) == (4, 8)
+    assert (learner.target_kl, learner.max_policy_lag, learner.state_stride) == (0.02, 4, 8)
     assert (learner.chunk_length, learner.burn_in) == (None, 0)  # whole episodes
     assert (policy.core, policy.hidden_size, policy.num_layers, policy.head_width) == ("lstm", 128, 1, 64)
     assert (policy.critic, policy.heads, policy.encoder, policy.popart) == ("v", "conditioned", "slots", True)
