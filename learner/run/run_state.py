@@ -1,7 +1,7 @@
 """`RunState`: what a learner has trained, kept in agreement with the run's folder and the store.
 
-Episodes are acknowledged once a checkpoint holds them, and weights are published last. `learner.run.checkpoint` explains
-why a learner that was replaced can do no harm.
+Episodes are acknowledged once a checkpoint holds them, and weights are published last. `learner.run.checkpoint`
+explains why a learner that was replaced can do no harm.
 """
 
 from __future__ import annotations
