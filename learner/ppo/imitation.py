@@ -26,7 +26,7 @@ from learner.ppo.objective import value_loss
 from learner.ppo.optimizer import clip_gradients, make_optimizer
 
 HELD_OUT = 0.1  # share of the demonstrations that are used for evaluation only
-GRADIENT_CLIP, VALUE_COEF, WEIGHT_DECAY = 0.5, 0.5, 1e-4
+GRADIENT_CLIP, VALUE_COEF = 0.5, 0.5
 
 
 class ImitationResult(NamedTuple):
@@ -69,7 +69,7 @@ def imitate(
     before, _ = _measure(network, held_out)
     clipped = shown.clipped + network.update_normalizer(shown.batch.obs[: shown.batch.size])
     network.value_normalizer.update(shown.returns, network.value_output)
-    optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
+    optimizer = make_optimizer(network, lr)
     skipped = torch.zeros((), device=network.norm.weight.device)
     chunks, rng = len(shown.batch.chunk_lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
     steps = 0
