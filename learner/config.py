@@ -67,7 +67,7 @@ class LearnerConfig:
     max_policy_lag: int = 4
     """Versions that an episode's oldest step may lag, else it is dropped. Raise for long episodes."""
     state_stride: int = 8
-    """Steps between stored recurrent states. For other chunks and burn-ins."""
+    """Steps between stored recurrent states. Lower for shorter chunks, higher for large states."""
     chunk_length: int | None = None
     """Steps that gradients cross, a multiple of `state_stride`; null: whole episodes. For long ones."""
     burn_in: int = 0
