@@ -17,6 +17,7 @@ import torch
 from packaging.utils import canonicalize_name
 
 from benchmarks.gpu import LIMIT_S, REQUIREMENTS, STEPS, Outcome, Step, missing, run_step
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 OF_TORCH = {"torch", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "sympy", "typing-extensions"}
@@ -65,7 +66,7 @@ def test_a_step_says_why_it_failed_and_ends_with_all_that_it_started(
     assert [target["name"] for target in outcome.targets] == ["speed"] * (what in ("passes", "fails"))
     if what == "child":
         child = int((tmp_path / "child").read_text())  # which nobody may have reaped yet
-        assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+        wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_tests_are_counted_and_the_first_failure_is_named(tmp_path: Path) -> None:
