@@ -49,6 +49,8 @@ class EnvConfig:
     Fix it for one trade-off."""
     budget_ratio: float = 16.0
     """Grown parameters at most, in host sizes; half as much again may be isolated. Lower it where memory is short."""
+    gates: Literal["permissive", "strict"] = "permissive"
+    """Evidence that ADVANCE and FOSSILIZE require. `strict` for comparisons."""
     prune: bool = True
     """Whether PRUNE is legal. False for ablations."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -85,7 +85,7 @@ class HostEpisode:
         slot_shapes += [column] * config.column_slots
         budget = config.budget_ratio * host_params
         isolated = budget * ISOLATED_RATIO / BUDGET_RATIO
-        gates = replace(GATES["permissive"], prune=config.prune)
+        gates = replace(GATES[config.gates], prune=config.prune)
         rules = GrowthRules(budget, isolated, gates, EMBARGO_EPOCHS, config.profile, self.prices, self.horizon_epochs)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec, flops.host)
         samples = self.settings.inner_steps * config.batch_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from actors.config import EnvConfig
@@ -22,9 +23,10 @@ def classic(op: int, slot: int = 0, blueprint: int = 0, blend: int = 0) -> Actio
     return np.array([op, slot, blueprint, blend], dtype=np.int64)
 
 
-def test_automatic_advance_equals_advance_as_soon_as_it_is_legal() -> None:
+@pytest.mark.parametrize("gates", ["permissive", "strict"])
+def test_automatic_advance_equals_advance_as_soon_as_it_is_legal(gates: str) -> None:
     """Bit for bit, compared with the full profile, where ADVANCE is an action."""
-    config = replace(CLASSIC, tasks=("spirals",), horizon_epochs=16)
+    config = replace(CLASSIC, gates=gates, tasks=("spirals",), horizon_epochs=16)
     own, full = SeedTrainingEnv(config), SeedTrainingEnv(replace(config, profile="tamiyo"))
     own.reset(seed=2)
     full.reset(seed=2)
@@ -42,7 +44,8 @@ def test_automatic_advance_equals_advance_as_soon_as_it_is_legal() -> None:
         assert a == b
         assert own.episode.timeline.accuracy == full.episode.timeline.accuracy
     assert own.episode.timeline.stages[1][-1] == full.episode.timeline.stages[1][-1]
-    assert {"TRAINING", "BLENDING", "HOLDING", "FOSSILIZED"} <= set(stages)
+    assert {"TRAINING", "BLENDING", "HOLDING"} <= set(stages)
+    assert ("FOSSILIZED" in stages) == (gates == "permissive")  # strict gates want a contribution above 0
 
 
 def test_prune_is_immediate_and_masks_follow_stages() -> None:
