@@ -13,7 +13,8 @@ MAX_INTEGER = 2**53 - 1  # the largest integer that Lua's doubles represent exac
 RETIRED = -1  # stands for all older incarnations of an actor, which share one row
 ROWS_KEPT = 3  # incarnations per actor with a row of their own; same as in `lua/incarnations.lua`
 COUNT = re.compile(rb"-?\d{1,16}")
-EPISODE_ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
+_NUMBER = r"(?:0|[1-9]\d{0,15})"
+EPISODE_ID = re.compile(rf"{NAME}/{NAME}/{_NUMBER}/{_NUMBER}", re.ASCII)  # run/actor/incarnation/sequence
 
 
 class LedgerError(AssertionError):

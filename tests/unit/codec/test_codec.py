@@ -210,7 +210,7 @@ def test_object_arrays_are_refused() -> None:
 
 def test_headers_are_parsed_from_episode_ids() -> None:
     episode: Episode = make_episode(actor="a", incarnation=2, sequence=7, steps=2, policy_version=np.array([5, 3]))
-    assert EpisodeHeader.from_episode(episode) == EpisodeHeader("run/a/2/7", "a", 2, 7, 1, 3, 5)
-    for bad in ("run/a/2", "run/a/x/7", "run//2/7", "run/a/2/-7", "run/a/2/7/8", f"run/a/2/{2**53}"):
+    assert EpisodeHeader.from_episode(episode) == EpisodeHeader("run/a/2/7", 1, 3, 5)
+    for bad in ("", "run/a/2", "run/a/x/7", "run//2/7", "run/a/2/-7", "run/a/2/07", "run/a/2/7/8", f"run/a/2/{2**53}"):
         with pytest.raises(InvalidEpisode):
             EpisodeHeader.from_episode(dataclasses.replace(episode, episode_id=bad))
