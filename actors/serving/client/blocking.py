@@ -89,5 +89,4 @@ class ClientSession(SessionProtocol, Closable):
     """A session of `PolicyClient`; see `PolicySession`."""
 
     step = blocking(SessionProtocol.stepping)
-    reset = blocking(SessionProtocol.resetting)
     close = blocking(SessionProtocol.closing)
