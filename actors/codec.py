@@ -55,12 +55,7 @@ _BOOL = _Kind(np.dtype(np.bool_), {wire.DTYPE_BITS: np.dtype(np.uint8)})
 _KINDS = {kind.dtype: kind for kind in (_FLOAT, _INT, _BOOL)}
 _LIMITS = {form: (np.iinfo(n).min, np.iinfo(n).max) for form, n in _INT.stored.items()}
 
-_END_REASONS: dict[EndReason, wire.EndReason] = {
-    EndReason.HORIZON: wire.END_REASON_HORIZON,
-    EndReason.GOVERNOR: wire.END_REASON_GOVERNOR,
-    EndReason.ENVIRONMENT: wire.END_REASON_ENVIRONMENT,
-    EndReason.CUT: wire.END_REASON_CUT,
-}
+_END_REASONS: dict[EndReason, wire.EndReason] = {r: getattr(wire, f"END_REASON_{r.name}") for r in EndReason}
 _END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items()}
 _SCALARS = (
     "episode_id", "env_id", "task_id", "seed", "spaces_hash", "generation", "terminated", "truncated",
