@@ -27,6 +27,7 @@ from actors.sessions.session import SERVING_SEED, PolicyError, SessionLost, step
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
+from tests.support.episodes import assert_alike
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights
 from tests.support.serving.training_sessions import Endpoint, RawSession, endpoint, refused
@@ -84,10 +85,7 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
         wait_for(lambda: own.transport.ledger().accepted == 5)
         expected = own.episodes(2)
     for one, other in zip(found, expected, strict=False):
-        np.testing.assert_array_equal(one.actions, other.actions)
-        np.testing.assert_array_equal(one.rewards, other.rewards)
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-6)
-        assert (one.terminated, one.bootstrap_value) == (other.terminated, pytest.approx(other.bootstrap_value))
+        assert_alike(one, other)
     assert (found[2].end_reason, len(found[2])) == (EndReason.CUT, 2)
 
 
