@@ -126,18 +126,15 @@ def encode_episode(episode: Episode) -> bytes:
     ).SerializeToString()
 
 
-def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash: str | None = None) -> Episode:
+def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES) -> Episode:
     """Invert `encode_episode`. The arrays are writable copies.
 
-    Raises `InvalidEpisode`, and no other exception, for any other bytes, or if `spaces_hash` is given and is not the
-    episode's. Lengths are checked before arrays are allocated, and fields are counted before they are parsed, so that
-    memory stays within about ten times `len(data)`.
+    Raises `InvalidEpisode`, and no other exception, for any other bytes. Lengths are checked before arrays are
+    allocated, and fields are counted before they are parsed, so that memory stays within about ten times `len(data)`.
     """
     if len(data) > max_bytes:
         raise InvalidEpisode(f"episode of {len(data)} bytes, the limit is {max_bytes}")
     message = _parse(data)
-    if spaces_hash is not None and message.spaces_hash != spaces_hash:
-        raise InvalidEpisode(f"episode {message.episode_id}: spaces {message.spaces_hash}, expected {spaces_hash}")
     if message.end_reason not in _END_REASONS_OF_WIRE:
         raise InvalidEpisode(f"episode {message.episode_id}: unknown end reason {message.end_reason}")
     # The type checker cannot match dicts to the individually typed arguments.

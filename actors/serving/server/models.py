@@ -162,7 +162,6 @@ class ModelVersions:
                 Reason.SPACES_MISMATCH,
                 f"the model does not accept spaces {spaces_hash[:32]!r}; its own are {self.spaces.hash}: GetModel "
                 f"lists the accepted spaces (server: {installed()})",
-                expected=self.spaces.hash,
             )
         return self.layouts[spaces_hash]
 

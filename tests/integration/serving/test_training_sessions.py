@@ -156,14 +156,14 @@ def test_an_episode_equals_a_loop_over_the_network(changes: dict[str, Any]) -> N
 
 
 def test_a_client_keeps_its_session_through_a_long_step() -> None:
-    with endpoint(session_timeout_s=0.6) as own, PolicyClient(own.address) as client, client.episode(1) as episode:
-        episode.keep_alive()  # nothing to repeat yet
-        play(episode, 1)
-        for _ in range(4):
-            time.sleep(episode.timeout_s / 2)
-            episode.keep_alive()
-        play(episode, 1, first=1)
-        assert episode.terminate().steps == 2
+    with endpoint(session_timeout_s=0.6) as own, PolicyClient(own.address) as client:
+        with client.episode(1) as episode:
+            episode.keep_alive()  # nothing to repeat yet
+            play(episode, 1)
+            for _ in range(4):
+                time.sleep(episode.timeout_s / 2)
+                episode.keep_alive()
+            play(episode, 1, first=1)
         (shipped,) = own.episodes(1)
     assert (len(shipped), shipped.terminated) == (2, True)
 
@@ -346,10 +346,10 @@ def test_a_segment_has_weights_of_one_version(
 
 def test_a_segment_has_weights_of_one_generation() -> None:
     store = FakeWeightStore(weights(3, 7))
-    with endpoint(store) as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
-        play(episode, 2)
-        publish(e, store, 8, e.transport.open_generation(7, "learner").number)
-        play(episode, 2, first=2)
-        episode.terminate()
+    with endpoint(store) as e, PolicyClient(e.address) as client:
+        with client.episode(1, SPACES) as episode:
+            play(episode, 2)
+            publish(e, store, 8, e.transport.open_generation(7, "learner").number)
+            play(episode, 2, first=2)
         segments = e.episodes(2)
     assert [(s.generation, list(s.policy_version)) for s in segments] == [(1, [7, 7]), (2, [8, 8])]
