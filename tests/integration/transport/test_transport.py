@@ -207,6 +207,6 @@ def test_old_incarnations_share_one_row_so_that_the_ledger_does_not_grow(any_sto
 
     fields = run_incarnations(0, count)
     kept = {("a", n): ended for n in range(count - ROWS_KEPT, count - 1)}
-    retired, newest = ActorLedger().plus(ended, count - ROWS_KEPT), ActorLedger(6, 2, 1, 1, 2)
+    retired, newest = ActorLedger(*((count - ROWS_KEPT) * n for n in (6, 2, 1, 1, 0, 2))), ActorLedger(6, 2, 1, 1, 2)
     assert transport.ledger().actors == {("a", RETIRED): retired, **kept, ("a", count - 1): newest}
     assert run_incarnations(count, 200) == fields
