@@ -319,8 +319,6 @@ def encode_weights(weights: WeightSet) -> WeightBlob:
     fields: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         **{name: getattr(weights, name) for name in _IDENTITY},
-        "tensors": {n: {"dtype": str(t.dtype), "shape": list(t.shape)} for n, t in weights.tensors.items()},
-        "payload_bytes": len(payload),
         "payload_sha256": hashlib.sha256(payload).hexdigest(),
     }
     fields["manifest_sha256"] = hashlib.sha256(_canonical(fields)).hexdigest()
