@@ -40,7 +40,7 @@ from actors.policy.network import Evaluation, FactoredRecurrentActorCritic, Mask
 from actors.policy.publish import to_weights
 from actors.policy.state import PolicyState
 from actors.slots.spaces import seed_spaces
-from actors.types.actions import ActionMasks, Op
+from actors.types.actions import PROFILES, ActionMasks, Op
 from actors.types.episode import SEED_TRAINING
 from learner.run.checkpoint import Checkpoint, LearnerProgress, load_network, write_checkpoint
 
@@ -134,7 +134,9 @@ class TamiyoRLModule(TorchRLModule, ValueFunctionAPI):
         if "checkpoint" in config:
             self.policy = load_network(config["checkpoint"], slots[0])
         else:
-            self.policy = FactoredRecurrentActorCritic(seed_spaces(slots[0]), PolicyConfig(**config["policy"]))
+            every = [seed_spaces(slots[0], profile) for profile in PROFILES]
+            spaces = next(s for s in every if s.action.num_ops == observed["op_mask"].shape[0])  # type: ignore[index]
+            self.policy = FactoredRecurrentActorCritic(spaces, PolicyConfig(**config["policy"]))
         if self.policy.config.critic != "v":
             raise UserError("RLlib's PPO has one value for each state: choose policy.critic v")
 

@@ -61,6 +61,8 @@ class EnvConfig:
     """Replay epochs as CUDA graphs. For hosts on a GPU with short steps."""
     contribution_every: int = 1
     """Epochs between measurements of contributions. As on your models."""
+    profile: Literal["tamiyo", "classic"] = "tamiyo"
+    """Six heads and six ops, or (`classic`) four each with automatic advance, for comparisons."""
     reward: Literal["objective", "sparse", "contribution"] = "objective"
     """J in every step, at the end, or shaped by contributions; the last two for studies."""
     shaping_gamma: float = 1.0

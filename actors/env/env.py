@@ -53,9 +53,10 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     - FOSSILIZE keeps a HOLDING seed for good.
     - PRUNE removes a seed that is not fossilized, once alpha has fallen to 0. Its slot rests for `EMBARGO_EPOCHS`.
 
-    `gates` sets the evidence that ADVANCE and FOSSILIZE need. `info` holds the legal choices: `action_mask` (flat),
-    `slot_mask_by_op` `[num_ops, S]` and `masks` (exact, `ActionMasks`). An illegal action becomes WAIT, is reported as
-    `info["illegal_action"]` and counted; with `strict` it raises `IllegalAction`.
+    `gates` sets the evidence that ADVANCE and FOSSILIZE need. The `classic` profile has fewer heads and ops and
+    advances by itself. `info` holds the legal choices: `action_mask` (flat), `slot_mask_by_op` `[num_ops, S]` and
+    `masks` (exact, `ActionMasks`). An illegal action becomes WAIT, is reported as `info["illegal_action"]` and
+    counted; with `strict` it raises `IllegalAction`.
 
     **Step.** (1) The action is applied and alphas move by one epoch. (2) The host trains for one epoch; seeds in
     TRAINING learn without affecting it. (3) The host is validated, and each seed's contribution is measured by
@@ -102,7 +103,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
 
     def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Take one action and train one epoch; see the class for the order of events."""
-        seen = self.fleet.step(np.asarray(action)[None], self.strict)
+        choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else np.asarray(action)
+        seen = self.fleet.step(choices[None], self.strict)
         info = self.episode.info(self.masks())
         if self.fleet.illegal:
             info["illegal_action"] = self.fleet.illegal[0]

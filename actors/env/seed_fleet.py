@@ -57,7 +57,7 @@ class SeedTrainingFleet:
         tasks = check_tasks(config, run_seed)
         self.config, self.num_envs, self.run_seed, self.read_test = config, num_envs, run_seed, read_test
         self.width_scale, self.gpu = width_scale, gpu
-        self.spaces = seed_spaces(config.total_slots)
+        self.spaces = seed_spaces(config.total_slots, config.profile)
         self.episodes: list[HostEpisode] = []
         self.illegal: dict[int, str] = {}
         """Environments whose last action was illegal, and why."""

@@ -93,7 +93,7 @@ class GrowthController:
         gates = gates if c.evaluate is not None else gates.without_contributions()
         prices = Prices(c.points_per_doubling, c.points_per_compute_doubling)
         column_loss, added = "auto" if c.columns is None else c.columns.loss, self.max_added_parameters
-        rules = GrowthRules(added, isolated, gates, prices, c.horizon_epochs, column_loss)
+        rules = GrowthRules(added, isolated, gates, "tamiyo", prices, c.horizon_epochs, column_loss)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._seeds.report_forbidden_columns(min(self.max_added_parameters, isolated))
         self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)

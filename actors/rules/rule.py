@@ -58,8 +58,11 @@ class RulePolicy(ABC):
     MEMORY: int
 
     def __init__(self, spaces: Spaces) -> None:
-        """Raise `ConfigError` for spaces without slots."""
-        require(spaces.slots > 0, "rules need slots, in which they grow seeds")
+        """Raise `ConfigError` for spaces that lack ops which rules use."""
+        require(
+            spaces.slots > 0 and spaces.action.num_ops == len(Op),
+            "rules need slots and env.profile tamiyo, whose ops they choose",
+        )
         self.spaces, self.reader = spaces, ObservationReader(spaces)
 
     @property

@@ -26,7 +26,7 @@ from actors.slots.model_view import Costs, ModelView, TrainingState
 from actors.slots.objective import Prices
 from actors.slots.slot_shape import SlotKind, SlotShape, doublings
 from actors.slots.stage import BLENDED, Slot, Stage
-from actors.types.actions import ActionMasks, ActionSpec, Op
+from actors.types.actions import PROFILES, ActionMasks, ActionSpec, Op
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class GrowthRules:
     budget_params: float  # most parameters that seeds which joined may add to the model
     isolated_params: float  # most parameters of seeds that have not joined
     gates: Gates
+    profile: str  # name of the action profile in `actors.types.actions.PROFILES`
     prices: Prices
     horizon_epochs: int
     column_loss: ColumnLoss = "auto"
@@ -90,8 +91,10 @@ class GrowthState:
         self.host_flops = float(host_params if host_flops is None else host_flops)
         self._slot_kinds = tuple(shape.kind for shape in slot_shapes)
         self.set_slot_shapes(slot_shapes)
+        self.profile = PROFILES[rules.profile]
         columns = [kind is SlotKind.COLUMN for kind in self._slot_kinds]
-        self.lifecycle = Lifecycle(columns, rules.gates, self._may_join)
+        advance = self.profile.automatic_advance
+        self.lifecycle = Lifecycle(columns, rules.gates, advance, self._may_join)
         self.last_op, self.last_success = Op.WAIT, True
 
     def set_slot_shapes(self, slot_shapes: Sequence[SlotShape]) -> None:
@@ -149,12 +152,12 @@ class GrowthState:
         sizes = np.array(self.spec.sizes)
         if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
             return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
+        op = self.profile.ops[choices[0]]
         masks, chosen = masks or self.masks(), choices.tolist()
-        op = Op(chosen[0])
         for head in np.flatnonzero(self.spec.relevance_table[choices[0]]).tolist():
             if not self._allows(masks, head, chosen):
                 return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
-        return SeedAction(op, *chosen[1:]), ""
+        return SeedAction(op, **self.profile.choices(op, choices)), ""
 
     def _allows(self, masks: ActionMasks, head: int, choices: list[int]) -> bool:
         """Return whether a head's choice is legal, given the choices of the heads before it."""
@@ -290,7 +293,7 @@ class GrowthState:
 
     def masks(self) -> ActionMasks:
         """Return the legal choices of the next action."""
-        return self.lifecycle.masks(self._affordable())
+        return self.lifecycle.masks(self._affordable()).narrowed(self.profile.ops, self.spec.rest_size)
 
     def _room(self, params: SeedParams) -> float:
         """Return the parameters that one more seed may have: in isolation now, and in the model if it joined."""

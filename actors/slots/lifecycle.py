@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.config import require
 from actors.slots.stage import IllegalTransition, Ramp, Slot, Stage
-from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, ActionMasks, Op
+from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, PROFILES, ActionMasks, Op
 
 LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
     Op.GERMINATE: frozenset({Stage.DORMANT}),
@@ -53,8 +54,17 @@ class SeedAction:
     alpha_speed: int = 0
     """0 is instant; 1, 2 and 3 are ramps of 3, 5 and 8 epochs."""
 
+    def as_array(self, profile: str = "tamiyo") -> NDArray[np.int64]:
+        """Return one choice per head of the profile: an element of the environment's action space.
+
+        Raises `ConfigError` if the profile does not have the op.
+        """
+        known = PROFILES[profile]
+        require(self.op in known.ops, f"{self.op.name} is not an op of the profile {profile!r}")
+        return np.array([known.ops.index(self.op), *(getattr(self, head) for head in known.heads)], dtype=np.int64)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(astuple(self), dtype=dtype or np.int64)
+        return self.as_array().astype(dtype or np.int64)
 
 
 @dataclass(frozen=True)
@@ -94,19 +104,22 @@ GATES = {"permissive": Gates(0, 1, 0.5, 0, False), "strict": Gates(1, 3, 0.9, 2,
 class Lifecycle:
     """The slots of one model and their stages.
 
-    Each epoch: `apply` an action that `masks` allows, `tick_alpha`, train, then `automatic_transitions`.
+    Each epoch: `apply` an action that `masks` allows, `tick_alpha`, train, then `automatic_transitions`. With
+    `automatic_advance`, seeds advance without an action as soon as the gates permit.
     """
 
     def __init__(
         self,
         columns: Sequence[bool],
         gates: Gates,
+        automatic_advance: bool = False,
         may_join: Callable[[int], bool] = lambda slot: True,
     ) -> None:
         """`columns [S]` says which slots hold columns; `may_join(slot)` whether the model has room for that seed."""
         self.slots = [Slot() for _ in columns]
         self.columns = tuple(columns)
-        self.gates, self.may_join = gates, may_join
+        self.gates = gates
+        self.automatic_advance, self.may_join = automatic_advance, may_join
 
     @property
     def replaced(self) -> bool:
@@ -143,8 +156,12 @@ class Lifecycle:
     def apply(self, action: SeedAction) -> bool:
         """Apply an action that the masks allow; return whether it had an effect (WAIT always has).
 
+        With `automatic_advance`, seeds advance first: a seed joins in the epoch from which on it is part of the model.
         Raise `IllegalTransition` for an op that the stage of the slot does not permit.
         """
+        for s, seed in enumerate(self.slots):
+            if self.automatic_advance and self._may_advance(s):
+                self._advance(seed)
         if action.op is Op.WAIT:
             return True
         slot = self.slots[action.slot]

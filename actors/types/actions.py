@@ -155,7 +155,37 @@ class ActionSpec:
         return [flat[..., o : o + n] for o, n in zip(self.offsets, self.sizes, strict=True)]
 
 
-def seed_action_spec(slots: int, blueprints: tuple[str, ...]) -> ActionSpec:
+@dataclass(frozen=True)
+class Profile:
+    """The ops and heads that a policy chooses from; the choices of the absent heads are fixed."""
+
+    ops: tuple[Op, ...]
+    heads: tuple[str, ...]  # besides op
+    automatic_advance: bool  # the environment applies ADVANCE as soon as its gate is passed
+    fixed: tuple[tuple[Op, str, int], ...] = ()  # (op, absent head, choice)
+
+    def choices(self, op: Op, action: NDArray[np.int64]) -> dict[str, int]:
+        """Return the choice of every head besides op, by name, including fixed ones."""
+        fixed = {head: choice for o, head, choice in self.fixed if o is op}
+        return fixed | {head: int(choice) for head, choice in zip(self.heads, action[1:], strict=True)}
+
+
+PROFILES = {
+    "tamiyo": Profile(tuple(Op), ("slot", "blueprint", "blend", "alpha_target", "alpha_speed"), False),
+    "classic": Profile(
+        (Op.WAIT, Op.GERMINATE, Op.FOSSILIZE, Op.PRUNE),
+        ("slot", "blueprint", "blend"),
+        True,
+        (
+            (Op.GERMINATE, "alpha_target", ALPHA_TARGETS.index(1.0)),
+            (Op.GERMINATE, "alpha_speed", ALPHA_SPEEDS_EPOCHS.index(5)),
+            (Op.PRUNE, "alpha_speed", ALPHA_SPEEDS_EPOCHS.index(0)),
+        ),
+    ),
+}
+
+
+def seed_action_spec(slots: int, blueprints: tuple[str, ...], profile: str = "tamiyo") -> ActionSpec:
     """Build the action spec of the seed-training environment; `blueprints[0]` is NOOP."""
     choices = {
         "slot": tuple(str(s) for s in range(slots)),
@@ -164,8 +194,9 @@ def seed_action_spec(slots: int, blueprints: tuple[str, ...]) -> ActionSpec:
         "alpha_target": tuple(str(a) for a in ALPHA_TARGETS),
         "alpha_speed": tuple("instant" if n == 0 else f"{n} epochs" for n in ALPHA_SPEEDS_EPOCHS),
     }
-    heads = (Head("op", tuple(op.name for op in Op)), *(Head(name, choices[name]) for name in choices))
-    relevance = tuple(tuple(h.name == "op" or h.name in RELEVANT_HEADS[op] for h in heads) for op in Op)
+    subset = PROFILES[profile]
+    heads = (Head("op", tuple(op.name for op in subset.ops)), *(Head(name, choices[name]) for name in subset.heads))
+    relevance = tuple(tuple(h.name == "op" or h.name in RELEVANT_HEADS[op] for h in heads) for op in subset.ops)
     return ActionSpec(heads, relevance)
 
 
@@ -228,6 +259,14 @@ class ActionMasks(NamedTuple):
         slot = self.slot & self.op[..., None]
         rest = self.rest & slot[..., None]
         return np.concatenate([self.op, slot.any(-2), rest.any((-3, -2))], axis=-1)
+
+    def narrowed(self, ops: tuple[Op, ...], rest_size: int) -> ActionMasks:
+        """Restrict the seed environment's full masks to a profile: to `ops` and the first `rest_size` later choices."""
+        assert self.slot is not None
+        if len(ops) == len(self.op) and rest_size == self.rest.shape[-1]:
+            return self
+        chosen = list(ops)
+        return ActionMasks(self.op[chosen], self.slot[chosen], self.rest[chosen, :, :rest_size])
 
     def in_force(self, spec: ActionSpec, actions: NDArray[np.int64], causal: bool = True) -> NDArray[np.bool_]:
         """Return the flat mask `[..., flat_size]` given the chosen actions `[..., num_heads]`, as episodes store it.

@@ -24,7 +24,7 @@ from actors.wire import policy_pb2
 from deploy.launch.server_log import configure_log
 from deploy.launch.supervision.server_workers import run_workers
 
-SPACES = seed_spaces(5)
+SPACES = seed_spaces(5, "tamiyo")
 
 
 class ServerProcess(NamedTuple):

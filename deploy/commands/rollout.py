@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +22,7 @@ from actors.policy.saved import TRAINED_NAME
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.rules.names import is_rule, rule_policy
 from actors.slots.spaces import seed_spaces
+from actors.types.spaces import Spaces
 from deploy.loaded_policy import run_config
 from learner.run.checkpoint import load_network
 
@@ -78,12 +79,7 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     if named is None:
         checkpoint = Path(options.policy)
-        spaces = load_network(checkpoint).spaces
-        if spaces.hash != seed_spaces(max(1, spaces.slots)).hash:
-            raise UserError(
-                "this checkpoint was not trained in the seed-training environment: only such policies have a timeline; "
-                "`tamiyo play RUN` plays others"
-            )
+        config = replace(config, profile=_profile(load_network(checkpoint).spaces))
         policy: Policy = load_network(checkpoint, config.total_slots)
     else:
         policy = rule_policy(named, seed_spaces(config.total_slots))
@@ -97,7 +93,7 @@ def show_rollout(options: RolloutOptions, console: Console | None = None) -> int
     console.print(_headline(episode, options.sampled))
     console.print(timeline_table(episode, episode.lanes))
     if options.picture is not None:
-        never = NeverGrow(seed_spaces(config.total_slots))
+        never = NeverGrow(seed_spaces(config.total_slots, config.profile))
         run_wave(fleet, never, [options.seed], source, deterministic=True)
         draw(episode, fleet.timelines()[0].accuracy, options.picture)
     return 0
@@ -123,6 +119,17 @@ def environment_of(checkpoint: Path, otherwise: EnvConfig | None = None) -> tupl
     that of preset `tamiyo`) and 0."""
     config = run_config(checkpoint)
     return (config.env, config.run.seed) if config is not None else (otherwise or EnvConfig(), 0)
+
+
+def _profile(spaces: Spaces) -> Literal["tamiyo", "classic"]:
+    profiles: tuple[Literal["tamiyo", "classic"], ...] = ("tamiyo", "classic")
+    for profile in profiles:
+        if spaces.slots and seed_spaces(spaces.slots, profile).hash == spaces.hash:
+            return profile
+    raise UserError(
+        "this checkpoint was not trained in the seed-training environment: only such policies have a timeline; "
+        "`tamiyo play RUN` plays others"
+    )
 
 
 def _headline(episode: Timeline, sampled: bool) -> Text:

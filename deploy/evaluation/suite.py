@@ -86,6 +86,8 @@ def protocol(config: EnvConfig, prices: Prices) -> EnvConfig:
 
     The rate is constant, so that what a host has reached after some epochs does not depend on its horizon.
     """
+    if config.profile != "tamiyo":
+        raise UserError("an evaluation plays env.profile tamiyo: train a policy with it")
     return replace(
         config,
         tasks=("spirals",),  # each cell has one family of its own

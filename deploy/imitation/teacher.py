@@ -120,7 +120,7 @@ def _surveyed(env: EnvConfig) -> EnvConfig:
 
 def _survey(env: EnvConfig, tasked: Wave) -> Survey:
     env, seeds = _on_task(env, tasked)
-    spaces = seed_spaces(env.total_slots)
+    spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
     bare = wave(_surveyed(env), SURVEY, seeds, NeverGrow)

@@ -47,7 +47,7 @@ def checked_spaces(config: Config) -> Spaces:
     else:
         check_tasks(config.env, config.run.seed)
         _check_gpus(config)
-        spaces = seed_spaces(config.env.total_slots)
+        spaces = seed_spaces(config.env.total_slots, config.env.profile)
         setting, steps = "env.horizon_epochs", config.env.max_horizon_epochs
     floats, stride = StateSizes.from_config(config.policy).floats, config.learner.state_stride
     limit = config.queue.max_episode_bytes

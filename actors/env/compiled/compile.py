@@ -23,7 +23,7 @@ def compile_kernels(dtype: str = "float32") -> None:
 def fill_cache(dtype: str) -> None:
     """Compile all kernels in this process, by training a network for a minibatch."""
     config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1)
-    spec = seed_action_spec(config.total_slots, blueprint_choices())
+    spec = seed_action_spec(config.total_slots, blueprint_choices(), config.profile)
     episode = HostEpisode(config, 0, 0, spec)
     plan = episode.plan_epoch(SeedAction(Op.WAIT))
     network = NumbaNetwork(episode, config.column_slots, OptimizerSettings(), np.dtype(dtype))

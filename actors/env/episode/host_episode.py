@@ -86,7 +86,7 @@ class HostEpisode:
         budget = config.budget_ratio * host_params
         isolated = budget * ISOLATED_RATIO / BUDGET_RATIO
         gates = replace(GATES[config.gates], prune=config.prune)
-        rules = GrowthRules(budget, isolated, gates, self.prices, self.horizon_epochs)
+        rules = GrowthRules(budget, isolated, gates, config.profile, self.prices, self.horizon_epochs)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec, flops.host)
         samples = self.settings.inner_steps * config.batch_size
         self._evaluation = observed / (TRAINING_PASSES * samples)  # in epochs of the bare host's training

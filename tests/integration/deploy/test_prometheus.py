@@ -94,7 +94,7 @@ def without_data(server: Prometheus) -> list[str]:
 
 def use(serve: Command) -> None:
     """A few steps, and a request that is refused."""
-    spaces = seed_spaces(5)
+    spaces = seed_spaces(5, "tamiyo")
     with PolicyClient(serve.out.split()[-1], deadline_s=30) as client:
         session = client.open(spaces)
         for step in range(4):

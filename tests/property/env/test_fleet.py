@@ -47,6 +47,7 @@ CONFIGS = {name: replace(VECTORS, backend=name) for name in BACKENDS} | {
     "sequences": stacked("sequences", "wide_sequences"),
     "images": stacked("images", "wide_images"),
     "mixed": stacked("sequences", "images", "spirals"),
+    "classic": replace(VECTORS, profile="classic"),
 }
 
 
@@ -70,7 +71,7 @@ def check_episodes(config: EnvConfig, seeds: Sequence[int]) -> int:
     return columns
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", [*BACKENDS, "classic"])
 @settings(max_examples=2, deadline=None)
 @given(first_seed=st.integers(0, 2**20))
 def test_whole_episodes_equal_the_reference_in_double_precision(name: str, first_seed: int) -> None:

@@ -68,7 +68,7 @@ def masks_of(spec: ActionSpec, rng: np.random.Generator, count: int) -> ActionMa
 def trained_like(slots: int, seed: int, **options: Any) -> FactoredRecurrentActorCritic:
     """The default network with heads that have opinions, and with statistics of observations and returns."""
     torch.manual_seed(seed)
-    made = FactoredRecurrentActorCritic(seed_spaces(slots), PolicyConfig(**options)).eval()
+    made = FactoredRecurrentActorCritic(seed_spaces(slots, "tamiyo"), PolicyConfig(**options)).eval()
     with torch.no_grad():
         for head in (made.heads.op, made.heads.pointer, *made.heads.rest.values()):
             head[2].weight.mul_(100.0)

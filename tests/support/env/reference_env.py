@@ -40,7 +40,7 @@ class ReferenceEnv:
     ) -> None:
         self.config = config or EnvConfig()
         self.run_seed, self.dtype, self.device = run_seed, dtype, torch.device(device)
-        self.spaces: Spaces = seed_spaces(self.config.total_slots)
+        self.spaces: Spaces = seed_spaces(self.config.total_slots, self.config.profile)
         self._twins = TwinCache(self._play_twins)
 
     @tf32(False)

@@ -45,7 +45,7 @@ def play(
     The policy sees the accuracy `observed`, if it is another.
     """
     seen = observed or accuracy
-    spec = seed_spaces(config.total_slots).action
+    spec = seed_spaces(config.total_slots, config.profile).action
     run = Scripted(HostEpisode(config, 0, 0, spec))
 
     def validation(epoch: int, on: Subset, loss: float = 1.0) -> Validation:

@@ -159,7 +159,7 @@ def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: 
         assert begun.tolist() == [LOOK, LOOK + BETWEEN]
         assert blueprint[begun].tolist() == [quad, double]
         end = len(episode) - LEFT
-        reader = ObservationReader(seed_spaces(free.total_slots))
+        reader = ObservationReader(seed_spaces(free.total_slots, free.profile))
         worth = worth_now(reader, episode.obs[[end] * 2], slot[begun])
         if worth.max() >= MARGIN:
             assert op[end] == Op.ADVANCE

@@ -48,13 +48,14 @@ def loop(num_envs: int, **settings: Any) -> VectorEnv[Any, Any, Any]:
     return gymnasium.make_vec(SEED_TRAINING, num_envs=num_envs, **how, **TINY | settings)
 
 
-def test_a_seed_action_means_the_same_as_its_array() -> None:
+@pytest.mark.parametrize("profile", ["tamiyo", "classic"])
+def test_a_seed_action_means_the_same_as_its_array(profile: str) -> None:
     grow = SeedAction(Op.GERMINATE, slot=1, blueprint=blueprint_index("mlp_wide"), blend=2)
     seen = []
-    for action in (grow, np.asarray(grow)):
-        env = gymnasium.make(SEED_TRAINING, **TINY)
+    for action in (grow, grow.as_array(profile)):
+        env = gymnasium.make(SEED_TRAINING, profile=profile, **TINY)
         env.reset(seed=3)
-        assert env.action_space.contains(np.asarray(grow))
+        assert env.action_space.contains(grow.as_array(profile))
         obs, _, _, _, info = env.step(action)
         assert "illegal_action" not in info
         seen.append(obs)
@@ -69,13 +70,16 @@ def test_a_list_of_seed_actions_is_a_batch() -> None:
     assert obs["blueprint_indices"].tolist() == [[-1] * 5, [-1, -1, 3, -1, -1]]
 
 
-def test_an_unknown_blueprint_is_refused() -> None:
+def test_an_op_that_the_profile_lacks_and_an_unknown_blueprint_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ADVANCE is not an op of the profile 'classic'"):
+        SeedAction(Op.ADVANCE).as_array("classic")
     with pytest.raises(ConfigError, match="there is no blueprint 'wide': choose from norm, "):
         blueprint_index("wide")
 
 
-def test_gymnasiums_environment_checker_passes() -> None:
-    env = gymnasium.make(SEED_TRAINING, **TINY)
+@pytest.mark.parametrize("profile", ["tamiyo", "classic"])
+def test_gymnasiums_environment_checker_passes(profile: str) -> None:
+    env = gymnasium.make(SEED_TRAINING, profile=profile, **TINY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env.unwrapped)
