@@ -45,7 +45,7 @@ class LoadedPolicy:
         self.network, self.spaces, self._gym = network, network.spaces, gym
         self.answer: Answer | None = None
         self._converter = gym_converter(gym) if gym is not None else None
-        self.reset()
+        self._session = LocalSession(network, UNKNOWN_VERSION, 0)
 
     @property
     def env_id(self) -> str:
@@ -61,7 +61,7 @@ class LoadedPolicy:
 
     def reset(self, seed: int = 0) -> None:
         """Begin an episode: forget what the last one has left in the recurrent state. `seed` is that of samples."""
-        self._session = LocalSession(self.network, UNKNOWN_VERSION, seed)
+        self._session.reset(seed)
 
     def act(self, obs: Any, mask: Mask = None, blueprint_indices: ArrayLike = (), deterministic: bool = True) -> Any:
         """Return the next action, in the form of the environment's action space.

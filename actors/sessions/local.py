@@ -131,5 +131,10 @@ class LocalSession(Closable):
             continuous_values(spec, decision.actions[0]),
         )
 
+    def reset(self, seed: int = 0) -> None:
+        self._seed, self._next_index = seed, 0
+        self._hazard = np.zeros(1)
+        self._state = self._policy.initial_state(1)
+
     def close(self) -> None:
         """Do nothing; a local policy holds no connection."""

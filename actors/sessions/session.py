@@ -69,6 +69,10 @@ class PolicySession(Protocol):
         """
         ...
 
+    def reset(self, seed: int = 0) -> None:
+        """Start a new episode: zero recurrent state, step 0, and the newest weights."""
+        ...
+
     def close(self) -> None:
         """End the session and free its place at the server."""
         ...

@@ -158,6 +158,20 @@ class StepStreamResponse(_message.Message):
     failure: StepFailure
     def __init__(self, session_id: _Optional[str] = ..., step_index: _Optional[int] = ..., step: _Optional[_Union[StepResponse, _Mapping]] = ..., failure: _Optional[_Union[StepFailure, _Mapping]] = ...) -> None: ...
 
+class ResetSessionRequest(_message.Message):
+    __slots__ = ("session_id", "seed")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    seed: int
+    def __init__(self, session_id: _Optional[str] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class ResetSessionResponse(_message.Message):
+    __slots__ = ("policy_version",)
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    policy_version: int
+    def __init__(self, policy_version: _Optional[int] = ...) -> None: ...
+
 class EndEpisodeRequest(_message.Message):
     __slots__ = ("session_id", "step_index", "reward", "terminated", "truncated", "obs", "blueprint_indices", "mask", "slot_mask_by_op", "rest_mask")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]

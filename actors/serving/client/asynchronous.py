@@ -96,7 +96,7 @@ class AsyncPolicyClient(Connection):
 class AsyncSession(SessionProtocol):
     """A session of `AsyncPolicyClient`: `PolicySession` with coroutine methods."""
 
-    step, close = SessionProtocol.stepping, SessionProtocol.closing
+    step, reset, close = SessionProtocol.stepping, SessionProtocol.resetting, SessionProtocol.closing
 
     async def __aenter__(self) -> AsyncSession:
         return self

@@ -89,4 +89,5 @@ class ClientSession(SessionProtocol, Closable):
     """A session of `PolicyClient`; see `PolicySession`."""
 
     step = blocking(SessionProtocol.stepping)
+    reset = blocking(SessionProtocol.resetting)
     close = blocking(SessionProtocol.closing)

@@ -121,6 +121,18 @@ class SessionProtocol:
                 raise SessionLost(f"this server cannot continue the session: {error}") from error
             raise
 
+    async def resetting(self, seed: int = 0) -> None:
+        """Restart the session at step 0."""
+        request = policy_pb2.ResetSessionRequest(session_id=self.session_id, seed=seed)
+        self.seed, self.next_index, self.exported = seed, 0, b""
+        try:
+            response = await self._client.call("ResetSession", request)
+            self.policy_version = response.policy_version
+        except PolicyError as error:
+            if not error.import_required:
+                raise
+            await self.opening()
+
     async def closing(self) -> None:
         """Close the session at the server. If that fails, the session expires there."""
         request = policy_pb2.CloseSessionRequest(session_id=self.session_id)

@@ -38,6 +38,7 @@ class Handlers:
         behaviors = {
             "GetModel": self._get_model,
             "OpenSession": self._open_session,
+            "ResetSession": self._reset_session,
             "CloseSession": self._close_session,
             "EndEpisode": self._end_episode,
             "Step": self._step,
@@ -64,6 +65,9 @@ class Handlers:
             imported=bool(request.exported_state), request_id=request_id_of(context), peer=context.peer(),
         )  # fmt: skip
         return response
+
+    async def _reset_session(self, request: Any, context: Context) -> Message:
+        return self._ready(request).reset_session(request, OWNER.get())
 
     async def _close_session(self, request: Any, context: Context) -> Message:
         response = self._ready(request).close_session(request, OWNER.get())

@@ -101,9 +101,7 @@ class PolicyService:
             session = self._import_session(request, owner)
         else:
             session = self.sessions.open(layout, request.seed, request.latest and not request.train, owner=owner)
-            if request.train and self.collector is not None:
-                session.training = TrainingEpisode(session.seed, layout.spaces.hash, self.collector, owner)
-            self._pin(session)
+            self._begin(session, self.collector if request.train else None)
         self.metrics.opened.inc()
         self.metrics.evicted.inc(self.sessions.evicted - evicted)
         self.metrics.sessions.set(len(self.sessions))
@@ -113,6 +111,12 @@ class PolicyService:
             policy_version=self._model(session).version,
             session_ttl_s=self.options.session_ttl_s,
         )
+
+    def _begin(self, session: Session, collector: EpisodeCollector | None) -> None:
+        """Pin a new session, and begin its episode if `collector` learns from it."""
+        if collector is not None:
+            session.training = TrainingEpisode(session.seed, session.layout.spaces.hash, collector, session.owner)
+        self._pin(session)
 
     def _pin(self, session: Session, model: ServedModel | None = None) -> None:
         """Have a session keep a version, by default the newest, unless it is `latest`."""
@@ -167,6 +171,21 @@ class PolicyService:
         self._unpin(session)
         if session.training is not None:
             session.training.abandon()
+
+    def reset_session(
+        self, request: policy_pb2.ResetSessionRequest, owner: str = ""
+    ) -> policy_pb2.ResetSessionResponse:
+        """Restart a session with zero state and the newest weights. Raises `Refusal`."""
+        session = self._session(request.session_id, owner)
+        if session.pending is not None:
+            raise Refusal(Reason.STEP_CONFLICT, "a step of this session is in progress: reset it after the answer")
+        collector = session.training.collector if session.training is not None else None
+        if collector is not None:
+            collector.require_room()
+        self.sessions.close(session)
+        fresh = self.sessions.open(session.layout, request.seed, session.latest, session.id, owner)
+        self._begin(fresh, collector)
+        return policy_pb2.ResetSessionResponse(policy_version=self.models.newest.version)
 
     def close_session(
         self, request: policy_pb2.CloseSessionRequest, owner: str = ""

@@ -144,10 +144,14 @@ class SessionTable:
             )
         return session
 
-    def open(self, layout: MessageLayout, seed: int, latest: bool = False, owner: str = "") -> Session:
+    def open(
+        self, layout: MessageLayout, seed: int, latest: bool = False, session_id: str | None = None, owner: str = ""
+    ) -> Session:
         """Open a session. Raises `Refusal` if there is no room and no session can be evicted."""
         self._make_room(owner)
-        session = Session(secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, latest, owner)
+        session = Session(
+            session_id or secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, latest, owner
+        )
         session.last_used_s = self._clock()
         self._sessions[session.id] = session
         self._counts[owner] += 1

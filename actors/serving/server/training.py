@@ -134,7 +134,7 @@ class TrainingEpisode:
     def check_step(self, index: int, reward: float | None, query: StepQuery, request: policy_pb2.StepRequest) -> None:
         """Check a new step, and make it sample. Raises `Refusal`."""
         if self.ended is not None:
-            raise Refusal(Reason.EPISODE_ENDED, "the episode has ended: open another session")
+            raise Refusal(Reason.EPISODE_ENDED, "the episode has ended: open another session, or reset this one")
         if request.HasField("deterministic") and request.deterministic:
             raise Refusal(Reason.NOT_TRAINING, "a training session samples its actions: leave out `deterministic`")
         self._check_reward(index, reward)

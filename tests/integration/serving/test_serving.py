@@ -49,6 +49,9 @@ def test_every_core_and_critic_can_be_served(changes: dict[str, Any]) -> None:
             assert_same(
                 session.step(*step_inputs(1, step), step % 2 == 0), local.step(*step_inputs(1, step), step % 2 == 0)
             )
+        session.reset(seed=8)
+        local.reset(seed=8)
+        assert_same(session.step(*step_inputs(3, 0), False), local.step(*step_inputs(3, 0), False))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -104,7 +104,7 @@ def test_malformed_and_oversized_messages_are_refused(server: RunningServer, stu
             channel.unary_unary(method_path(method))(data, timeout=10)
         return caught.value
 
-    for method in ("Step", "OpenSession", "CloseSession", "GetModel", "EndEpisode"):
+    for method in ("Step", "OpenSession", "ResetSession", "CloseSession", "GetModel", "EndEpisode"):
         error = call(method, b"\xff\xff\xff\xffnonsense")
         assert (error.code(), error_info(error).reason) == (INVALID, Reason.MALFORMED)
     oversize = call("Step", policy_pb2.StepRequest(session_id="x" * (2 << 20)).SerializeToString())

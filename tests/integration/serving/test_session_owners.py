@@ -25,7 +25,7 @@ def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
             session.step(1, 1.0)
         write_file(tmp_path / "new", "teacher\nother train\nreader\n").replace(tokens)
         wait_for(lambda: len(e.running.service.sessions) == 2)
-        for call in (lambda: teacher.step(2, 1.0), lambda: teacher.end(2, 1.0)):
+        for call in (lambda: teacher.step(2, 1.0), lambda: teacher.end(2, 1.0), teacher.reset):
             assert refused(call) == "NOT_FOUND SESSION_UNKNOWN"
         assert refused(RawSession, e.address, token="reader") == "PERMISSION_DENIED NOT_PERMITTED"
         assert refused(RawSession, e.address, token="teacher") == "PERMISSION_DENIED NOT_PERMITTED"
@@ -50,6 +50,7 @@ def test_the_session_of_another_token_does_not_exist(tmp_path: Path) -> None:
         assert refused(theirs.step, 0) == unknown  # not even the stored answer
         assert refused(theirs.step, 1, 123.0) == unknown
         assert refused(theirs.end, 1, 123.0) == unknown
+        assert refused(theirs.reset) == unknown
         theirs.close()
         stream = policy_pb2.StepStreamRequest(step=policy_pb2.StepRequest(session_id=mine.id, step_index=0))
         (answer,) = theirs.stub.StepStream(iter([stream]), metadata=theirs.metadata)

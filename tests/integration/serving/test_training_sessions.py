@@ -20,6 +20,7 @@ from actors.policy.state import PolicyState
 from actors.rng import Purpose, stream
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
+from actors.serving.client.connection import at_once
 from actors.serving.client.episode import AsyncClientEpisode, ClientEpisode
 from actors.serving.status import DETAILS_KEY, error_of_call
 from actors.sessions.refusal import Reason
@@ -249,7 +250,7 @@ def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> Non
         assert refused(RawSession, running.address) == untrained
 
 
-@pytest.mark.parametrize("how", ["close", "expire", "stop", "drop"])
+@pytest.mark.parametrize("how", ["close", "expire", "reset", "stop", "drop"])
 def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
     given = dataclasses.replace(weights(3, 7), state_stride=2)
     expected = oracle(from_weights(given), seed=11, steps=5)
@@ -262,6 +263,8 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
             play(episode, 5)
             if how in ("close", "drop"):
                 episode.__exit__(KeyboardInterrupt)
+            elif how == "reset":
+                at_once(episode._protocol.resetting(1))
             elif how == "expire":
                 wait_for(lambda: not len(e.running.service.sessions))
                 with pytest.raises(SessionLost):

@@ -190,6 +190,7 @@ def test_workers_need_a_port_that_linux_shares_and_no_other_server_has(monkeypat
 
 
 def test_a_session_returns_to_a_server_that_has_an_older_state_of_it(tmp_path: Path) -> None:
+    """Also one of the episode before, at the same step."""
     key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
     with (
         serving(state_key_file=key) as first,
@@ -198,9 +199,12 @@ def test_a_session_returns_to_a_server_that_has_an_older_state_of_it(tmp_path: P
         PolicyClient(first.address) as staying,
     ):
         sessions = [client.open(SPACES, seed=SEED) for client in (moving, staying)]
-        for step, target in enumerate((0, 0, 1, 1, 0, 0, 1)):
+        for target, step in ((0, 0), (0, 1), (1, 2), (1, 0), (1, 1), (0, 2), (0, 3), (1, 4)):
             moving._target = target
-            inputs = *step_inputs(SEED, step), False
+            if target and not step:
+                for session in sessions:
+                    session.reset(SEED + 1)
+            inputs = *step_inputs(SEED + target, step), False
             there, here = (session.step(*inputs) for session in sessions)
             assert there.step_index == here.step_index == step
             np.testing.assert_array_equal(there.log_probs, here.log_probs)

@@ -74,6 +74,9 @@ class Script:
             raise action
         return Answer(np.array(action), np.zeros(6, np.float32), 0.0, self.policy_version, index)
 
+    def reset(self, seed: int = 0) -> None:
+        self.seen.clear()
+
     def close(self) -> None:
         pass
 

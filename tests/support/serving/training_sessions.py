@@ -93,6 +93,9 @@ class RawSession:
             setattr(request, name, value)
         return self.stub.EndEpisode(request, metadata=self.metadata)
 
+    def reset(self) -> Any:
+        return self.stub.ResetSession(policy_pb2.ResetSessionRequest(session_id=self.id), metadata=self.metadata)
+
     def close(self) -> None:
         self.stub.CloseSession(policy_pb2.CloseSessionRequest(session_id=self.id), metadata=self.metadata)
 

@@ -68,6 +68,8 @@ def test_an_exported_session_continues_with_its_hazard() -> None:
         # After an act, the time to the next starts again.
         assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
         assert moved.step(*given).action[0] == Op.WAIT
+        moved.reset()
+        assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
 
 
 def test_spaces_without_wait_have_no_median() -> None:
