@@ -53,7 +53,6 @@ class GrowthRules:
     budget_params: float  # most parameters that seeds which joined may add to the model
     isolated_params: float  # most parameters of seeds that have not joined
     gates: Gates
-    embargo_epochs: int  # epochs for which a pruned slot stays empty
     profile: str  # name of the action profile in `actors.types.actions.PROFILES`
     prices: Prices
     horizon_epochs: int
@@ -95,7 +94,7 @@ class GrowthState:
         self.profile = PROFILES[rules.profile]
         columns = [kind is SlotKind.COLUMN for kind in self._slot_kinds]
         advance = self.profile.automatic_advance
-        self.lifecycle = Lifecycle(columns, rules.gates, rules.embargo_epochs, advance, self._may_join)
+        self.lifecycle = Lifecycle(columns, rules.gates, advance, self._may_join)
         self.last_op, self.last_success = Op.WAIT, True
 
     def set_slot_shapes(self, slot_shapes: Sequence[SlotShape]) -> None:

@@ -25,7 +25,7 @@ from actors.rng import Purpose, restart, stream
 from actors.slots.compute import TRAINING_PASSES
 from actors.slots.contributions import Validation, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
-from actors.slots.lifecycle import EMBARGO_EPOCHS, GATES, Lifecycle, SeedAction
+from actors.slots.lifecycle import GATES, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.objective import Standing, objective, objective_reward
 from actors.slots.slot_shape import column_slot, stream_slot
@@ -86,7 +86,7 @@ class HostEpisode:
         budget = config.budget_ratio * host_params
         isolated = budget * ISOLATED_RATIO / BUDGET_RATIO
         gates = replace(GATES[config.gates], prune=config.prune)
-        rules = GrowthRules(budget, isolated, gates, EMBARGO_EPOCHS, config.profile, self.prices, self.horizon_epochs)
+        rules = GrowthRules(budget, isolated, gates, config.profile, self.prices, self.horizon_epochs)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec, flops.host)
         samples = self.settings.inner_steps * config.batch_size
         self._evaluation = observed / (TRAINING_PASSES * samples)  # in epochs of the bare host's training
