@@ -39,8 +39,8 @@ class ServeOptions:
     """Maximum number of weight versions in memory: the newest and those that sessions are pinned to. Sessions of the
     oldest move to the newest when there would be more. Lower it where large weights leave no memory for eight."""
     device: str = "cpu"
-    """Device of the policy: cpu, cuda, or auto (cuda if available). A GPU pays only for a policy that is too large for a
-    core: the default one was slower on an H100 at every load."""
+    """Device of the policy: cpu, cuda, or auto (cuda if available). A GPU pays only for a policy that is too large
+    for a core: the default one was slower on an H100 at every load."""
     tls_cert: Path | None = None
     """TLS certificate chain of the server (PEM)."""
     tls_key: Path | None = None
