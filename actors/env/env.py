@@ -92,12 +92,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.action_space: gymnasium.Space[Any] = space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode; without `seed` one is drawn.
-
-        `options` may hold `topology`, seeds that the host starts with (`actors.slots.topology`).
-        """
+        """Start an episode; without `seed` one is drawn."""
         super().reset(seed=seed)
-        self.fleet.set_topologies([(options or {}).get("topology", ())])
         seen = self.fleet.reset([int(self.np_random.integers(2**31)) if seed is None else seed])
         return seen.observation(0), self.episode.info(self.masks())
 

@@ -23,7 +23,6 @@ from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS,
 from actors.kernels.cnn.layout import NARROW
 from actors.slots.lifecycle import IllegalAction
 from actors.slots.spaces import seed_spaces
-from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 from actors.types.fleet_step import FleetStep
@@ -84,7 +83,6 @@ class SeedTrainingFleet:
             hosts, config.column_slots, num_envs, settings, config.backend, config.device != "cuda"
         )
         self._twins = TwinCache(self._play_twins)
-        self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         """Start an episode in every environment, from `seeds` `[E]`."""
@@ -92,17 +90,10 @@ class SeedTrainingFleet:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         return self.reset_envs(dict(enumerate(seeds)))
 
-    def set_topologies(self, topologies: Sequence[Topology]) -> None:
-        """Set the seeds that each environment's host starts with, in episodes that start from now on."""
-        if len(topologies) != self.num_envs:
-            raise ValueError(f"{len(topologies)} topologies for {self.num_envs} environments")
-        self._topologies = tuple(topologies)
-
     def reset_envs(self, seeds: Mapping[int, int]) -> FleetStep:
         """Start episodes in some environments (env -> seed); the others are unchanged, bit for bit."""
-        spec, topologies = self.spaces.action, self._topologies
         new = {
-            e: HostEpisode(self.config, self.run_seed, int(s), spec, topologies[e], self.width_scale)
+            e: HostEpisode(self.config, self.run_seed, int(s), self.spaces.action, self.width_scale)
             for e, s in seeds.items()
         }
         if not self.episodes and len(new) < self.num_envs:
@@ -166,7 +157,7 @@ class SeedTrainingFleet:
 
     def test_accuracies(self, envs: Sequence[int]) -> dict[int, float]:
         """Return the accuracies of these environments on their test rows, in points."""
-        alphas = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in envs}
+        alphas = {e: self.episodes[e].growth.blended() for e in envs}
         return {e: tested.accuracy for e, tested in self.networks.evaluate_test(alphas).items()}
 
     def task_ids(self) -> tuple[str, ...]:

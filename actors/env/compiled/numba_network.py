@@ -67,8 +67,6 @@ class NumbaNetwork:
         self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
         self.observed_data, self.scored_data = self._columns(episode.observed), self._columns(episode.scored)
-        for new in episode.initial_seeds:
-            self.germinate(new)
         self.commit()
 
     def _data(self, split: Split) -> tuple[Array, Array]:

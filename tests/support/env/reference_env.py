@@ -18,7 +18,6 @@ from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.precision import tf32
 from actors.slots.contributions import EvalResult, Validation
 from actors.slots.spaces import seed_spaces
-from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
@@ -44,9 +43,9 @@ class ReferenceEnv:
         self._twins = TwinCache(self._play_twins)
 
     @tf32(False)
-    def reset(self, seed: int, topology: Topology = ()) -> tuple[Obs, dict[str, Any]]:
+    def reset(self, seed: int) -> tuple[Obs, dict[str, Any]]:
         c = self.config
-        self.episode = HostEpisode(c, self.run_seed, seed, self.spaces.action, topology)
+        self.episode = HostEpisode(c, self.run_seed, seed, self.spaces.action)
         task = self.episode.task
         self.train_x, self.train_y = self._tensors(task.train.x, task.train.y)
         self.observed = self._tensors(self.episode.observed.x, self.episode.observed.y)
@@ -56,8 +55,6 @@ class ReferenceEnv:
             self.network = ReferenceNetwork(
                 self.episode.host, self.episode.host_rng(), OptimizerSettings(), self.dtype, c.column_slots
             )
-            for new in self.episode.initial_seeds:
-                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         twin = self._twins.trajectories([seed])[0] if c.reference == "twin" else ()
         self.episode.begin(self._validate({}), twin)
         self.snapshot = self.network.snapshot()

@@ -24,7 +24,6 @@ from actors.env.episode.twin import (
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.slots.contributions import EvalResult, Validation
-from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
 from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
@@ -106,22 +105,17 @@ def test_the_whole_configuration_is_checked_against_the_learner() -> None:
 def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit: a fleet trains a twin only from the epoch in which a seed or column joins the host.
 
-    Some hosts never grow, some grow at once, in the stream or beside it, and one starts with a seed.
+    Some hosts never grow, some grow at once, in the stream or beside it.
     """
     monkeypatch.setattr(host_episode, "twin_coefficient", lambda task_id: 1.0)
     config = EnvConfig(tasks=("spirals", "wine"), horizon_epochs=8, inner_steps=3, reference="twin")
-    seeds = range(6)
-    grown, alone = SeedTrainingFleet(config, 6, 0), SeedTrainingFleet(twin_config(config), 6, 0)
-    plain = SeedTrainingFleet(twin_config(config), 6, 0)
-    start = (GrownSeed(slot=1, blueprint=2, blend=0, alpha=0.7),)
-    for fleet in (grown, plain):
-        fleet.set_topologies([(), (), (), (), (), start])
-        fleet.reset(seeds)
-    alone.reset(seeds)
+    grown, alone, plain = (SeedTrainingFleet(c, 5, 0) for c in (config, twin_config(config), twin_config(config)))
+    for fleet in (grown, alone, plain):
+        fleet.reset(range(5))
     germinate, advance, wait = [1, 0, 3, 0, 2, 0], [5, 0, 0, 0, 0, 0], [0] * 6
     column = [1, 3, 8, 0, 2, 0], [5, 3, 0, 0, 0, 0]
     scripts = [[], [germinate, advance, advance], [wait, wait, germinate, advance], [column[0], column[1], column[1]]]
-    scripts += [[wait, germinate, advance, advance], []]
+    scripts += [[wait, germinate, advance, advance]]
     for t in range(8):
         actions = np.array([script[t] if t < len(script) else wait for script in scripts])
         before = np.array([episode.accuracies[-1] for episode in alone.episodes])
@@ -134,7 +128,7 @@ def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone(monkeyp
     twins = [episode.reward.twin for episode in grown.episodes]
     assert [list(twin) for twin in twins] == [episode.accuracies for episode in alone.episodes]
     parted = [twin is not episode.accuracies for twin, episode in zip(twins, grown.episodes, strict=True)]
-    assert parted == [False, True, False, True, True, True]
+    assert parted == [False, True, False, True, True]
 
 
 def test_a_twin_ends_where_the_governor_would_end_its_episode() -> None:
