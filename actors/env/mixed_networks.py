@@ -232,7 +232,7 @@ def make_networks(
 
     def make(kind: HostKind, num_envs: int) -> FleetNetworks:
         if backend != "torch" and kind in with_kernels:
-            return NumbaNetworks(num_envs, column_slots, settings.optimizer_settings, settings.dtype)
+            return NumbaNetworks(num_envs, column_slots, settings.dtype)
         return TorchNetworks(padded[kind], column_slots, num_envs, settings)
 
     device = settings.device.type

@@ -15,8 +15,7 @@ from actors.env.episode.host_episode import HostEpisode, check_tasks
 from actors.env.episode.settings import width_range
 from actors.env.episode.timeline import Timeline
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
-from actors.env.fleet import Fleet
-from actors.env.fleet_networks import NetworkSettings, OptimizerSettings
+from actors.env.fleet_networks import NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
 from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kinds, make_networks
@@ -29,7 +28,8 @@ from actors.types.fleet_step import FleetStep
 
 
 class SeedTrainingFleet:
-    """A `Fleet` of seed-training environments, see `actors.env.env.SeedTrainingEnv`.
+    """E seed-training environments that are reset together, see `actors.env.env.SeedTrainingEnv`. One whose episode
+    ends early idles until the next reset.
 
     Its networks are trained by the backend that `config.backend` names. With the torch backend, environments with
     different tasks share tensors, padded to the largest host. The results of an environment do not depend on what
@@ -68,7 +68,6 @@ class SeedTrainingFleet:
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
         settings = NetworkSettings(
             config.max_horizon_epochs * config.max_inner_steps,
-            OptimizerSettings(),
             dtype,
             self.device,
             least,
@@ -161,9 +160,11 @@ class SeedTrainingFleet:
         return {e: tested.accuracy for e, tested in self.networks.evaluate_test(alphas).items()}
 
     def task_ids(self) -> tuple[str, ...]:
+        """Return the task of each environment's episode."""
         return tuple(episode.task.task_id for episode in self.episodes)
 
     def timelines(self) -> tuple[Timeline, ...]:
+        """Return the record of each environment's episode so far."""
         return tuple(episode.timeline for episode in self.episodes)
 
     def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
@@ -220,6 +221,6 @@ def _device(config: EnvConfig, gpu: bool) -> torch.device:
     return torch.device("cuda" if present else "cpu")
 
 
-def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> Fleet:
+def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> SeedTrainingFleet:
     """Make a fleet of seed-training environments. For `gpu` see `SeedTrainingFleet`."""
     return SeedTrainingFleet(config, num_envs, run_seed, gpu=gpu)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.blueprint import Params
-from actors.env.fleet_networks import OptimizerSettings
+from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import Resume
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup, Outputs, mixed_logits
@@ -47,25 +47,24 @@ class StackedEpoch:
     `seeds` are the seeds that take part, sorted, and `lr [E]` the learning rates of the environments.
     """
 
-    def __init__(
-        self, stack: StackedParameters, seeds: Sequence[StackedSeed], optimizer_settings: OptimizerSettings, lr: Tensor
-    ) -> None:
-        self.stack, self.seeds, self.optimizer_settings = stack, seeds, optimizer_settings
-        decay = optimizer_settings.weight_decay
-        self.host_optimizer = RowOptimizer(stack.hosts, None, lr, decay)
+    def __init__(self, stack: StackedParameters, seeds: Sequence[StackedSeed], lr: Tensor) -> None:
+        self.stack, self.seeds = stack, seeds
+        self.host_optimizer = RowOptimizer(stack.hosts, None, lr, WEIGHT_DECAY)
         self.host_leaves = stack.hosts.leaves(self.host_optimizer.params)
         # Seeds of one bank keep their order, so that those of one slot and mode are consecutive rows.
         self.by_bank: dict[int, list[int]] = {}
         for i, seed in enumerate(seeds):
             self.by_bank.setdefault(seed.bank, []).append(i)
         self.optimizers = {
-            b: RowOptimizer(stack.banks[b], stack.rows(group := [seeds[i] for i in indices]), _rates(group, lr), decay)
+            b: RowOptimizer(
+                stack.banks[b], stack.rows(group := [seeds[i] for i in indices]), _rates(group, lr), WEIGHT_DECAY
+            )
             for b, indices in self.by_bank.items()
         }
         self.bank_index = {b: torch.tensor(indices, device=stack.device) for b, indices in self.by_bank.items()}
         # Seeds in the stream come first; only they have gates.
         in_stream = [seed for seed in seeds if seed.slot < stack.host.slots]
-        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), decay)
+        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), WEIGHT_DECAY)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
         self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, _run_key)}
@@ -210,8 +209,8 @@ class StackedEpoch:
         return norms
 
     def _scale(self, norms: Tensor) -> Tensor:
-        """Return the factors `[n, 1]` that limit gradients of these norms `[n]` to `clip_norm`."""
-        return (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
+        """Return the factors `[n, 1]` that limit gradients of these norms `[n]` to `CLIP_NORM`."""
+        return (CLIP_NORM / (norms + 1e-6)).clamp(max=1.0)[:, None]
 
     def _output_norms(self, grads: Sequence[Tensor]) -> Tensor | None:
         """Return the norms `[E, S + 1]` of gradients with respect to hidden tensors and, last, to the logits."""

@@ -189,7 +189,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
         y = StackLayout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
         lr = torch.tensor([0.0 if plan is None else plan.data.lr for plan in plans], dtype=torch.float64)
-        epoch = StackedEpoch(self, seeds, self.optimizer_settings, lr)
+        epoch = StackedEpoch(self, seeds, lr)
         last = {count - 1 for count in counts}
         results: list[StepResult] = []
         for result in run_steps(epoch.step, x, y, last, self.settings.cuda_graph):

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 MEASURED = Path(__file__).with_name("measured.json")
-WIDTHS = {"vector": (3, 8, 24), "sequence": (3, 6, 12), "image": (3, 6, 12)}
-"""Widths of small, medium and large hosts by the kind of task."""
 PRICE = 1.0
 """Points per doubling of the parameters in `Grown.priced`."""
 

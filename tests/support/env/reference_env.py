@@ -13,7 +13,6 @@ from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
-from actors.env.fleet_networks import OptimizerSettings
 from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.precision import tf32
 from actors.slots.contributions import EvalResult, Validation
@@ -52,9 +51,7 @@ class ReferenceEnv:
         self.scored = self._tensors(self.episode.scored.x, self.episode.scored.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         with self.device:
-            self.network = ReferenceNetwork(
-                self.episode.host, self.episode.host_rng(), OptimizerSettings(), self.dtype, c.column_slots
-            )
+            self.network = ReferenceNetwork(self.episode.host, self.episode.host_rng(), self.dtype, c.column_slots)
         twin = self._twins.trajectories([seed])[0] if c.reference == "twin" else ()
         self.episode.begin(self._validate({}), twin)
         self.snapshot = self.network.snapshot()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
-from actors.env.fleet_networks import OptimizerSettings
+from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import Host, column_host, draw_params
 from actors.layers.batch_norm import (
     EPS,
@@ -139,15 +139,15 @@ class ReferenceNetwork:
         self,
         host: Host,
         rng: np.random.Generator,
-        optimizer_settings: OptimizerSettings,
         dtype: torch.dtype = torch.float32,
         column_slots: int = 0,
+        weight_decay: float = WEIGHT_DECAY,
+        clip_norm: float = CLIP_NORM,
     ) -> None:
         self.host, self.column_slots = host, column_slots
         self.dtype = dtype
-        self.optimizer_settings = optimizer_settings
-        params = draw_params(host.shapes(), rng, dtype)
-        self.group = ParameterGroup.create(params, optimizer_settings.weight_decay)
+        self.weight_decay, self.clip_norm = weight_decay, clip_norm
+        self.group = ParameterGroup.create(draw_params(host.shapes(), rng, dtype), weight_decay)
         self.seeds: dict[int, ReferenceSeed | ReferenceColumn] = {}
         self.running = _fresh(host.norms(), dtype)
 
@@ -156,16 +156,16 @@ class ReferenceNetwork:
 
         `blueprint` is an index into the tables of the host's family.
         """
-        family, o = self.host.family, self.optimizer_settings
+        family = self.host.family
         column = family.columns[blueprint]
         if column is None:
             width, grown = self.host.slot_width(slot), family.blueprints[blueprint]
             shapes = grown.shapes(width) | gate_shapes(blend, width)
-            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.weight_decay)
+            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), self.weight_decay)
             self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
         else:
             host = column_host(self.host, column.scale)
-            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), o.weight_decay)
+            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), self.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
             self.running |= _fresh(seed.norms(), self.dtype)
 
@@ -238,7 +238,7 @@ class ReferenceNetwork:
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
                 group_grads, rest = rest[: len(group.params)], rest[len(group.params) :]
-                norm = group.step(group_grads, self.optimizer_settings.clip_norm, lr)
+                norm = group.step(group_grads, self.clip_norm, lr)
                 if slot is not None:
                     norms[slot].append(norm)
                 elif norm > 0:

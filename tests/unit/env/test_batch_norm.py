@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.make import make_host
 from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, running_statistics
 from actors.rng import Purpose, stream
@@ -46,8 +45,7 @@ def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
 def test_a_seed_that_only_shifts_contributes_nothing() -> None:
     """Later norms cancel the shift. With running statistics, which include it, switching it off would seem to hurt."""
     task = cnn.sequences(stream(0, 0, Purpose.TASK_DATA))
-    settings, rng = OptimizerSettings(1e-4, 1.0), np.random.default_rng(1)
-    net = ReferenceNetwork(make_host(task, 6, 3), np.random.default_rng(0), settings)
+    rng, net = np.random.default_rng(1), ReferenceNetwork(make_host(task, 6, 3), np.random.default_rng(0))
     net.germinate(0, 2, 0, rng)
     net.seeds[0].group.params["b2"].data.fill_(4.0)
     net.seeds[0].group.lr_scale = 0.0

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.family import blueprint_index
-from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
 from actors.env.hosts.host import Host, column_host, column_width
 from actors.env.hosts.mlp import MLPHost
@@ -26,13 +25,13 @@ HOSTS: dict[str, tuple[Host, tuple[int, ...]]] = {
     "sequence": (CNN1dHost(2, 20, 5, 3, 2), (2, 20)),
     "image": (CNN2dHost(1, (8, 8), 5, 3, 3), (1, 8, 8)),
 }
-FREE = OptimizerSettings(0.0, 1e9)  # neither decay nor clip
 
 
-def network(kind: str, columns: dict[int, str], settings: OptimizerSettings = FREE) -> ReferenceNetwork:
-    """Make a host with columns (column slot, from 0 -> name), moved away from their start, in double precision."""
+def network(kind: str, columns: dict[int, str]) -> ReferenceNetwork:
+    """Make a host with columns (column slot, from 0 -> name), moved away from their start, in double precision. There
+    is neither decay nor a clip."""
     host, _ = HOSTS[kind]
-    net = ReferenceNetwork(host, np.random.default_rng(0), settings, torch.float64, column_slots=2)
+    net = ReferenceNetwork(host, np.random.default_rng(0), torch.float64, 2, weight_decay=0.0, clip_norm=1e9)
     for c, name in columns.items():
         rng = np.random.default_rng(100 + c)
         net.germinate(host.slots + c, blueprint_index(name), 0, rng)

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.mlp import MLPHost
 from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
 
@@ -21,8 +20,8 @@ torch.set_num_threads(1)
 def network(seeds: dict[int, tuple[int, int]]) -> ReferenceNetwork:
     """Make a host of width 6 with `seeds` (slot -> (blueprint, blend)) moved away from their initialization. There is
     neither decay nor a clip."""
-    settings = OptimizerSettings(0.0, 1e9)
-    net = ReferenceNetwork(MLPHost(2, 6, 3, 3), np.random.default_rng(0), settings, torch.float64)
+    host, rng = MLPHost(2, 6, 3, 3), np.random.default_rng(0)
+    net = ReferenceNetwork(host, rng, torch.float64, weight_decay=0.0, clip_norm=1e9)
     for slot, (blueprint, blend) in seeds.items():
         rng = np.random.default_rng(100 + slot)
         net.germinate(slot, blueprint, blend, rng)

@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from actors.blueprints.family import blueprint_index
-from actors.env.fleet_networks import OptimizerSettings
 from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.objective import Prices
@@ -54,7 +53,7 @@ def legal_costs(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[flo
     legal = np.flatnonzero(masks.rest[Op.GERMINATE, slot, : len(host.family.blueprints)]).tolist()
     found = []
     for blueprint in legal if masks.slot[Op.GERMINATE, slot] else []:
-        made = ReferenceNetwork(host, np.random.default_rng(0), OptimizerSettings(), column_slots=8)
+        made = ReferenceNetwork(host, np.random.default_rng(0), column_slots=8)
         made.germinate(slot, blueprint, 2, np.random.default_rng(0))
         seed, own = made.seeds[slot], made.seeds[slot].group.params
         if isinstance(seed, ReferenceColumn):
