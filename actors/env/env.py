@@ -75,8 +75,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     `time_limit: truncated` the horizon truncates instead, and is hidden. The last `info` also holds `telemetry`:
     `objective` (J), `final_accuracy`, `doublings`, `compute_doublings` and more.
 
-    `info` also holds, for each slot `[S]`, `contribution`, `interaction` and `shapley` in points (0 if unknown) and
-    `contribution_known` etc. Test rows affect nothing; `test_accuracy` reads them.
+    `info` also holds, for each slot `[S]`, `contribution` and `interaction` in points (0 if unknown),
+    `contribution_known` and `interaction_known`. Test rows affect nothing; `test_accuracy` reads them.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's interface)

@@ -264,7 +264,7 @@ class HostEpisode:
     def info(self, masks: ActionMasks) -> dict[str, Any]:
         """Return Gymnasium's `info` of the current state, whose masks are given; see `SeedTrainingEnv`."""
         values: dict[str, NDArray[Any]] = {}
-        for name in ("contribution", "interaction", "shapley"):
+        for name in ("contribution", "interaction"):
             points = [getattr(slot, name) for slot in self.lifecycle.slots]
             values[name] = np.array([p or 0.0 for p in points])
             values[f"{name}_known"] = np.array([p is not None for p in points])

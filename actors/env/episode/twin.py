@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from actors.config import EnvConfig
 
 Trajectory = tuple[float, ...]  # [horizon + 1], validation accuracy in points; the untrained host first
@@ -47,13 +45,6 @@ def twin_coefficient(task_id: str) -> float:
 def fitted_coefficients() -> dict[str, float]:
     """Return the fitted coefficients by task family."""
     return {name: row["share"] for name, row in json.loads(COEFFICIENTS.read_text())["families"].items()}
-
-
-def fit_coefficient(returns: Sequence[float], twin_gains: Sequence[float]) -> float:
-    """Return the c that minimizes var(J - c * gain): cov(J, gain) / var(gain); 0 if the gains do not vary."""
-    gains = np.asarray(twin_gains, dtype=np.float64)
-    variance = float(gains.var())
-    return float(np.cov(np.asarray(returns, dtype=np.float64), gains, bias=True)[0, 1] / variance) if variance else 0.0
 
 
 class TwinCache:

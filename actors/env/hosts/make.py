@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from actors.config import ConfigError
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
@@ -26,10 +27,5 @@ def make_host(task: Task, width: int, slots: int) -> Host:
 
 def padded_host(hosts: Sequence[Host]) -> Host:
     """Return the smallest host that each of `hosts` can be padded to; they have one kind and spatial size."""
-    first, sizes_of = hosts[0], [(h.num_features, h.width, h.num_classes) for h in hosts]
-    features, width, classes = (max(sizes) for sizes in zip(*sizes_of, strict=True))
-    if isinstance(first, CNN1dHost):
-        return CNN1dHost(features, first.length, width, classes, first.slots)
-    if isinstance(first, CNN2dHost):
-        return CNN2dHost(features, first.size, width, classes, first.slots)
-    return MLPHost(features, width, classes, first.slots)
+    largest = {name: max(getattr(h, name) for h in hosts) for name in ("num_features", "width", "num_classes")}
+    return replace(hosts[0], **largest)  # type: ignore[type-var]

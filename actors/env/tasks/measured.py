@@ -31,10 +31,6 @@ class Gain:
             return "pays"
         return "hurts" if self.high < 0 else "even"
 
-    def text(self) -> str:
-        """Return the gain and its interval for a table."""
-        return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
-
 
 @dataclass(frozen=True)
 class Grown:

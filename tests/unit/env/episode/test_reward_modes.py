@@ -16,7 +16,6 @@ from actors.env.episode import host_episode
 from actors.env.episode.twin import (
     CAPACITY,
     TwinCache,
-    fit_coefficient,
     fitted_coefficients,
     twin_coefficient,
     twin_config,
@@ -181,15 +180,6 @@ def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
         twins.trajectories(range(start, start + 1024))
     assert twins.trajectories([3]) == [(3.0,)]
     assert played.count(3) == 2  # the cache is bounded
-
-
-def test_the_fitted_coefficient_minimizes_the_variance() -> None:
-    rng = np.random.default_rng(0)
-    gains = rng.normal(50.0, 10.0, 200)
-    returns = 0.8 * gains + rng.normal(size=200)
-    best = min(np.linspace(0.0, 2.0, 2001), key=lambda c: np.var(returns - c * gains))
-    assert fit_coefficient(returns.tolist(), gains.tolist()) == pytest.approx(best, abs=1e-3)
-    assert fit_coefficient([1.0, 2.0], [3.0, 3.0]) == 0.0
 
 
 def test_every_training_family_has_a_fitted_coefficient_and_others_use_one() -> None:
