@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from actors.env.episode.epoch import EpochPlan
 from actors.env.episode.host_episode import HostEpisode, check_tasks
 from actors.env.episode.settings import width_range
 from actors.env.episode.timeline import Timeline
-from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
+from actors.env.episode.twin import Trajectory, padded, twin_config
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
@@ -81,7 +81,6 @@ class SeedTrainingFleet:
         self.networks = make_networks(
             hosts, config.column_slots, num_envs, settings, config.backend, config.device != "cuda"
         )
-        self._twins = TwinCache(self._play_twins)
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         """Start an episode in every environment, from `seeds` `[E]`."""
@@ -99,14 +98,10 @@ class SeedTrainingFleet:
             raise ValueError("the first reset must be of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
         untrained = self.networks.reset(self.episodes, list(new))
-        apart = {
-            e: episode.seed
-            for e, episode in new.items()
-            if self.config.reference == "twin" and not self.networks.can_train_twin(e)
-        }
-        twins = dict(zip(apart, self._twins.trajectories(list(apart.values())), strict=True))
+        twinned = new if self.config.reference == "twin" else ()
+        twins = self._play_twins({new[e].seed for e in twinned if not self.networks.can_train_twin(e)})
         for e, episode in new.items():
-            episode.begin(untrained[e], twins.get(e))
+            episode.begin(untrained[e], twins.get(episode.seed))
             self._running[e] = True
             self._observe(e)
         zeros, none = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
@@ -167,18 +162,19 @@ class SeedTrainingFleet:
         """Return the record of each environment's episode so far."""
         return tuple(episode.timeline for episode in self.episodes)
 
-    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
+    def _play_twins(self, seeds: Collection[int]) -> dict[int, Trajectory]:
         """Play never-grow episodes in a fleet of their own, for hosts whose backend cannot train a twin beside them."""
+        if not seeds:
+            return {}
         width = max(2, len(seeds))  # a stack of one rounds differently
         fleet = SeedTrainingFleet(
             twin_config(self.config), width, self.run_seed, self.dtype, width_scale=self.width_scale, gpu=self.gpu
         )
-        fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
+        fleet.reset([*seeds, *seeds][:width])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
         while fleet.running:
             fleet.step(waits)
-        played = fleet.episodes[: len(seeds)]
-        return [padded(episode.accuracies, episode.horizon_epochs) for episode in played]
+        return {episode.seed: padded(episode.accuracies, episode.horizon_epochs) for episode in fleet.episodes}
 
     @property
     def running(self) -> bool:

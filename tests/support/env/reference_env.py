@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
 from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.precision import tf32
 from actors.slots.contributions import EvalResult, Validation
@@ -39,7 +38,6 @@ class ReferenceEnv:
         self.config = config or EnvConfig()
         self.run_seed, self.dtype, self.device = run_seed, dtype, torch.device(device)
         self.spaces: Spaces = seed_spaces(self.config.total_slots, self.config.profile)
-        self._twins = TwinCache(self._play_twins)
 
     @tf32(False)
     def reset(self, seed: int) -> tuple[Obs, dict[str, Any]]:
@@ -52,8 +50,7 @@ class ReferenceEnv:
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         with self.device:
             self.network = ReferenceNetwork(self.episode.host, self.episode.host_rng(), self.dtype, c.column_slots)
-        twin = self._twins.trajectories([seed])[0] if c.reference == "twin" else ()
-        self.episode.begin(self._validate({}), twin)
+        self.episode.begin(self._validate({}))
         self.snapshot = self.network.snapshot()
         return self.episode.observation(), self.episode.info(self.masks())
 
@@ -111,17 +108,6 @@ class ReferenceEnv:
     def _validate(self, alphas: Mapping[int, float]) -> Validation:
         observed, scored = (self.network.evaluate(x, y, alphas) for x, y in (self.observed, self.scored))
         return Validation(observed, scored.accuracy)
-
-    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
-        twin = ReferenceEnv(twin_config(self.config), self.run_seed, self.dtype, self.device)
-        wait = np.zeros(len(self.spaces.action.heads), dtype=np.int64)
-        trajectories = []
-        for seed in seeds:
-            twin.reset(seed)
-            while not twin.step(wait)[2]:
-                pass
-            trajectories.append(padded(twin.episode.accuracies, twin.episode.horizon_epochs))
-        return trajectories
 
     def _tensors(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(x).to(self.device, self.dtype), torch.from_numpy(y).to(self.device)

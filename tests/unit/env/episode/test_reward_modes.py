@@ -14,8 +14,6 @@ from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode import host_episode
 from actors.env.episode.twin import (
-    CAPACITY,
-    TwinCache,
     fitted_coefficients,
     twin_coefficient,
     twin_config,
@@ -163,23 +161,6 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it(monkey
     assert rewards[1] == pytest.approx(rewards[0] - 0.7 * change, abs=1e-5)
     assert rewards[2][-1] == pytest.approx(rewards[1].sum())
     assert not rewards[2][:-1].any()
-
-
-def test_twins_are_played_once_and_the_cache_is_bounded() -> None:
-    played: list[int] = []
-
-    def playing(seeds: object) -> list[tuple[float, ...]]:
-        played.extend(seeds)
-        return [(float(s),) for s in seeds]
-
-    twins = TwinCache(playing)
-    assert twins.trajectories([3, 1, 3]) == [(3.0,), (1.0,), (3.0,)]
-    assert twins.trajectories([1, 2]) == [(1.0,), (2.0,)]
-    assert played == [3, 1, 2]
-    for start in range(10, 10 + 2 * CAPACITY, 1024):
-        twins.trajectories(range(start, start + 1024))
-    assert twins.trajectories([3]) == [(3.0,)]
-    assert played.count(3) == 2  # the cache is bounded
 
 
 def test_every_training_family_has_a_fitted_coefficient_and_others_use_one() -> None:
