@@ -19,7 +19,7 @@ from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
-from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.reference_network import ReferenceNetwork
 
 Obs = dict[str, NDArray[Any]]
 Step = tuple[Obs, float, bool, bool, dict[str, Any]]
@@ -64,7 +64,7 @@ class ReferenceEnv:
             with self.device:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         x, y = self.train_x[plan.data.rows], self.train_y[plan.data.rows]
-        statistics = self.network.train_epoch(x, y, SeedAlphas(dict(plan.blended), dict(plan.training)), plan.data.lr)
+        statistics = self.network.train_epoch(x, y, plan.blended, plan.training, plan.data.lr)
         validation = self._validate(plan.blended)
         ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
         if ablations:

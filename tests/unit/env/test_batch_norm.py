@@ -11,7 +11,7 @@ from actors.env.hosts.make import make_host
 from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, running_statistics
 from actors.rng import Purpose, stream
 from tests.support.env import cnn
-from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas, recorded_statistics
+from tests.support.env.reference_network import ReferenceNetwork, recorded_statistics
 
 torch.set_num_threads(1)
 
@@ -52,7 +52,7 @@ def test_a_seed_that_only_shifts_contributes_nothing() -> None:
     train_x, train_y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
     for _ in range(6):
         rows = rng.integers(0, len(train_x), (16, 64))
-        net.train_epoch(train_x[rows], train_y[rows], SeedAlphas({0: 1.0}))
+        net.train_epoch(train_x[rows], train_y[rows], {0: 1.0}, {})
     x, y = torch.from_numpy(task.val.x), torch.from_numpy(task.val.y)
     assert net.evaluate(x, y, {0: 1.0})[0] - net.evaluate(x, y, {})[0] > 10.0
     assert abs(net.ablate(x, y, {0: 1.0}, train_x[:128])[0] - net.ablate(x, y, {}, train_x[:128])[0]) <= 1.0

@@ -16,7 +16,7 @@ from actors.env.hosts.host import Host, column_host, column_width
 from actors.env.hosts.mlp import MLPHost
 from actors.layers.batch_norm import batch_statistics
 from actors.types.actions import Op
-from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.reference_network import ReferenceNetwork
 from tests.support.env.walks import WAIT, act, tiny_reference
 
 torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def test_gradients_equal_those_of_the_written_out_mix(kind: str, strength: float
     """A blended column gets the total derivative, a training one that of its own loss, with all else constant."""
     net, (x, y) = network(kind, {0: "column_half", 1: "column_double"}), batches(kind, 1)
     s, oracle = net.host.slots, copy.deepcopy(net)
-    net.train_epoch(x, y, SeedAlphas({s: 0.3}, {s + 1: strength}))
+    net.train_epoch(x, y, {s: 0.3}, {s + 1: strength})
     blended = 0.7 * oracle.logits(x[0], {}) + 0.3 * alone(oracle, s, x[0])
     F.cross_entropy(blended, y[0]).backward()
     learner = alone(oracle, s + 1, x[0])

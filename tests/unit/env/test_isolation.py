@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.env.hosts.mlp import MLPHost
-from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.reference_network import ReferenceNetwork
 
 DENSE, WIDE = 3, 6
 torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def test_the_shadow_gradient_is_the_seeds_gradient_with_everything_else_constant
         for tensor in group.tensors:
             tensor.requires_grad_(False)
     F.cross_entropy(oracle.logits(x[0], {0: 0.5, 1: 0.7, 2: 1.0}), y[0]).backward()
-    net.train_epoch(x, y, SeedAlphas({0: 0.5}, {1: 0.7, 2: 1.0}))
+    net.train_epoch(x, y, {0: 0.5}, {1: 0.7, 2: 1.0})
     expected, found = seed_gradients(oracle, [1, 2]), seed_gradients(net, [1, 2])
     assert len(expected) == len(found) == 4 + 2 + 4  # the gate's two included
     for a, b in zip(expected, found, strict=True):
@@ -71,7 +71,7 @@ def finite_difference(net: ReferenceNetwork, x: Tensor, y: Tensor, on: dict[int,
 def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
     net = network({0: (DENSE, blend), 1: (5, blend)})
     before, (x, y), on = copy.deepcopy(net), batch(), {0: 0.5, 1: 0.7}
-    net.train_epoch(x, y, SeedAlphas(on, {}))
+    net.train_epoch(x, y, on, {})
     groups = [(net.group, before.group), *((net.seeds[s].group, before.seeds[s].group) for s in on)]
     for trained, start in groups:
         for moved, tensor in zip(trained.tensors, start.tensors, strict=True):
