@@ -44,9 +44,9 @@ def stacked(*tasks: str) -> EnvConfig:
 
 
 CONFIGS = {name: replace(VECTORS, backend=name) for name in BACKENDS} | {
-    "sequences": stacked("sequences", "wide_sequences"),
-    "images": stacked("images", "wide_images"),
-    "mixed": stacked("sequences", "images", "spirals"),
+    "sequences": stacked("wave_forms", "signals"),
+    "images": stacked("digits_image"),
+    "mixed": stacked("wave_forms", "digits_image", "spirals"),
     "classic": replace(VECTORS, profile="classic"),
 }
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from actors.env.hosts.make import make_host
+from actors.env.tasks import make_task
 from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, running_statistics
 from actors.rng import Purpose, stream
-from tests.support.env import cnn
 from tests.support.env.reference_network import ReferenceNetwork, recorded_statistics
 
 torch.set_num_threads(1)
@@ -44,7 +44,7 @@ def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
 
 def test_a_seed_that_only_shifts_contributes_nothing() -> None:
     """Later norms cancel the shift. With running statistics, which include it, switching it off would seem to hurt."""
-    task = cnn.sequences(stream(0, 0, Purpose.TASK_DATA))
+    task = make_task("wave_forms", stream(0, 0, Purpose.TASK_DATA))
     rng, net = np.random.default_rng(1), ReferenceNetwork(make_host(task, 6, 3), np.random.default_rng(0))
     net.germinate(0, 2, 0, rng)
     net.seeds[0].group.params["b2"].data.fill_(4.0)

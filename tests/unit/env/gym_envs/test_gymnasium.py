@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import tamiyo  # noqa: F401, registers the environment
@@ -95,22 +95,6 @@ def test_importing_tamiyo_registers_and_loads_no_torch() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def assert_same(mine: Any, theirs: Any) -> None:
-    """Compare nested infos and observations, numbers in single precision."""
-    if isinstance(theirs, dict):
-        assert mine.keys() == theirs.keys()
-        for key in theirs:
-            assert_same(mine[key], theirs[key])
-    elif isinstance(theirs, np.ndarray) and theirs.dtype != object:
-        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-3)
-    elif isinstance(theirs, np.ndarray | tuple | list):
-        assert len(mine) == len(theirs)
-        for a, b in zip(mine, theirs, strict=True):
-            assert_same(a, b)
-    else:
-        assert mine == theirs
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -125,12 +109,12 @@ def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict
     assert (fast.observation_space, fast.action_space) == (slow.observation_space, slow.action_space)
     assert fast.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     fast.action_space.seed(0)
-    assert_same(fast.reset(seed=3), slow.reset(seed=3))
+    assert data_equivalence(fast.reset(seed=3), slow.reset(seed=3), exact=True)
     ends = 0
     for _ in range(20):
         actions = fast.action_space.sample()
         mine, theirs = fast.step(actions), slow.step(actions)
-        assert_same(mine, theirs)
+        assert data_equivalence(mine, theirs, exact=True)
         assert mine[0] in fast.observation_space
         ended = mine[2] | mine[3]
         ends += int(ended.sum())
