@@ -95,17 +95,13 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         """Start an episode; without `seed` one is drawn."""
         super().reset(seed=seed)
         seen = self.fleet.reset([int(self.np_random.integers(2**31)) if seed is None else seed])
-        return seen.observation(0), self.episode.info(self.masks())
+        return seen.observation(0), self.fleet.info(0)
 
     def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Take one action and train one epoch; see the class for the order of events."""
         choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else np.asarray(action)
         seen = self.fleet.step(choices[None], self.strict)
-        info = self.episode.info(self.masks())
-        if self.fleet.illegal:
-            info["illegal_action"] = self.fleet.illegal[0]
-        if seen.end_reasons[0] is not None:
-            info["end_reason"], info["telemetry"] = seen.end_reasons[0], seen.telemetry[0]
+        info = self.fleet.info(0, seen)
         return seen.observation(0), float(seen.rewards[0]), bool(seen.terminated[0]), bool(seen.truncated[0]), info
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]

@@ -149,6 +149,15 @@ class SeedTrainingFleet:
         """Return the legal choices of the next action of one environment."""
         return self._masks[env]
 
+    def info(self, env: int, step: FleetStep | None = None) -> dict[str, Any]:
+        """Return Gymnasium's `info` of one environment; `step` is its last one, None after a reset."""
+        info = self.episodes[env].info(self._masks[env])
+        if step is not None and env in self.illegal:
+            info["illegal_action"] = self.illegal[env]
+        if step is not None and step.end_reasons[env] is not None:
+            info |= {"end_reason": step.end_reasons[env], "telemetry": step.telemetry[env]}
+        return info
+
     def test_accuracies(self, envs: Sequence[int]) -> dict[int, float]:
         """Return the accuracies of these environments on their test rows, in points."""
         alphas = {e: self.episodes[e].growth.blended() for e in envs}

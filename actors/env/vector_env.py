@@ -68,7 +68,7 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         seen = self.fleet.reset_envs(chosen)
         infos: Info = {}
         for e in chosen:
-            infos = self._add_info(infos, self._info(e), e)
+            infos = self._add_info(infos, self.fleet.info(e), e)
         return _observation(seen), infos
 
     def step(self, actions: NDArray[np.int64]) -> tuple[Obs, NDArray[np.float64], Flags, Flags, Info]:
@@ -76,19 +76,14 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         infos: Info = {}
         ended = [int(e) for e in np.flatnonzero(seen.terminated | seen.truncated)]
         for e in range(self.num_envs):
-            info = self._info(e)
-            if e in self.fleet.illegal:
-                info["illegal_action"] = self.fleet.illegal[e]
-            if e in ended:
-                info |= {"end_reason": seen.end_reasons[e], "telemetry": seen.telemetry[e]}
-                infos = self._add_info(infos, {"final_obs": seen.observation(e), "final_info": info}, e)
-            else:
-                infos = self._add_info(infos, info, e)
+            info = self.fleet.info(e, seen)
+            own = {"final_obs": seen.observation(e), "final_info": info} if e in ended else info
+            infos = self._add_info(infos, own, e)
         current = seen
         if ended:
             current = self.fleet.reset_envs({e: self._draw(e) for e in ended})
             for e in ended:
-                infos = self._add_info(infos, self._info(e), e)
+                infos = self._add_info(infos, self.fleet.info(e), e)
         return _observation(current), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
@@ -98,9 +93,6 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         from actors.env.rendering.timeline_chart import picture
 
         return tuple(picture(timeline) for timeline in self.fleet.timelines())
-
-    def _info(self, env: int) -> Info:
-        return self.fleet.episodes[env].info(self.fleet.masks(env))
 
     def _draw(self, env: int) -> int:
         return int(self._generators[env].integers(2**31))

@@ -27,7 +27,6 @@ from tests.support.env.fleets import (
 )
 from tests.support.env.reference_network import ReferenceColumn
 
-torch.set_num_threads(1)
 VECTORS = EnvConfig(
     host_width=(5, 32),
     horizon_epochs=(6, 10),

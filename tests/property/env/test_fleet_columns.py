@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from actors.blueprints.column import COLUMNS
@@ -31,7 +30,6 @@ from tests.support.env.fleets import (
 )
 from tests.support.env.walks import act
 
-torch.set_num_threads(1)
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 CONFIG = EnvConfig(tasks=("spirals",), host_width=(6, 24), horizon_epochs=14, inner_steps=2, budget_ratio=60.0)
 SIZES = [blueprint_index(column.name) for column in COLUMNS]

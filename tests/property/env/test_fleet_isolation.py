@@ -33,7 +33,6 @@ from tests.support.env.fleets import (
     stack,
 )
 
-torch.set_num_threads(1)
 ROOT = Path(__file__).parents[3]
 
 

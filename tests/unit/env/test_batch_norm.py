@@ -13,8 +13,6 @@ from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrat
 from actors.rng import Purpose, stream
 from tests.support.env.reference_network import ReferenceNetwork, recorded_statistics
 
-torch.set_num_threads(1)
-
 
 @pytest.mark.parametrize("space", [(10,), (5, 4)])
 def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:

@@ -19,7 +19,6 @@ from actors.types.actions import Op
 from tests.support.env.reference_network import ReferenceNetwork
 from tests.support.env.walks import WAIT, act, tiny_reference
 
-torch.set_num_threads(1)
 HOSTS: dict[str, tuple[Host, tuple[int, ...]]] = {
     "vector": (MLPHost(4, 5, 3, 2), (4,)),
     "sequence": (CNN1dHost(2, 20, 5, 3, 2), (2, 20)),

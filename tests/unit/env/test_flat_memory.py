@@ -14,7 +14,6 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from tests.support.env.fleets import random_actions
 
-torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(400)
 ENVS, EPISODES = 32, 1000
 SHORT: dict[str, Any] = {"horizon_epochs": (2, 4), "inner_steps": (1, 2), "batch_size": 4, "budget_ratio": 40.0}

@@ -14,7 +14,6 @@ from actors.env.hosts.mlp import MLPHost
 from tests.support.env.reference_network import ReferenceNetwork
 
 DENSE, WIDE = 3, 6
-torch.set_num_threads(1)
 
 
 def network(seeds: dict[int, tuple[int, int]]) -> ReferenceNetwork:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
@@ -28,7 +27,6 @@ from tests.support.env import walks
 from tests.support.env.scripted_host import play
 from tests.support.env.walks import WAIT, act, random_legal, tiny_env
 
-torch.set_num_threads(1)
 TINY = EnvConfig(**walks.TINY | {"horizon_epochs": 8})
 GROW = [act(Op.GERMINATE, 0, 3, target=2), act(Op.ADVANCE), act(Op.ADVANCE), WAIT, act(Op.FOSSILIZE)]
 

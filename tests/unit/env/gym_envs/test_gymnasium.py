@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
 
@@ -24,18 +23,12 @@ from actors.env.vector_env import SeedTrainingVectorEnv
 from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from actors.types.episode import SEED_TRAINING
+from tests.support.env import walks
 from tests.support.env.fleets import break_params
 from tests.support.env.walks import act
 
 ROOT = Path(__file__).parents[4]
-torch.set_num_threads(1)
-TINY: dict[str, Any] = {
-    "tasks": ("spirals", "wine"),
-    "host_width": 6,
-    "horizon_epochs": 6,
-    "inner_steps": 2,
-    "batch_size": 32,
-}
+TINY = walks.TINY | {"tasks": ("spirals", "wine"), "horizon_epochs": 6}
 
 
 def many(num_envs: int, **settings: Any) -> SeedTrainingVectorEnv:

@@ -25,7 +25,6 @@ from actors.rng import Purpose, stream
 
 FIXED = {*BUNDLES, "digits_image"}  # the same rows for every seed
 NAMES = [family.name for family in families() if family.from_files is None]
-torch.set_num_threads(1)
 
 
 @cache
