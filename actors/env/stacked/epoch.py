@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -27,16 +26,6 @@ RunKey = tuple[int, bool, int, int]  # slot, whether in TRAINING, bank, turn
 
 def _run_key(seed: StackedSeed) -> RunKey:
     return seed.slot, seed.training, seed.bank, seed.turn
-
-
-@dataclass(frozen=True)
-class LeafGroup:
-    """Consecutive seeds of one slot and mode (and bank and turn) whose parameters, or gates, are autograd leaves
-    together."""
-
-    training: bool
-    seeds: slice  # among the seeds of the epoch
-    leaves: dict[str, Tensor]
 
 
 class StackedEpoch:
@@ -67,9 +56,11 @@ class StackedEpoch:
         self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), WEIGHT_DECAY)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
-        self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, _run_key)}
+        # Parameters, or gates, of consecutive seeds of one slot and mode (and bank and turn) are leaves together.
+        self.runs = {key: self._run_leaves(key[2], run) for key, run in runs_of(seeds, _run_key)}
         self.gate_runs = {
-            key: self._gate_run(key, run) for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
+            key: stack.gates.leaves(self.gate_optimizer.params[run])
+            for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
         }
         # A column that learns needs no other pass through its host: the logits of the main pass are constant.
         self.shadowed = sorted({seed.env for seed in in_stream if seed.training})
@@ -180,9 +171,9 @@ class StackedEpoch:
         self, loss: Tensor, others: list[Tensor], training: bool
     ) -> tuple[list[Tensor], dict[RunKey, Tensor], dict[tuple[int, bool], Tensor]]:
         """Return the gradients of `others`, and `[n, size]` of the seeds and gates that this pass trains."""
-        runs = {key: run for key, run in self.runs.items() if run.training is training}
-        gates = {key: run for key, run in self.gate_runs.items() if run.training is training}
-        groups = [others, *(list(run.leaves.values()) for run in (*runs.values(), *gates.values()))]
+        runs = {key: leaves for key, leaves in self.runs.items() if key[1] is training}
+        gates = {key: leaves for key, leaves in self.gate_runs.items() if key[1] is training}
+        groups = [others, *(list(leaves.values()) for leaves in (*runs.values(), *gates.values()))]
         flat = torch.autograd.grad(loss.sum(), [t for group in groups for t in group], allow_unused=True)
         remaining = iter(flat)
         grads = [[g if g is not None else torch.zeros_like(t) for t, g in zip(group, remaining)] for group in groups]  # noqa: B905
@@ -219,21 +210,16 @@ class StackedEpoch:
         by_env = [*(self.stack.layout.by_env(grad) for grad in grads[:-1]), grads[-1].flatten(1)]
         return torch.stack([grad.square().sum(1).sqrt() for grad in by_env], 1)
 
-    def _run(self, key: RunKey, run: slice) -> LeafGroup:
-        _, training, b, _ = key
+    def _run_leaves(self, b: int, run: slice) -> dict[str, Tensor]:
         start = self.bank_row[run.start]
-        rows = self.optimizers[b].params[start : start + run.stop - run.start]
-        return LeafGroup(training, run, self.stack.banks[b].leaves(rows))
-
-    def _gate_run(self, key: tuple[int, bool], run: slice) -> LeafGroup:
-        return LeafGroup(key[1], run, self.stack.gates.leaves(self.gate_optimizer.params[run]))
+        return self.stack.banks[b].leaves(self.optimizers[b].params[start : start + run.stop - run.start])
 
     def _leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.runs[_run_key(seeds[0])].leaves
+        leaves = self.runs[_run_key(seeds[0])]
         return lambda: leaves
 
     def _gate_leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.gate_runs[seeds[0].slot, seeds[0].training].leaves
+        leaves = self.gate_runs[seeds[0].slot, seeds[0].training]
         return lambda: leaves
 
     def _shadow_params(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:

@@ -178,6 +178,13 @@ def test_masks_in_observations_are_in_force_and_not_observed(make: Callable[[], 
     assert walk(fleet) > 60
 
 
+class Forbids(Scripted):
+    """Allows nothing."""
+
+    def _mask(self) -> Any:
+        return np.zeros(4, dtype=np.bool_)
+
+
 def undeclared() -> SyncVectorEnv:
     env = SyncVectorEnv([Scripted] * WIDTH)
     del env.autoreset_mode
@@ -201,6 +208,12 @@ def undeclared() -> SyncVectorEnv:
             "reset environments that options['reset_mask'] excludes: ",
         ),
         (lambda: scripted(HidesTheEnd, SAME_STEP, sizes=(4,)), 'gave no info["final_obs"]'),
+        (
+            lambda: GymFleet(
+                "forbids", SyncVectorEnv([lambda: Forbids((4,), masks="info")] * WIDTH, autoreset_mode=DISABLED), int
+            ),
+            "an action mask without a legal choice for action",
+        ),
         (
             lambda: in_observations(lambda: MaskInObservation(mask=spaces.Box(0, 1, (3,)))),
             "an action mask of 3 entries for heads of [4]",
