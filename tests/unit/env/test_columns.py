@@ -21,8 +21,8 @@ from tests.support.env.walks import WAIT, act, tiny_reference
 
 HOSTS: dict[str, tuple[Host, tuple[int, ...]]] = {
     "vector": (MLPHost(4, 5, 3, 2), (4,)),
-    "sequence": (CNN1dHost(2, 20, 5, 3, 2), (2, 20)),
-    "image": (CNN2dHost(1, (8, 8), 5, 3, 3), (1, 8, 8)),
+    "sequence": (CNN1dHost(2, 5, 3, 2), (2, 20)),
+    "image": (CNN2dHost(1, 5, 3, 3), (1, 8, 8)),
 }
 
 
