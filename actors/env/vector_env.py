@@ -36,11 +36,17 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
     }
 
     def __init__(
-        self, config: EnvConfig, num_envs: int, run_seed: int = 0, strict: bool = False, render_mode: str | None = None
+        self,
+        num_envs: int = 1,
+        run_seed: int = 0,
+        strict: bool = False,
+        render_mode: str | None = None,
+        **settings: Any,
     ) -> None:
+        """`settings` are fields of `EnvConfig`, as for `make_env`."""
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
         self.num_envs, self.strict, self.render_mode = num_envs, strict, render_mode
-        self.fleet = SeedTrainingFleet(config, num_envs, run_seed)
+        self.fleet = SeedTrainingFleet(EnvConfig(**settings), num_envs, run_seed)
         self.single_observation_space, self.single_action_space = gymnasium_spaces(self.fleet.spaces)
         self.observation_space: gymnasium.Space[Any] = batch_space(self.single_observation_space, num_envs)
         self.action_space: gymnasium.Space[Any] = batch_space(self.single_action_space, num_envs)
@@ -100,10 +106,3 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
 
 def _observation(seen: FleetStep) -> Obs:
     return {"obs": seen.obs, "blueprint_indices": seen.blueprint_indices}
-
-
-def make_vector_env(
-    num_envs: int = 1, run_seed: int = 0, strict: bool = False, render_mode: str | None = None, **settings: Any
-) -> SeedTrainingVectorEnv:
-    """Make E seed-training environments; `settings` are fields of `EnvConfig`, as for `make_env`."""
-    return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode)

@@ -15,5 +15,5 @@ if SEED_TRAINING not in registry:
     register(
         id=SEED_TRAINING,
         entry_point="actors.env:make_env",
-        vector_entry_point="actors.env.vector_env:make_vector_env",
+        vector_entry_point="actors.env.vector_env:SeedTrainingVectorEnv",
     )

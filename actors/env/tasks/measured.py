@@ -36,7 +36,6 @@ class Gain:
 class Grown:
     """What one way of growing brings."""
 
-    doublings: float  # of the parameters at the end
     free: Gain  # of accuracy
     priced: Gain  # of J at `PRICE`, where compute is free
 
@@ -45,7 +44,6 @@ class Grown:
 class Measurement:
     """The result of one task family in hosts of one width."""
 
-    width: int  # units or channels
     never: float  # mean final validation accuracy without growth, points
     seed: Grown  # one wide seed in the stream
     column: Grown  # one column of twice the width
@@ -59,8 +57,8 @@ def measurements() -> dict[str, tuple[Measurement, ...]]:
 
 
 def _measurement(data: dict[str, Any]) -> Measurement:
-    return Measurement(data["width"], data["never"], _grown(data["seed"]), _grown(data["column"]))
+    return Measurement(data["never"], _grown(data["seed"]), _grown(data["column"]))
 
 
 def _grown(data: dict[str, Any]) -> Grown:
-    return Grown(data["doublings"], Gain(**data["free"]), Gain(**data["priced"]))
+    return Grown(Gain(**data["free"]), Gain(**data["priced"]))
