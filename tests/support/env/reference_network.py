@@ -201,8 +201,8 @@ class ReferenceNetwork:
         The main pass updates the running statistics of BatchNorm. The shadow pass updates only those of the columns
         that it trains.
         """
-        main = batch_statistics(self.running, self._norms_of(blended))
-        aside = batch_statistics(self.running, self._norms_of(training, with_host=False))
+        main = batch_statistics(self._running_of(blended, self.host.norms()))
+        aside = batch_statistics(self._running_of(training))
         losses = []
         scores: dict[int, float] = {}
         norms: dict[int, list[float]] = {s: [] for s in (*blended, *training)}
@@ -236,10 +236,10 @@ class ReferenceNetwork:
             losses.append(loss.detach())
         return EpochStatistics(float(torch.stack(losses).mean()), norms, scores)
 
-    def _norms_of(self, slots: Collection[int], with_host: bool = True) -> set[str]:
-        """Return the names of the norms of the columns in these slots, and of the host."""
+    def _running_of(self, slots: Collection[int], others: Collection[str] = ()) -> dict[str, Moments]:
+        """Return the running statistics of the columns in these slots, and of `others`."""
         columns = [seed for s in slots if isinstance(seed := self.seeds[s], ReferenceColumn)]
-        return {name for column in columns for name in column.norms()} | set(self.host.norms() if with_host else ())
+        return {name: self.running[name] for name in (*others, *(n for column in columns for n in column.norms()))}
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor, alphas: Mapping[int, float]) -> EvalResult:
