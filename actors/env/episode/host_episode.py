@@ -199,7 +199,9 @@ class HostEpisode:
         self.accuracies.append(accuracy)
         self.observed_accuracies.append(observed)
         self.val_losses.append(loss)
-        self._record(standing, term)
+        op, slot = self._executed.op, self._executed.slot
+        place = slot if op is not Op.WAIT else -1
+        self.timeline.record(op.name, place, self.lifecycle.slots, self._names, standing, term)
         pruned = tuple(sorted(before - self.growth.filled()))
         at_horizon = panic is None and self.epoch == self.horizon_epochs
         truncated = at_horizon and self.config.time_limit == "truncated"
@@ -228,11 +230,6 @@ class HostEpisode:
         kept = self.growth.blended()
         evaluation = self._evaluation / self.config.contribution_every
         return self.growth.epoch_cost(kept, (), subsets_to_evaluate(kept, ()), evaluation)
-
-    def _record(self, standing: Standing, term: float) -> None:
-        op = self._executed.op
-        op_slot = self._executed.slot if op is not Op.WAIT else -1
-        self.timeline.record(op.name, op_slot, self.lifecycle.slots, self._names, standing, term)
 
     def _data(self, epoch: int) -> HostEpoch:
         """Return what is learned from in an epoch: rows that are cut from concatenated permutations of the split."""
