@@ -203,7 +203,7 @@ class GrowthState:
         `results` holds the evaluation of every subset in `subsets_to_evaluate`; `label` names the epoch in the log.
         """
         values = {subset: accuracy if isfinite(loss) else nan for subset, (accuracy, loss) in results.items()}
-        new = contributions(values.__getitem__, blended, training) if due else Contributions({}, {}, {})
+        new = contributions(values.__getitem__, blended, training) if due else Contributions({}, {})
         for s, slot in enumerate(self.slots):
             slot.epochs_since_contribution += slot.active
             points = new.leave_one_out.get(s)
@@ -216,7 +216,6 @@ class GrowthState:
             slot.contribution = points
             slot.epochs_since_contribution = 0
             slot.interaction = _known(new.interaction.get(s))
-            slot.shapley = _known(new.shapley.get(s))
 
     def seed_cost(self, slot: int, blueprint: int, blend: int) -> int:
         """Return the parameters that such a seed adds, including the gate of its blend."""

@@ -83,7 +83,8 @@ class _ToyEnv:
 
 
 class ToyFleet:
-    """`actors.env.fleet.Fleet` over `_ToyEnv`; it shows the same arrays at every step, overwritten in place."""
+    """Stands in for a `SeedTrainingFleet`, over `_ToyEnv`; it shows the same arrays at every step,
+    overwritten in place."""
 
     env_id = "toy"
     spaces = SPACES
