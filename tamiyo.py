@@ -165,7 +165,7 @@ def load_packages() -> None:
 
 
 load_packages()
-import_module("actors.gym.registration").register_envs()
+import_module("actors.gym.registration")
 
 
 def __getattr__(name: str) -> Any:

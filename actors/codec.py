@@ -55,12 +55,7 @@ _BOOL = _Kind(np.dtype(np.bool_), {wire.DTYPE_BITS: np.dtype(np.uint8)})
 _KINDS = {kind.dtype: kind for kind in (_FLOAT, _INT, _BOOL)}
 _LIMITS = {form: (np.iinfo(n).min, np.iinfo(n).max) for form, n in _INT.stored.items()}
 
-_END_REASONS: dict[EndReason, wire.EndReason] = {
-    EndReason.HORIZON: wire.END_REASON_HORIZON,
-    EndReason.GOVERNOR: wire.END_REASON_GOVERNOR,
-    EndReason.ENVIRONMENT: wire.END_REASON_ENVIRONMENT,
-    EndReason.CUT: wire.END_REASON_CUT,
-}
+_END_REASONS: dict[EndReason, wire.EndReason] = {r: getattr(wire, f"END_REASON_{r.name}") for r in EndReason}
 _END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items()}
 _SCALARS = (
     "episode_id", "env_id", "task_id", "seed", "spaces_hash", "generation", "terminated", "truncated",
@@ -131,18 +126,15 @@ def encode_episode(episode: Episode) -> bytes:
     ).SerializeToString()
 
 
-def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES, spaces_hash: str | None = None) -> Episode:
+def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES) -> Episode:
     """Invert `encode_episode`. The arrays are writable copies.
 
-    Raises `InvalidEpisode`, and no other exception, for any other bytes, or if `spaces_hash` is given and is not the
-    episode's. Lengths are checked before arrays are allocated, and fields are counted before they are parsed, so that
-    memory stays within about ten times `len(data)`.
+    Raises `InvalidEpisode`, and no other exception, for any other bytes. Lengths are checked before arrays are
+    allocated, and fields are counted before they are parsed, so that memory stays within about ten times `len(data)`.
     """
     if len(data) > max_bytes:
         raise InvalidEpisode(f"episode of {len(data)} bytes, the limit is {max_bytes}")
     message = _parse(data)
-    if spaces_hash is not None and message.spaces_hash != spaces_hash:
-        raise InvalidEpisode(f"episode {message.episode_id}: spaces {message.spaces_hash}, expected {spaces_hash}")
     if message.end_reason not in _END_REASONS_OF_WIRE:
         raise InvalidEpisode(f"episode {message.episode_id}: unknown end reason {message.end_reason}")
     # The type checker cannot match dicts to the individually typed arguments.
@@ -327,8 +319,6 @@ def encode_weights(weights: WeightSet) -> WeightBlob:
     fields: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         **{name: getattr(weights, name) for name in _IDENTITY},
-        "tensors": {n: {"dtype": str(t.dtype), "shape": list(t.shape)} for n, t in weights.tensors.items()},
-        "payload_bytes": len(payload),
         "payload_sha256": hashlib.sha256(payload).hexdigest(),
     }
     fields["manifest_sha256"] = hashlib.sha256(_canonical(fields)).hexdigest()

@@ -23,7 +23,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
 from benchmarks.form import Side, Target, in_turns, parser, publish, seconds
 from benchmarks.learner import our_network
-from benchmarks.learning.peers import Shape, have_sb3, sb3_learner
+from benchmarks.peers.learners import Shape, have_sb3, sb3_learner
 from benchmarks.serving.process import SPACES
 
 SIZES = (1, 16, 64, 256)

@@ -18,9 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from actors.config import EnvConfig
-from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
-from benchmarks.environment.growth import MIXES, episodes, grown, parameters, settings, waits
+from benchmarks.environment.growth import MIXES, Fleet, episodes, grown, parameters, settings, waits
 from benchmarks.environment.hosts import HOSTS, BenchHost, few_images
 from benchmarks.form import Side, Target, add_device, in_turns, parser, publish, seconds
 from tests.support.env.reference_env import ReferenceFleet

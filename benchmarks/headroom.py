@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,14 +25,12 @@ from benchmarks.form import Target, parser, publish
 from deploy.config.schema import PRESETS
 from deploy.evaluation.cells import CellStore, Job, run_cells
 from deploy.evaluation.play import EpisodeResult
-from deploy.evaluation.players import rule_player
-from deploy.evaluation.suite import NOMINAL, on_family, protocol, reported
+from deploy.evaluation.players import TRIAL, rule_player
+from deploy.evaluation.suite import COMPUTE_SHARES, NOMINAL, PRICED, PRICES, SUITES, on_family, protocol, reported
+from deploy.evaluation.tune import CANDIDATES
 
 POINTS = 1.5
-PRICES, SHARES = (0.5, 1.0, 2.0, 4.0), (0.0, 0.25)
-"""Points per doubling of the model, and the price of compute as a share of it."""
-_TRIALS = product(("double", "quad", "double+quad"), (0, 1, 3), (1, 2, 4), ("", ",surrender=0.5"))
-RULES = ("never", *(f"trial:{sizes}@{start}-{left}{option}" for sizes, start, left, option in _TRIALS))
+RULES = ("never", *CANDIDATES[TRIAL])
 RUN_SEED = 20_261_223
 """Not a run seed of the evaluation."""
 Played = Sequence[Sequence[EpisodeResult]]
@@ -91,7 +88,7 @@ def main() -> None:
     played = {p: [[found[job.player, job.cell] for job in jobs[p, f]] for f in families] for p in PRICES}
     rows: list[dict[str, Any]] = []
     headroom = {}
-    for share in SHARES:
+    for condition, share in COMPUTE_SHARES.items():
         own = gates(played, share)
         rows += [
             {"price": g.prices.doubling, "of compute": g.prices.compute_doubling, "best single rule": g.single,
@@ -99,15 +96,17 @@ def main() -> None:
              "best of each episode": g.hindsight_points, "headroom": g.hindsight_points - g.single_points}
             for g in own
         ]  # fmt: skip
-        headroom[share] = float(np.mean([g.hindsight_points - g.single_points for g in own]))
-        print(f"headroom at c = {share:g} p: {headroom[share]:.2f} points")
-    target = Target("headroom over the best single rule of each price at c = p/4, points of J", headroom[0.25], POINTS)
+        headroom[condition] = float(np.mean([g.hindsight_points - g.single_points for g in own]))
+        print(f"headroom at {condition}: {headroom[condition]:.2f} points")
+    target = Target(
+        "headroom over the best single rule of each price at c = p/4, points of J", headroom[PRICED], POINTS
+    )
     publish(rows, [target], args.json)
 
 
 def _arguments() -> argparse.Namespace:
     known = parser("headroom", __doc__.splitlines()[0])
-    known.add_argument("--suite", choices=("train", "heldout", "mlbench"), default="heldout", help="suite of families")
+    known.add_argument("--suite", choices=SUITES, default="heldout", help="suite of families")
     known.add_argument("--families", nargs="+", help="only these families")
     known.add_argument("--seeds", type=int, default=8, help="episodes of each rule in a family")
     known.add_argument("--jobs", type=int, default=2, help="processes")

@@ -22,7 +22,7 @@ from actors.types.actions import ActionSpec, Head
 from actors.types.episode import EndReason, Episode
 from actors.types.spaces import Spaces
 from benchmarks.form import Side, Target, add_device, in_turns, parser, publish, seconds
-from benchmarks.learning.peers import Prepare, Shape, have_rllib, have_sb3, rllib_learner, sb3_learner
+from benchmarks.peers.learners import Prepare, Shape, have_rllib, have_sb3, rllib_learner, sb3_learner
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.optimizer import make_optimizer

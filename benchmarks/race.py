@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 
 from benchmarks.form import parser, publish
-from benchmarks.learning.peers import sb3_updates
+from benchmarks.peers.learners import sb3_updates
 
 LOOK_S = 0.5
 SIDES = ("tamiyo", "sb3-contrib")

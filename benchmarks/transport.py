@@ -55,7 +55,7 @@ def ours(url: str) -> Pass:
 
 
 def header(number: int, generation: int) -> EpisodeHeader:
-    return EpisodeHeader(f"run/actor-0/1/{number}", "actor-0", 1, number, generation, 0, 0)
+    return EpisodeHeader(f"run/actor-0/1/{number}", generation, 0, 0)
 
 
 def raw(url: str) -> Pass:

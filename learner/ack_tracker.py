@@ -9,17 +9,14 @@ from dataclasses import replace
 from actors.transport.base import Generation, StoreReset, Unreachable
 from actors.transport.ledger import Ledger, LedgerMemory
 from actors.transport.redis import Transport
-from learner.config import LearnerConfig
 from learner.intake import TakenEpisode
 
 
 class AckTracker:
     """Acknowledges trained episodes, and keeps the state of the store that the next checkpoint must record."""
 
-    def __init__(
-        self, consumer: Transport, config: LearnerConfig, consumed: tuple[str, ...], memory: LedgerMemory | None
-    ) -> None:
-        self.consumer, self._at_once = consumer, config.ack == "after_step"
+    def __init__(self, consumer: Transport, consumed: tuple[str, ...], memory: LedgerMemory | None) -> None:
+        self.consumer = consumer
         self.consumed = consumed  # ids whose acknowledgement may be unknown to the store
         self._unacknowledged: list[str] = []  # entry ids
         self._ledger: Ledger | None = memory.ledger if memory else None
@@ -88,5 +85,5 @@ class AckTracker:
         acknowledged = len(self._unacknowledged)
         self.acknowledge()
         # The next checkpoint must still name these, in case the process ends between writing it and acknowledging.
-        if acknowledged or self._at_once:
-            self.consumed = self.consumed[len(self.consumed) - acknowledged :]
+        if acknowledged:
+            self.consumed = self.consumed[-acknowledged:]

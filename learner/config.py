@@ -58,10 +58,6 @@ class LearnerConfig:
     """The same after `entropy_anneal_updates`. Raise it if the policy collapses late."""
     entropy_anneal_updates: int = 200
     """Updates of the linear fall, 0 for none. As long as exploring pays."""
-    entropy_anneal_share: float | None = None
-    """Share of `updates` instead, 1 for all. For runs of other lengths."""
-    entropy_coef_min: float = 0.0
-    """Floor of the coefficient. For long runs that must explore."""
     continuous_entropy_coef: float = 0.0
     """That of continuous actions, per nat. For continuous tasks that need exploration."""
     prior_coef: float = 0.0
@@ -71,7 +67,7 @@ class LearnerConfig:
     max_policy_lag: int = 4
     """Versions that an episode's oldest step may lag, else it is dropped. Raise for long episodes."""
     state_stride: int = 8
-    """Steps between stored recurrent states. For other chunks and burn-ins."""
+    """Steps between stored recurrent states. Lower for shorter chunks, higher for large states."""
     chunk_length: int | None = None
     """Steps that gradients cross, a multiple of `state_stride`; null: whole episodes. For long ones."""
     burn_in: int = 0
@@ -80,8 +76,6 @@ class LearnerConfig:
     """Of the update; heads and losses stay float32. Less is faster on GPUs from Ampere on."""
     checkpoint_every: int = 1
     """Updates between checkpoints. For large policies on slow disks."""
-    ack: Literal["after_checkpoint", "after_step"] = "after_checkpoint"
-    """When episodes are acknowledged. `after_step` for slow disks: crashes leave `trained_then_lost`."""
     checkpoints_kept: int = 3
     """Checkpoints kept. More to roll back further."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -97,8 +91,7 @@ class LearnerConfig:
         require_least(self, "learner", 1, "checkpoint_every", "checkpoints_kept", "chunk_length", "total_steps")
         require_least(self, "learner", 1, "state_stride")
         require_least(self, "learner", 0, "batch_steps", "value_coef", "entropy_start", "entropy_end", "max_policy_lag")
-        require_least(self, "learner", 0, "continuous_entropy_coef", "entropy_coef_min", "entropy_anneal_updates")
-        require_least(self, "learner", 0, "prior_coef", "burn_in")
+        require_least(self, "learner", 0, "continuous_entropy_coef", "entropy_anneal_updates", "prior_coef", "burn_in")
         require_positive(self, "learner", "max_seconds", "lr", "grad_clip", "value_clip", "target_kl", "hang_s")
         require(
             self.minibatches <= max(self.batch_episodes, self.batch_steps // (self.chunk_length or 2**31)),
@@ -108,15 +101,6 @@ class LearnerConfig:
         require(0 < self.gamma <= 1, f"learner.gamma is {self.gamma}: give a discount in (0, 1]")
         require(0 <= self.gae_lambda <= 1, f"learner.gae_lambda is {self.gae_lambda}: give a value in [0, 1]")
         require(0 < self.clip < 1, f"learner.clip is {self.clip}: give a value in (0, 1)")
-        require(
-            self.entropy_anneal_share is None or 0 < self.entropy_anneal_share <= 1,
-            f"learner.entropy_anneal_share is {self.entropy_anneal_share}: give a share above 0 and at most 1, or null",
-        )
-        require(
-            self.entropy_anneal_share is None or self.total_steps is None,
-            "learner.entropy_anneal_share is a share of learner.updates, which learner.total_steps replaces: use "
-            "learner.entropy_anneal_updates",
-        )
         require(
             self.ratio == "per_head" or self.policy_denominator == "steps",
             "learner.policy_denominator is head_steps, but learner.ratio is joint: one ratio has no heads to average",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tests.support.stores import Store
 
 NAMESPACES = itertools.count()
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # with small tensors, more threads per worker only compete for cores
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, max_examples=30)
 hypothesis.settings.register_profile(EXPLORE, derandomize=False, print_blob=True, max_examples=1000)

@@ -66,7 +66,7 @@ class EnvConfig:
     reward: Literal["objective", "sparse", "contribution"] = "objective"
     """J in every step, at the end, or shaped by contributions; the last two for studies."""
     shaping_gamma: float = 1.0
-    """Discount of that shaping: the learner's, or the optimum changes."""
+    """Discount of that shaping. For runs with another `learner.gamma`, which it must equal, or the optimum changes."""
     reference: Literal["untrained", "twin"] = "untrained"
     """Baseline of rewards: the untrained host, or also a never-grow twin: less noise, double work. For short
     trainings."""

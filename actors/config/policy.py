@@ -21,7 +21,7 @@ class PolicyConfig:
     hidden_size: int = 128
     """Width of the core. For tasks that need a larger or smaller policy."""
     num_layers: int = 1
-    """Layers of the core. For deeper policies."""
+    """Layers of the core. For tasks that one layer does not learn."""
     memory_cells: int = 16
     """Cells of the external memory: as many as things to remember."""
     memory_size: int = 32
@@ -31,7 +31,7 @@ class PolicyConfig:
     encoder_size: int = 128
     """Width of base and slot encoder. Beside `hidden_size`."""
     head_size: int | None = None
-    """Hidden width of the heads. Null: half of `hidden_size`."""
+    """Hidden width of the heads. Null: half of `hidden_size`. More for many choices."""
     blueprint_embedding: int = 8
     """Size of the blueprint embedding. For many blueprints of your own."""
     choice_embedding: int = 16

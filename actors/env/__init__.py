@@ -11,7 +11,7 @@ Where to read on:
   (stages, legal actions, contributions, observation), `rng.py` (seeding).
 - The networks: `hosts/` (MLP, 1-D and 2-D CNN), `actors/blueprints` (what seeds can be, how they are blended).
 - The data: `tasks/`.
-- What runs: `seed_fleet.py` steps environments together, behind the interface in `fleet.py`. It trains their hosts
+- What runs: `seed_fleet.py` steps environments together. It trains their hosts
   through the interface in `fleet_networks.py`, which has two backends: `compiled/` (Numba) and `stacked/` (PyTorch).
   `mixed_networks.py` chooses one, and combines hosts of different kinds. Tests compare both backends with a reference
   in plain PyTorch.

@@ -75,8 +75,8 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
     `time_limit: truncated` the horizon truncates instead, and is hidden. The last `info` also holds `telemetry`:
     `objective` (J), `final_accuracy`, `doublings`, `compute_doublings` and more.
 
-    `info` also holds, for each slot `[S]`, `contribution`, `interaction` and `shapley` in points (0 if unknown) and
-    `contribution_known` etc. Test rows affect nothing; `test_accuracy` reads them.
+    `info` also holds, for each slot `[S]`, `contribution` and `interaction` in points (0 if unknown),
+    `contribution_known` and `interaction_known`. Test rows affect nothing; `test_accuracy` reads them.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (Gymnasium's interface)
@@ -92,24 +92,16 @@ class SeedTrainingEnv(gymnasium.Env[Obs, NDArray[np.int64]]):
         self.action_space: gymnasium.Space[Any] = space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode; without `seed` one is drawn.
-
-        `options` may hold `topology`, seeds that the host starts with (`actors.slots.topology`).
-        """
+        """Start an episode; without `seed` one is drawn."""
         super().reset(seed=seed)
-        self.fleet.set_topologies([(options or {}).get("topology", ())])
         seen = self.fleet.reset([int(self.np_random.integers(2**31)) if seed is None else seed])
-        return seen.observation(0), self.episode.info(self.masks())
+        return seen.observation(0), self.fleet.info(0)
 
     def step(self, action: NDArray[np.int64] | SeedAction) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Take one action and train one epoch; see the class for the order of events."""
         choices = action.as_array(self.config.profile) if isinstance(action, SeedAction) else np.asarray(action)
         seen = self.fleet.step(choices[None], self.strict)
-        info = self.episode.info(self.masks())
-        if self.fleet.illegal:
-            info["illegal_action"] = self.fleet.illegal[0]
-        if seen.end_reasons[0] is not None:
-            info["end_reason"], info["telemetry"] = seen.end_reasons[0], seen.telemetry[0]
+        info = self.fleet.info(0, seen)
         return seen.observation(0), float(seen.rewards[0]), bool(seen.terminated[0]), bool(seen.truncated[0]), info
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]

@@ -12,13 +12,8 @@ from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
 from actors.env.episode.host_episode import HostEpisode
 from actors.slots.contributions import EvalResult, Validation
 
-
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """AdamW settings of hosts and seeds. The host and each seed are clipped separately."""
-
-    weight_decay: float = 1e-4
-    clip_norm: float = 1.0
+WEIGHT_DECAY, CLIP_NORM = 1e-4, 1.0
+"""Of AdamW in hosts and seeds. The host and each seed are clipped separately."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +21,6 @@ class NetworkSettings:
     """How the networks of a fleet are trained. The last two fields apply to the torch backend only."""
 
     max_steps: int  # optimizer steps of an episode
-    optimizer_settings: OptimizerSettings
     dtype: torch.dtype
     device: torch.device
     least_channels: int = 4  # CNNs are padded to this width at least

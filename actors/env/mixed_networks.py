@@ -35,9 +35,10 @@ class HostKind(NamedTuple):
 def host_kind(host: Host, sample: tuple[int, ...], least_channels: int = LEAST_CHANNELS) -> HostKind:
     """Return the kind of a host on samples of this shape.
 
-    Padding a CNN to twice its width costs up to four times the work, so that narrow and wide ones are not stacked.
+    Padding a CNN to twice its width costs up to four times the work, so that narrow and wide ones are not stacked: CNNs
+    are padded to a power of two, or to `least_channels`, which is one.
     """
-    return HostKind(sample[1:], _channel_class(host.width, least_channels) if sample[1:] else 0)
+    return HostKind(sample[1:], max(least_channels, 1 << (host.width - 1).bit_length()) if sample[1:] else 0)
 
 
 def host_kinds(
@@ -49,14 +50,6 @@ def host_kinds(
         host = widest.with_width(width)
         kinds[host_kind(host, sample, least_channels)] = host
     return kinds
-
-
-def _channel_class(width: int, least: int) -> int:
-    """Return the smallest of `least`, and its doublings, that is at least `width`."""
-    channels = least
-    while channels < width:
-        channels *= 2
-    return channels
 
 
 def block_envs(kind: HostKind, num_envs: int, device: str) -> int:
@@ -232,7 +225,7 @@ def make_networks(
 
     def make(kind: HostKind, num_envs: int) -> FleetNetworks:
         if backend != "torch" and kind in with_kernels:
-            return NumbaNetworks(num_envs, column_slots, settings.optimizer_settings, settings.dtype)
+            return NumbaNetworks(num_envs, column_slots, settings.dtype)
         return TorchNetworks(padded[kind], column_slots, num_envs, settings)
 
     device = settings.device.type

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,22 @@ from actors.env.episode.epoch import EpochPlan
 from actors.env.episode.host_episode import HostEpisode, check_tasks
 from actors.env.episode.settings import width_range
 from actors.env.episode.timeline import Timeline
-from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
-from actors.env.fleet import Fleet
-from actors.env.fleet_networks import NetworkSettings, OptimizerSettings
+from actors.env.episode.twin import Trajectory, padded, twin_config
+from actors.env.fleet_networks import NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
 from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kinds, make_networks
 from actors.kernels.cnn.layout import NARROW
 from actors.slots.lifecycle import IllegalAction
 from actors.slots.spaces import seed_spaces
-from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason
 from actors.types.fleet_step import FleetStep
 
 
 class SeedTrainingFleet:
-    """A `Fleet` of seed-training environments, see `actors.env.env.SeedTrainingEnv`.
+    """E seed-training environments that are reset together, see `actors.env.env.SeedTrainingEnv`. One whose episode
+    ends early idles until the next reset.
 
     Its networks are trained by the backend that `config.backend` names. With the torch backend, environments with
     different tasks share tensors, padded to the largest host. The results of an environment do not depend on what
@@ -69,7 +68,6 @@ class SeedTrainingFleet:
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
         settings = NetworkSettings(
             config.max_horizon_epochs * config.max_inner_steps,
-            OptimizerSettings(),
             dtype,
             self.device,
             least,
@@ -83,8 +81,6 @@ class SeedTrainingFleet:
         self.networks = make_networks(
             hosts, config.column_slots, num_envs, settings, config.backend, config.device != "cuda"
         )
-        self._twins = TwinCache(self._play_twins)
-        self._topologies: tuple[Topology, ...] = ((),) * num_envs
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         """Start an episode in every environment, from `seeds` `[E]`."""
@@ -92,31 +88,20 @@ class SeedTrainingFleet:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
         return self.reset_envs(dict(enumerate(seeds)))
 
-    def set_topologies(self, topologies: Sequence[Topology]) -> None:
-        """Set the seeds that each environment's host starts with, in episodes that start from now on."""
-        if len(topologies) != self.num_envs:
-            raise ValueError(f"{len(topologies)} topologies for {self.num_envs} environments")
-        self._topologies = tuple(topologies)
-
     def reset_envs(self, seeds: Mapping[int, int]) -> FleetStep:
         """Start episodes in some environments (env -> seed); the others are unchanged, bit for bit."""
-        spec, topologies = self.spaces.action, self._topologies
         new = {
-            e: HostEpisode(self.config, self.run_seed, int(s), spec, topologies[e], self.width_scale)
+            e: HostEpisode(self.config, self.run_seed, int(s), self.spaces.action, self.width_scale)
             for e, s in seeds.items()
         }
         if not self.episodes and len(new) < self.num_envs:
             raise ValueError("the first reset must be of all environments")
         self.episodes = [new.get(e) or self.episodes[e] for e in range(self.num_envs)]
         untrained = self.networks.reset(self.episodes, list(new))
-        apart = {
-            e: episode.seed
-            for e, episode in new.items()
-            if self.config.reference == "twin" and not self.networks.can_train_twin(e)
-        }
-        twins = dict(zip(apart, self._twins.trajectories(list(apart.values())), strict=True))
+        twinned = new if self.config.reference == "twin" else ()
+        twins = self._play_twins({new[e].seed for e in twinned if not self.networks.can_train_twin(e)})
         for e, episode in new.items():
-            episode.begin(untrained[e], twins.get(e))
+            episode.begin(untrained[e], twins.get(episode.seed))
             self._running[e] = True
             self._observe(e)
         zeros, none = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
@@ -164,29 +149,41 @@ class SeedTrainingFleet:
         """Return the legal choices of the next action of one environment."""
         return self._masks[env]
 
+    def info(self, env: int, step: FleetStep | None = None) -> dict[str, Any]:
+        """Return Gymnasium's `info` of one environment; `step` is its last one, None after a reset."""
+        info = self.episodes[env].info(self._masks[env])
+        if step is not None and env in self.illegal:
+            info["illegal_action"] = self.illegal[env]
+        if step is not None and step.end_reasons[env] is not None:
+            info |= {"end_reason": step.end_reasons[env], "telemetry": step.telemetry[env]}
+        return info
+
     def test_accuracies(self, envs: Sequence[int]) -> dict[int, float]:
         """Return the accuracies of these environments on their test rows, in points."""
-        alphas = {e: {g.slot: g.alpha for g in self.episodes[e].topology()} for e in envs}
+        alphas = {e: self.episodes[e].growth.blended() for e in envs}
         return {e: tested.accuracy for e, tested in self.networks.evaluate_test(alphas).items()}
 
     def task_ids(self) -> tuple[str, ...]:
+        """Return the task of each environment's episode."""
         return tuple(episode.task.task_id for episode in self.episodes)
 
     def timelines(self) -> tuple[Timeline, ...]:
+        """Return the record of each environment's episode so far."""
         return tuple(episode.timeline for episode in self.episodes)
 
-    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
+    def _play_twins(self, seeds: Collection[int]) -> dict[int, Trajectory]:
         """Play never-grow episodes in a fleet of their own, for hosts whose backend cannot train a twin beside them."""
+        if not seeds:
+            return {}
         width = max(2, len(seeds))  # a stack of one rounds differently
         fleet = SeedTrainingFleet(
             twin_config(self.config), width, self.run_seed, self.dtype, width_scale=self.width_scale, gpu=self.gpu
         )
-        fleet.reset([*seeds, *[seeds[0]] * (width - len(seeds))])
+        fleet.reset([*seeds, *seeds][:width])
         waits = np.zeros((width, len(self.spaces.action.heads)), dtype=np.int64)
         while fleet.running:
             fleet.step(waits)
-        played = fleet.episodes[: len(seeds)]
-        return [padded(episode.accuracies, episode.horizon_epochs) for episode in played]
+        return {episode.seed: padded(episode.accuracies, episode.horizon_epochs) for episode in fleet.episodes}
 
     @property
     def running(self) -> bool:
@@ -229,6 +226,6 @@ def _device(config: EnvConfig, gpu: bool) -> torch.device:
     return torch.device("cuda" if present else "cpu")
 
 
-def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> Fleet:
+def make_fleet(config: EnvConfig, num_envs: int, run_seed: int, gpu: bool = False) -> SeedTrainingFleet:
     """Make a fleet of seed-training environments. For `gpu` see `SeedTrainingFleet`."""
     return SeedTrainingFleet(config, num_envs, run_seed, gpu=gpu)

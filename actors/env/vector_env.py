@@ -36,11 +36,17 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
     }
 
     def __init__(
-        self, config: EnvConfig, num_envs: int, run_seed: int = 0, strict: bool = False, render_mode: str | None = None
+        self,
+        num_envs: int = 1,
+        run_seed: int = 0,
+        strict: bool = False,
+        render_mode: str | None = None,
+        **settings: Any,
     ) -> None:
+        """`settings` are fields of `EnvConfig`, as for `make_env`."""
         require(render_mode in (None, "rgb_array"), f"render_mode is {render_mode!r}: give 'rgb_array' or None")
         self.num_envs, self.strict, self.render_mode = num_envs, strict, render_mode
-        self.fleet = SeedTrainingFleet(config, num_envs, run_seed)
+        self.fleet = SeedTrainingFleet(EnvConfig(**settings), num_envs, run_seed)
         self.single_observation_space, self.single_action_space = gymnasium_spaces(self.fleet.spaces)
         self.observation_space: gymnasium.Space[Any] = batch_space(self.single_observation_space, num_envs)
         self.action_space: gymnasium.Space[Any] = batch_space(self.single_action_space, num_envs)
@@ -68,7 +74,7 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         seen = self.fleet.reset_envs(chosen)
         infos: Info = {}
         for e in chosen:
-            infos = self._add_info(infos, self._info(e), e)
+            infos = self._add_info(infos, self.fleet.info(e), e)
         return _observation(seen), infos
 
     def step(self, actions: NDArray[np.int64]) -> tuple[Obs, NDArray[np.float64], Flags, Flags, Info]:
@@ -76,19 +82,14 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
         infos: Info = {}
         ended = [int(e) for e in np.flatnonzero(seen.terminated | seen.truncated)]
         for e in range(self.num_envs):
-            info = self._info(e)
-            if e in self.fleet.illegal:
-                info["illegal_action"] = self.fleet.illegal[e]
-            if e in ended:
-                info |= {"end_reason": seen.end_reasons[e], "telemetry": seen.telemetry[e]}
-                infos = self._add_info(infos, {"final_obs": seen.observation(e), "final_info": info}, e)
-            else:
-                infos = self._add_info(infos, info, e)
+            info = self.fleet.info(e, seen)
+            own = {"final_obs": seen.observation(e), "final_info": info} if e in ended else info
+            infos = self._add_info(infos, own, e)
         current = seen
         if ended:
             current = self.fleet.reset_envs({e: self._draw(e) for e in ended})
             for e in ended:
-                infos = self._add_info(infos, self._info(e), e)
+                infos = self._add_info(infos, self.fleet.info(e), e)
         return _observation(current), seen.rewards.astype(np.float64), seen.terminated, seen.truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
@@ -99,19 +100,9 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
 
         return tuple(picture(timeline) for timeline in self.fleet.timelines())
 
-    def _info(self, env: int) -> Info:
-        return self.fleet.episodes[env].info(self.fleet.masks(env))
-
     def _draw(self, env: int) -> int:
         return int(self._generators[env].integers(2**31))
 
 
 def _observation(seen: FleetStep) -> Obs:
     return {"obs": seen.obs, "blueprint_indices": seen.blueprint_indices}
-
-
-def make_vector_env(
-    num_envs: int = 1, run_seed: int = 0, strict: bool = False, render_mode: str | None = None, **settings: Any
-) -> SeedTrainingVectorEnv:
-    """Make E seed-training environments; `settings` are fields of `EnvConfig`, as for `make_env`."""
-    return SeedTrainingVectorEnv(EnvConfig(**settings), num_envs, run_seed, strict, render_mode)

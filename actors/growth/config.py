@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from actors.config import require
 from actors.growth.columns.column import Column
 from actors.sessions.session import SessionOpener
-from actors.slots.lifecycle import GATES, SeedAction
+from actors.slots.lifecycle import SeedAction
 
 _LEAST = {"num_classes": 2, "points_per_doubling": 0, "points_per_compute_doubling": 0} | dict.fromkeys(
     ("horizon_epochs", "evaluate_every", "train_rows", "val_rows", "max_added_parameters", "max_isolated_parameters"), 1
@@ -41,8 +40,6 @@ class GrowthConfig:
     """Rows of the training data, to count the compute of evaluations; None if unknown."""
     val_rows: int | None = None
     """Rows of the validation data; None if unknown."""
-    chance_loss: float | None = None
-    """Loss of guessing. None means log(num_classes) or, without classes, the first loss that is reported."""
     evaluate: Callable[[], float] | None = None
     """Returns the validation accuracy, 0 to 1, of the model in its current state. It is called once per combination
     of seeds whenever contributions are measured, see `evaluate_every`. Without it, they are unknown."""
@@ -62,12 +59,6 @@ class GrowthConfig:
     included: a column of four times the width has that many."""
     max_isolated_parameters: int | None = None
     """Most parameters of seeds that have not joined the model. None means 1.5 times `max_added_parameters`."""
-    gates: Literal["permissive", "strict"] = "permissive"
-    """Conditions that a seed must meet before it may advance or be fossilized."""
-    embargo_epochs: int = 2
-    """Epochs that a slot stays empty after its seed was pruned."""
-    profile: Literal["tamiyo", "classic"] = "tamiyo"
-    """Action space that the policy was trained with."""
     deterministic: bool = True
     """Take the policy's median decisions (see `PolicySession.step`) instead of samples."""
     seed: int = 0
@@ -76,10 +67,6 @@ class GrowthConfig:
     """Log decisions without applying them."""
     veto: Callable[[SeedAction], bool] | None = None
     """Returns True for an action that must not be applied."""
-    on_error: Literal["wait", "raise"] = "wait"
-    """What to do when the policy does not answer: change nothing in that epoch, or raise."""
-    timeout_s: float = 3.0
-    """Deadline of a policy query."""
     log_file: str | Path | None = None
     """Decisions are appended to this file as JSON lines. None means the environment variable TAMIYO_GROWTH_LOG."""
 
@@ -87,6 +74,5 @@ class GrowthConfig:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             require(value is None or value >= least, f"{name} is {value}: it must be at least {least}")
-        require(self.gates in GATES, f"gates is {self.gates!r}: choose permissive or strict")
         best = self.best_metric
         require(best is None or self.higher_is_better is not None, "best_metric was given: set higher_is_better too")

@@ -89,11 +89,11 @@ class GrowthController:
         self.max_added_parameters = c.max_added_parameters or int(BUDGET_RATIO * host_params)
         isolated = c.max_isolated_parameters or int(ISOLATED_RATIO / BUDGET_RATIO * self.max_added_parameters)
         self._seeds = SeedManager(self.model, specs, c.columns, optimizers, self._ranks, c.seed, compiled)
-        spaces = seed_spaces(total, c.profile)
-        gates = GATES[c.gates] if c.evaluate is not None else GATES[c.gates].without_contributions()
+        spaces, gates = seed_spaces(total), GATES["permissive"]
+        gates = gates if c.evaluate is not None else gates.without_contributions()
         prices = Prices(c.points_per_doubling, c.points_per_compute_doubling)
         column_loss, added = "auto" if c.columns is None else c.columns.loss, self.max_added_parameters
-        rules = GrowthRules(added, isolated, gates, c.embargo_epochs, c.profile, prices, c.horizon_epochs, column_loss)
+        rules = GrowthRules(added, isolated, gates, "tamiyo", prices, c.horizon_epochs, column_loss)
         self._growth = GrowthState(self._seeds.slot_shapes, host_params, rules, spaces.action)
         self._seeds.report_forbidden_columns(min(self.max_added_parameters, isolated))
         self._column_loss = ColumnLossChoice(self._growth, self._seeds.names)
@@ -103,9 +103,8 @@ class GrowthController:
             default = DEFAULT_STREAM_RULE
             if c.columns is not None:  # a trial needs contributions
                 default = DEFAULT_COLUMN if c.evaluate is None else DEFAULT_TRIAL
-            opener = find_policy(c.policy, c.timeout_s, default)
-            self._advisor = PolicyAdvisor(opener, spaces, c.seed, c.deterministic, c.on_error == "wait")
-        self._chance_loss = log(c.num_classes) if c.chance_loss is None and c.num_classes else c.chance_loss
+            self._advisor = PolicyAdvisor(find_policy(c.policy, default), spaces, c.seed, c.deterministic)
+        self._chance_loss = log(c.num_classes) if c.num_classes else None
         self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
         best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
         self._metric = MetricPoints(c.higher_is_better, best)

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from actors.blueprints.family import FAMILIES
 from actors.growth.columns.column import WRAPPED, Column
 from actors.growth.columns.column_slots import CHILDREN, ColumnSlots, column_slots_of
-from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept, Seeded
+from actors.growth.columns.grown_model import ARITHMETIC, ExportedSeed, GrownModel, Kept, Seeded, replaced
 from actors.growth.slot_module import CHILD, SlotModule
 from actors.growth.slots import StreamSlot
 
@@ -44,7 +44,7 @@ def exported_model(
         host, seed = plain.get_submodule(name), seeds[name]
         pair = Seeded(host, seed)
         pair.training = host.training
-        plain = _replaced(plain, name, pair)
+        plain = replaced(plain, name, pair)
         shapes = {n: list(p.shape) for n, p in seed.named_parameters()}
         grown["seeds"][name] = {"rows": seed.rows, "steps": seed.steps, "shapes": shapes}
     called = plain.get_submodule(at)
@@ -54,7 +54,7 @@ def exported_model(
         mode = called.training
         called = GrownModel(called, columns, alphas, column.output)
         called.training = mode
-        plain = _replaced(plain, at, called)
+        plain = replaced(plain, at, called)
     if not at or all(name.startswith(f"{at}.") for name in seeds):
         grown["seeds"] = {name[len(at) + 1 if at else 0 :]: seed for name, seed in grown["seeds"].items()}
         called.__dict__[GROWN] = grown
@@ -79,14 +79,6 @@ def _plain(model: Any) -> nn.Module:
                     for each in (hooks, *flags):
                         each.pop(key, None)
     return plain
-
-
-def _replaced(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
-    """Return the model with another submodule of that name; "" is the model itself."""
-    if not name:
-        return new
-    model.set_submodule(name, new)
-    return model
 
 
 def exported_seed(slot_module: StreamSlot) -> ExportedSeed:

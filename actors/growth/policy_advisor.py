@@ -22,9 +22,10 @@ from actors.types.spaces import Spaces
 log = logging.getLogger(__name__)
 
 ADDRESS_VARIABLE = "TAMIYO_POLICY"
+TIMEOUT_S = 3.0  # of a query to a server
 
 
-def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, default: str) -> SessionOpener:
+def find_policy(policy: SessionOpener | str | Path | None, default: str) -> SessionOpener:
     """Return what opens sessions with a policy: `policy` itself, or a client for the name of a rule, a checkpoint or a
     server address.
 
@@ -40,18 +41,17 @@ def find_policy(policy: SessionOpener | str | Path | None, timeout_s: float, def
     if isinstance(policy, str) and not path.exists() and ":" in policy:
         from actors.serving.client.blocking import PolicyClient  # it imports gRPC, which nothing else here needs
 
-        return PolicyClient(policy, deadline_s=timeout_s, attempt_s=timeout_s)
+        return PolicyClient(policy, deadline_s=TIMEOUT_S, attempt_s=TIMEOUT_S)
     weights = read_weights(path)
     return LocalPolicy(from_weights(weights), weights.version)
 
 
 class PolicyAdvisor:
-    """One session with a policy. If `tolerant`, a query that fails returns no answer; otherwise it raises."""
+    """One session with a policy. A query that fails returns no answer."""
 
-    def __init__(self, opener: SessionOpener, spaces: Spaces, seed: int, deterministic: bool, tolerant: bool) -> None:
+    def __init__(self, opener: SessionOpener, spaces: Spaces, seed: int, deterministic: bool) -> None:
         """Open the session. Raises `UserError` if the policy has other spaces; an unreachable one is retried later."""
-        self.opener, self.spaces, self.seed = opener, spaces, seed
-        self._deterministic, self._tolerant = deterministic, tolerant
+        self.opener, self.spaces, self.seed, self._deterministic = opener, spaces, seed, deterministic
         self._session: PolicySession | None = None
         self._state = b""  # exported session to continue from
         try:
@@ -59,8 +59,6 @@ class PolicyAdvisor:
         except PolicyError as error:
             if error.reason == Reason.SPACES_MISMATCH:
                 raise UserError(f"this policy does not fit the model: {error}") from error
-            if not tolerant:
-                raise
             log.warning("the policy is unreachable, and is tried again at the next epoch: %s", error)
 
     def _open(self) -> PolicySession:
@@ -80,8 +78,6 @@ class PolicyAdvisor:
         try:
             return self._open().step(obs, blueprint_indices, masks, self._deterministic), ""
         except Exception as error:  # a failing policy must not end a training run
-            if not self._tolerant:
-                raise
             reason = " ".join(str(error).split()) or type(error).__name__
             if isinstance(error, SessionLost | Refusal):
                 reason += "; a new session starts without recurrent state"

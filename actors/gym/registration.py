@@ -10,15 +10,10 @@ from gymnasium.envs.registration import register, registry
 
 from actors.types.episode import SEED_TRAINING
 
-
-def register_envs() -> None:
-    """Register the environment, once. `make` and `make_vec` take `run_seed`, `strict` and fields of `EnvConfig`."""
-    if SEED_TRAINING not in registry:
-        register(
-            id=SEED_TRAINING,
-            entry_point="actors.env:make_env",
-            vector_entry_point="actors.env.vector_env:make_vector_env",
-        )
-
-
-register_envs()
+# `make` and `make_vec` take `run_seed`, `strict` and fields of `EnvConfig`.
+if SEED_TRAINING not in registry:
+    register(
+        id=SEED_TRAINING,
+        entry_point="actors.env:make_env",
+        vector_entry_point="actors.env.vector_env:SeedTrainingVectorEnv",
+    )

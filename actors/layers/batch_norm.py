@@ -7,7 +7,7 @@ running statistics.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -49,16 +49,16 @@ class Moments(NamedTuple):
 Running = Mapping[str, Moments]  # by norm
 
 
-def batch_statistics(running: Running | None = None, updated: Collection[str] | None = None) -> Normalize:
-    """Normalize by the statistics of the batch; update `running` if it is given, or only the norms in `updated`."""
+def batch_statistics(running: Running | None = None) -> Normalize:
+    """Normalize by the statistics of the batch; update those of `running`, if it has the norm."""
+    known = running or {}
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        recorded = running is not None and (updated is None or name in updated)
-        mean, var = (t.view(-1) for t in running[name]) if running is not None and recorded else (None, None)
+        mean, var = (t.view(-1) for t in known[name]) if name in known else (None, None)
         gain, bias = gain.flatten(), bias.flatten()
         if rows_innermost(h):
             return _by_kernel(h, gain, bias, mean, var, dims, after)
-        if recorded:
+        if mean is not None:
             return after(F.batch_norm(h, mean, var, gain, bias, True, MOMENTUM, EPS), dims)
         return after(_in_whole_lanes(h, gain, bias), dims)
 

@@ -80,18 +80,13 @@ def unplane(flat: Tensor, stack: Tensor, dims: int) -> Tensor:
     """Undo `plane`, for a tensor with the environments of `stack`."""
     flat = keep_channels_last(flat)
     flat = flat.squeeze(2) if dims == 1 else flat
-    return flat if stack.dim() == dims + 2 else split(flat, 1, stack.shape[1])
+    return flat if stack.dim() == dims + 2 else flat.reshape(len(flat), stack.shape[1], -1, *flat.shape[2:])
 
 
 def contiguous_stack(h: Tensor, dims: int) -> Tensor:
     """Return a stack contiguous or with rows of data innermost, so that sums over rows and space round alike for every
     environment."""
     return h if h.dim() == dims + 2 or rows_innermost(h) else h.contiguous()
-
-
-def split(t: Tensor, dim: int, parts: int) -> Tensor:
-    """Split dimension `dim` into two, of sizes `parts` and the rest."""
-    return t.reshape(*t.shape[:dim], parts, t.shape[dim] // parts, *t.shape[dim + 1 :])
 
 
 def convolve(h: Tensor, kernel: Tensor, bias: Tensor | None, dims: int, groups: int = 1) -> Tensor:

@@ -20,8 +20,6 @@ from actors.types.weights import WeightSet
 
 NOT_ARCHITECTURE = ("initial_log_std",)
 """Fields of `PolicyConfig` that do not affect the function computed: weights are compatible across their values."""
-REMOVED_FIELDS = ("compile",)
-"""Fields that the policy in the package was stored with and that did not affect the function computed."""
 
 
 def policy_fields(spaces: Spaces, config: PolicyConfig) -> dict[str, Any]:
@@ -81,8 +79,7 @@ def is_masked(weights: WeightSet) -> bool:
 def _described(weights: WeightSet) -> tuple[Spaces, PolicyConfig]:
     try:
         stored = json.loads(weights.architecture)
-        policy = {name: value for name, value in stored["policy"].items() if name not in REMOVED_FIELDS}
-        return Spaces.from_json(json.dumps(stored["spaces"])), PolicyConfig(**policy)
+        return Spaces.from_json(json.dumps(stored["spaces"])), PolicyConfig(**stored["policy"])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise UserError(f"these weights have no valid description of their network ({error!r:.200})") from error
 

@@ -11,8 +11,7 @@ from itertools import chain, count
 from typing import Any
 
 from actors.config import ActingConfig, GymConfig
-from actors.env.fleet import Fleet
-from actors.env.seed_fleet import make_fleet
+from actors.env.seed_fleet import SeedTrainingFleet, make_fleet
 from actors.errors import UserError
 from actors.gym.fleet import GymFleet, SeedOf
 from actors.gym.make import make_vector_env
@@ -50,7 +49,11 @@ class WaveSampler:
     rejected, fault = 0, ""
 
     def __init__(
-        self, fleet: Fleet, seeds: EpisodeSeeds, episodes_per_seed: int = 1, on_step: Callable[[], None] = lambda: None
+        self,
+        fleet: SeedTrainingFleet,
+        seeds: EpisodeSeeds,
+        episodes_per_seed: int = 1,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.fleet, self.seeds, self.spaces = fleet, seeds, fleet.spaces
         self._on_step, self._episodes_per_seed = on_step, episodes_per_seed

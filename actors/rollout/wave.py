@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.env.fleet import Fleet
 from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
@@ -23,6 +22,9 @@ from actors.rollout.recorder import Recorder
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode
 from actors.types.fleet_step import FleetStep
+
+if TYPE_CHECKING:
+    from actors.env.seed_fleet import SeedTrainingFleet  # imports Numba
 
 NOISE_STEPS = 32  # drawn at a time
 
@@ -82,7 +84,7 @@ class PolicyNoise:
 
 
 def run_wave(
-    fleet: Fleet,
+    fleet: SeedTrainingFleet,
     policy: Policy,
     seeds: Sequence[int],
     source: Provenance,

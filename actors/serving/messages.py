@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class StepQuery:
     blueprint_indices: NDArray[np.int64]  # [S]
     mask: bytes
     slot_mask: bytes
-    rest_mask: bytes  # empty if absent: the flat `mask` then holds for every op and slot
+    rest_mask: bytes
     deterministic: bool
 
 
@@ -98,21 +98,13 @@ class StepBatch:
         return StepBatch(self.obs[chosen], self.blueprint_indices[chosen], masks, refusals)
 
 
-def request_digest(request: policy_pb2.StepRequest) -> bytes:
-    """Hash the contents of a request. Requests with equal contents have equal digests, whatever their session."""
-    arrays = (request.obs, request.blueprint_indices, request.mask, request.slot_mask_by_op, request.rest_mask)
-    parts = [array.data for array in arrays]
-    sampled = request.HasField("deterministic") and not request.deterministic
-    reward = struct.pack("<d", request.reward) if request.HasField("reward") else b""
-    header = struct.pack("<5I?", *map(len, parts), sampled)
-    return hashlib.blake2b(b"".join((header, *parts, reward)), digest_size=16).digest()
-
-
-def end_digest(request: policy_pb2.EndEpisodeRequest) -> bytes:
-    """Hash the contents of the end of an episode, whatever its session."""
-    other = policy_pb2.EndEpisodeRequest()
+def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest) -> bytes:
+    """Hash the contents of a request, whatever its session and whether it asks for the exported state."""
+    other: Any = type(request)()
     other.CopyFrom(request)
     other.ClearField("session_id")
+    if isinstance(request, policy_pb2.StepRequest):
+        other.ClearField("export_state")
     return hashlib.blake2b(other.SerializeToString(deterministic=True), digest_size=16).digest()
 
 
@@ -127,8 +119,8 @@ def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) ->
         if spaces.slots and not request.HasField("blueprint_indices"):
             request.blueprint_indices.CopyFrom(pack_array(np.full(spaces.slots, -1, np.int64)))
     if not request.HasField("mask") and spec.conditioned:
-        request.mask.CopyFrom(pack_array(np.ones(spec.flat_size, dtype=np.bool_)))
-        request.slot_mask_by_op.CopyFrom(pack_array(np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_)))
+        for array in (layout.mask, layout.slot_mask, layout.rest_mask):
+            getattr(request, array.name).CopyFrom(pack_array(np.ones(array.shape, dtype=np.bool_)))
     return parse_step(request, layout)
 
 
@@ -141,8 +133,7 @@ def parse_step(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest, l
     slot_mask = rest_mask = b""
     if conditioned:
         slot_mask = layout.slot_mask.read(request.slot_mask_by_op)
-        if request.HasField("rest_mask"):
-            rest_mask = layout.rest_mask.read(request.rest_mask)
+        rest_mask = layout.rest_mask.read(request.rest_mask)
     blueprints = _parse_blueprint_indices(request.blueprint_indices, layout.spaces.slots)
     deterministic = True
     if isinstance(request, policy_pb2.StepRequest) and request.HasField("deterministic"):
@@ -171,7 +162,8 @@ def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> Step
     blueprints = np.stack([q.blueprint_indices for q in queries])
     flat = layout.mask.unpack([q.mask for q in queries])
     if spec.conditioned:
-        masks = _conditioned_masks(queries, layout, flat)
+        slot = layout.slot_mask.unpack([q.slot_mask for q in queries])
+        masks = ActionMasks(flat[:, : spec.num_ops], slot, layout.rest_mask.unpack([q.rest_mask for q in queries]))
         agree = (masks.flat() == flat).all(-1)
     else:
         masks, agree = ActionMasks.of_flat(spec, flat), np.ones(n, dtype=np.bool_)
@@ -186,16 +178,6 @@ def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> Step
         for i in map(int, np.flatnonzero(~np.asarray(valid))):
             refusals[i] = refusals[i] or Refusal(reason, message)
     return StepBatch(obs, blueprints, masks, refusals)
-
-
-def _conditioned_masks(queries: Sequence[StepQuery], layout: MessageLayout, flat: NDArray[np.bool_]) -> ActionMasks:
-    slot = layout.slot_mask.unpack([q.slot_mask for q in queries])
-    absent = bytes(layout.rest_mask.num_bytes)
-    rest = layout.rest_mask.unpack([q.rest_mask or absent for q in queries])
-    for i, query in enumerate(queries):
-        if not query.rest_mask:
-            rest[i] = flat[i, -layout.spaces.action.rest_size :]
-    return ActionMasks(flat[:, : layout.spaces.action.num_ops], slot, rest)
 
 
 def step_request(

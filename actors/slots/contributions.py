@@ -1,4 +1,4 @@
-"""How much each seed contributes: leave-one-out differences, interactions and Shapley values of validation accuracy.
+"""How much each seed contributes: leave-one-out differences and interactions of validation accuracy.
 
 The value v(A) of a set A of slots is the validation accuracy of the host with exactly the seeds in A switched on. A
 seed in TRAINING is normally off; its leave-one-out contribution is the effect of switching it on.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
-from math import factorial
 from typing import NamedTuple
 
 Subset = frozenset[int]
@@ -39,9 +38,8 @@ class Contributions:
     """Points of validation accuracy, by slot."""
 
     leave_one_out: dict[int, float]
-    # Empty with more than three filled slots:
-    interaction: dict[int, float]  # mean over partners j of v(ij) - v(i) - v(j) + v(none); needs a partner
-    shapley: dict[int, float]
+    interaction: dict[int, float]
+    """Mean over partners j of v(ij) - v(i) - v(j) + v(none). It needs a partner, and at most three filled slots."""
 
 
 def subsets_to_evaluate(blended: Iterable[int], training: Iterable[int]) -> list[Subset]:
@@ -63,7 +61,7 @@ def contributions(value: Callable[[Subset], float], blended: Iterable[int], trai
     filled = sorted(on | off)
     leave_one_out = {s: value(on | {s}) - value(on - {s}) for s in filled}
     if len(filled) > 3:
-        return Contributions(leave_one_out, {}, {})
+        return Contributions(leave_one_out, {})
     none: Subset = frozenset()
     interaction = {
         i: sum(
@@ -75,15 +73,4 @@ def contributions(value: Callable[[Subset], float], blended: Iterable[int], trai
         for i in filled
         if len(filled) > 1
     }
-    return Contributions(leave_one_out, interaction, {i: _shapley(value, i, filled) for i in filled})
-
-
-def _shapley(value: Callable[[Subset], float], i: int, players: list[int]) -> float:
-    """Return the marginal contribution of i, averaged over all orders of arrival (Shapley, 1953)."""
-    others, n = [p for p in players if p != i], len(players)
-    total = 0.0
-    for size in range(n):
-        weight = factorial(size) * factorial(n - size - 1) / factorial(n)
-        for coalition in combinations(others, size):
-            total += weight * (value(frozenset({*coalition, i})) - value(frozenset(coalition)))
-    return total
+    return Contributions(leave_one_out, interaction)

@@ -53,7 +53,6 @@ class GrowthRules:
     budget_params: float  # most parameters that seeds which joined may add to the model
     isolated_params: float  # most parameters of seeds that have not joined
     gates: Gates
-    embargo_epochs: int  # epochs for which a pruned slot stays empty
     profile: str  # name of the action profile in `actors.types.actions.PROFILES`
     prices: Prices
     horizon_epochs: int
@@ -95,7 +94,7 @@ class GrowthState:
         self.profile = PROFILES[rules.profile]
         columns = [kind is SlotKind.COLUMN for kind in self._slot_kinds]
         advance = self.profile.automatic_advance
-        self.lifecycle = Lifecycle(columns, rules.gates, rules.embargo_epochs, advance, self._may_join)
+        self.lifecycle = Lifecycle(columns, rules.gates, advance, self._may_join)
         self.last_op, self.last_success = Op.WAIT, True
 
     def set_slot_shapes(self, slot_shapes: Sequence[SlotShape]) -> None:
@@ -204,7 +203,7 @@ class GrowthState:
         `results` holds the evaluation of every subset in `subsets_to_evaluate`; `label` names the epoch in the log.
         """
         values = {subset: accuracy if isfinite(loss) else nan for subset, (accuracy, loss) in results.items()}
-        new = contributions(values.__getitem__, blended, training) if due else Contributions({}, {}, {})
+        new = contributions(values.__getitem__, blended, training) if due else Contributions({}, {})
         for s, slot in enumerate(self.slots):
             slot.epochs_since_contribution += slot.active
             points = new.leave_one_out.get(s)
@@ -217,7 +216,6 @@ class GrowthState:
             slot.contribution = points
             slot.epochs_since_contribution = 0
             slot.interaction = _known(new.interaction.get(s))
-            slot.shapley = _known(new.shapley.get(s))
 
     def seed_cost(self, slot: int, blueprint: int, blend: int) -> int:
         """Return the parameters that such a seed adds, including the gate of its blend."""

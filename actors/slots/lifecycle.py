@@ -26,7 +26,7 @@ LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
 
 
 EMBARGO_EPOCHS = 2
-"""Epochs of a host of ours before the slot of a pruned seed can be used again."""
+"""Epochs before the slot of a pruned seed can be used again."""
 
 
 class IllegalAction(ValueError):
@@ -112,7 +112,6 @@ class Lifecycle:
         self,
         columns: Sequence[bool],
         gates: Gates,
-        embargo_epochs: int,
         automatic_advance: bool = False,
         may_join: Callable[[int], bool] = lambda slot: True,
     ) -> None:
@@ -120,7 +119,6 @@ class Lifecycle:
         self.slots = [Slot() for _ in columns]
         self.columns = tuple(columns)
         self.gates = gates
-        self.embargo_epochs = embargo_epochs
         self.automatic_advance, self.may_join = automatic_advance, may_join
 
     @property
@@ -231,7 +229,7 @@ class Lifecycle:
     def automatic_transitions(self) -> None:
         """Take the transitions that need no action, and age every slot by an epoch. Call it after training."""
         for slot in self.slots:
-            rested = slot.epochs_in_stage >= (self.embargo_epochs if slot.stage is Stage.EMBARGOED else 1)
+            rested = slot.epochs_in_stage >= (EMBARGO_EPOCHS if slot.stage is Stage.EMBARGOED else 1)
             if slot.stage is Stage.BLENDING and slot.at_target:
                 slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
             elif slot.stage is Stage.PRUNED and rested:

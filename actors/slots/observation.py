@@ -7,8 +7,6 @@ features of each slot. Blueprints are observed separately, as `blueprint_indices
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,22 +15,6 @@ from actors.slots.model_view import ModelView
 from actors.slots.slot_features import OF_SEED, OF_SLOT, SLOT
 
 NO_SEED = [0.0] * sum(f.size for f in OF_SEED)
-
-
-class ObsSpec(NamedTuple):
-    """Sizes of the flat observation: the base features, then the slot features of each of S slots."""
-
-    base_size: int
-    slot_size: int
-    slots: int
-
-    @property
-    def size(self) -> int:
-        return self.base_size + self.slots * self.slot_size
-
-
-def obs_spec(slots: int) -> ObsSpec:
-    return ObsSpec(sum(f.size for f in BASE), sum(f.size for f in SLOT), slots)
 
 
 def observe(view: ModelView) -> NDArray[np.float32]:

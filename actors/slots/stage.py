@@ -81,8 +81,7 @@ class Slot:
     contribution: float | None = None  # leave-one-out, points of validation accuracy
     contribution_velocity: float | None = None  # change since the measurement before, points
     epochs_since_contribution: int = 0
-    interaction: float | None = None  # mean over the other seeds, points
-    shapley: float | None = None  # points; None with more than three filled slots
+    interaction: float | None = None  # mean over the other seeds, points; None with more than three filled slots
     gradient_norm: float | None = None  # mean over the minibatches of the last epoch
     gradient_health: float | None = None  # fraction of its minibatches with a healthy norm
     gradient_health_prev: float | None = None  # the same, one epoch earlier

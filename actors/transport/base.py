@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from actors.transport.ledger import EPISODE_ID, MAX_INTEGER
 from actors.types.episode import Episode, InvalidEpisode
-from actors.types.names import NAME_RULE, is_name
+from actors.types.names import NAME_RULE
 
 BUSY_RETRY_S = 0.25
 
@@ -68,26 +68,16 @@ class EpisodeHeader:
     """The metadata that the queue needs without decoding the episode."""
 
     episode_id: str  # run/actor/incarnation/sequence
-    actor: str
-    incarnation: int
-    sequence: int
     generation: int
     oldest_version: int  # of the weights that acted
     newest_version: int
 
     def __post_init__(self) -> None:
         """Raise `InvalidEpisode` for a header that the store would reject."""
-        run, _, rest = self.episode_id.partition("/")
-        if rest != f"{self.actor}/{self.incarnation}/{self.sequence}":
+        if not EPISODE_ID.fullmatch(self.episode_id) or max(self.incarnation, self.sequence) > MAX_INTEGER:
             raise InvalidEpisode(
-                f"episode id {self.episode_id!r} is not run/{self.actor}/{self.incarnation}/{self.sequence}"
-            )
-        for name in (run, self.actor):
-            if not is_name(name):
-                raise InvalidEpisode(f"episode id {self.episode_id!r}: {name!r} is not a valid name; use {NAME_RULE}")
-        if not (0 <= self.incarnation <= MAX_INTEGER and 0 <= self.sequence <= MAX_INTEGER):
-            raise InvalidEpisode(
-                f"episode id {self.episode_id!r}: incarnation and sequence must be integers from 0 to 2^53 - 1"
+                f"episode id {self.episode_id!r} is not run/actor/incarnation/sequence: names are {NAME_RULE}; "
+                "incarnation and sequence are integers from 0 to 2^53 - 1"
             )
         if max(map(abs, (self.generation, self.oldest_version, self.newest_version))) > MAX_INTEGER:
             raise InvalidEpisode(
@@ -96,13 +86,21 @@ class EpisodeHeader:
 
     @classmethod
     def from_episode(cls, episode: Episode) -> EpisodeHeader:
-        """Read the header from an episode. Raises `InvalidEpisode` unless its id is run/actor/incarnation/sequence,
-        with integers for the last two."""
-        if not EPISODE_ID.fullmatch(episode.episode_id):
-            raise InvalidEpisode(f"episode id {episode.episode_id!r} is not run/actor/incarnation/sequence")
-        _, actor, incarnation, sequence = episode.episode_id.split("/")
-        versions = episode.oldest_version, int(episode.policy_version.max())
-        return cls(episode.episode_id, actor, int(incarnation), int(sequence), episode.generation, *versions)
+        """Read the header from an episode. Raises `InvalidEpisode`."""
+        newest = int(episode.policy_version.max())
+        return cls(episode.episode_id, episode.generation, episode.oldest_version, newest)
+
+    @property
+    def actor(self) -> str:
+        return self.episode_id.split("/")[1]
+
+    @property
+    def incarnation(self) -> int:
+        return int(self.episode_id.split("/")[2])
+
+    @property
+    def sequence(self) -> int:
+        return int(self.episode_id.split("/")[3])
 
 
 @dataclass(frozen=True)
@@ -160,9 +158,7 @@ def encode_ref(header: EpisodeHeader, size: int) -> str:
 def decode_ref(ref: bytes) -> tuple[EpisodeHeader, int]:
     """Parse a REF into the header and the head version at the time of the put."""
     head, generation, oldest, newest, _, episode_id = ref.decode().split(" ")
-    _, actor, incarnation, sequence = episode_id.split("/")
-    versions = (int(generation), int(oldest), int(newest))
-    return EpisodeHeader(episode_id, actor, int(incarnation), int(sequence), *versions), int(head)
+    return EpisodeHeader(episode_id, int(generation), int(oldest), int(newest)), int(head)
 
 
 def is_ref(text: bytes) -> bool:

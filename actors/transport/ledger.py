@@ -13,7 +13,8 @@ MAX_INTEGER = 2**53 - 1  # the largest integer that Lua's doubles represent exac
 RETIRED = -1  # stands for all older incarnations of an actor, which share one row
 ROWS_KEPT = 3  # incarnations per actor with a row of their own; same as in `lua/incarnations.lua`
 COUNT = re.compile(rb"-?\d{1,16}")
-EPISODE_ID = re.compile(r"[^/]+/[^/]+/\d{1,16}/\d{1,16}", re.ASCII)  # run/actor/incarnation/sequence
+_NUMBER = r"(?:0|[1-9]\d{0,15})"
+EPISODE_ID = re.compile(rf"{NAME}/{NAME}/{_NUMBER}/{_NUMBER}", re.ASCII)  # run/actor/incarnation/sequence
 
 
 class LedgerError(AssertionError):
@@ -24,13 +25,7 @@ class LedgerError(AssertionError):
 class ActorLedger:
     """Counts of the episodes of one incarnation of an actor, as of its last put or report."""
 
-    TERMS: ClassVar[tuple[str, ...]] = (
-        "accepted",
-        "refused_fenced",
-        "dropped_backpressure",
-        "unsent",
-        "lost_with_actor",
-    )
+    TERMS: ClassVar = ("accepted", "refused_fenced", "dropped_backpressure", "unsent", "lost_with_actor")
     """The terms that sum to `produced`."""
 
     produced: int = 0
@@ -41,10 +36,9 @@ class ActorLedger:
     lost_with_actor: int = 0  # unsent when a later incarnation started
     next_sequence: int = field(default=0, compare=False)  # lower sequence numbers are duplicates
 
-    def plus(self, other: ActorLedger, times: int = 1) -> ActorLedger:
-        """Add `times` the other's counts, except for `next_sequence`, which is 0 in the result."""
-        terms = ("produced", *self.TERMS)
-        return ActorLedger(**{term: getattr(self, term) + times * getattr(other, term) for term in terms})
+    def plus(self, other: ActorLedger) -> ActorLedger:
+        """Add the other's counts, except for `next_sequence`, which is 0 in the result."""
+        return ActorLedger(**{t: getattr(self, t) + getattr(other, t) for t in ("produced", *self.TERMS)})
 
     @property
     def gap(self) -> int:
@@ -57,16 +51,10 @@ class Ledger:
     """Counts of all episodes of a run. Settled terms never decrease, except that requeuing lowers `dead_lettered` and a
     rollback moves episodes from `trained` to `trained_then_lost`."""
 
-    SETTLED: ClassVar[tuple[str, ...]] = (
-        "trained",
-        "trained_then_lost",
-        "dropped_stale",
-        "fenced",
-        "dead_lettered",
-        "lost_with_store",
-        "missing",
-    )
-    TERMS: ClassVar[tuple[str, ...]] = (*SETTLED, "queued", "pending")
+    SETTLED: ClassVar = (
+        "trained", "trained_then_lost", "dropped_stale", "fenced", "dead_lettered", "lost_with_store", "missing",
+    )  # fmt: skip
+    TERMS: ClassVar = (*SETTLED, "queued", "pending")
     """The terms that sum to `accepted`."""
 
     accepted: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights, manifest_digest, payload_hash
+from actors.codec import InvalidWeights, WeightBlob, decode_weights, encode_weights, payload_hash
 from actors.config import QueueConfig
 from actors.errors import UserError
 from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
@@ -17,7 +17,7 @@ class RedisWeights:
 
     def __init__(self, server: RedisServer, config: QueueConfig) -> None:
         self.server, self._config = server, config
-        self._cache = WeightCache(server.namespace, server.address)
+        self._cache = WeightCache(server.namespace)
 
     def publish(self, weights: WeightSet) -> None:
         """Publish weights. Raises `Fenced` unless their generation is current, and `ValueError` unless their version is
@@ -36,7 +36,6 @@ class RedisWeights:
                 break
         else:
             raise UserError(f"Redis repeatedly lost {key} before it was accepted: {NOEVICTION}")
-        self._cache.saw_head(weights.version, manifest_digest(blob.manifest))
 
     def head(self) -> int:
         """The newest published version, -1 = none."""
@@ -46,7 +45,7 @@ class RedisWeights:
         """Return the published weights, unless `known` is their digest. Their version may be lower than that of the
         known ones, if the store or the run was set back or started afresh. Raises `InvalidWeights` if they are damaged
         or lost."""
-        version, digest = self._cache.recent_head() or self._read_head()
+        version, digest = self._read_head()
         while version >= 0 and digest != known:
             names = (f"manifest:{version}", f"payload:{version}")
             found = self.server.read("HMGET", self.server.key("weights"), *names)
@@ -66,6 +65,4 @@ class RedisWeights:
     def _read_head(self) -> tuple[int, str]:
         """Read the newest version and its digest; -1 and "" if there is none."""
         head, digest = self.server.read("HMGET", self.server.key("weights"), "head", "digest")
-        found = (-1, "") if head is None else (int(head), (digest or b"").decode())
-        self._cache.saw_head(*found)
-        return found
+        return (-1, "") if head is None else (int(head), (digest or b"").decode())

@@ -2,26 +2,19 @@
 
 The learner adds what it publishes. On other machines, the first process that needs a version reads it from the store
 and checks its sha256. The others read the file, whose name is that hash. So a version crosses the network once per
-machine and is hashed once.
-
-Actors ask for newer weights often, and a request to the server takes longer than a step of the policy. So processes
-also share the server's last answer in 24 bytes: the newest version, its digest, and the time of the answer. A process
-asks the server only if that answer is older than `FRESH_S`. Without a usable /dev/shm, each process asks the store.
+machine and is hashed once. Without a usable /dev/shm, each process reads the store.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import mmap
 import os
 import secrets
 import stat
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -29,19 +22,15 @@ KEPT = 2  # files per namespace: the newest version, and the one before it, whic
 MAX_SHARE = 0.1  # of the free memory there that a payload may take
 WAIT_S = 1.0  # longest wait for another process that is reading the store
 POLL_S = 0.002
-FRESH_S = 0.002
-_HEAD = struct.Struct("<q8sq")  # version, digest, CLOCK_MONOTONIC in nanoseconds, which all processes share
 
 
 class WeightCache:
-    """The cache of one namespace on the server at an address. `folder` is created if it is missing; it must belong to
-    this user alone."""
+    """The cache of one namespace. `folder` is created if it is missing; it must belong to this user alone."""
 
-    def __init__(self, namespace: str, address: str, folder: Path | None = None) -> None:
+    def __init__(self, namespace: str, folder: Path | None = None) -> None:
         self._namespace = namespace
         self._folder = folder or SHARED_MEMORY / f"tamiyo-weights-{os.getuid()}"
         self._lock_path = self._folder / f"{namespace}.lock"
-        self._head_path = self._folder / f"{namespace}.{hashlib.sha256(address.encode()).hexdigest()[:16]}.shared"
         self._used = False
 
     def payload(self, sha256: str, read_store: Callable[[], bytes | None]) -> tuple[bytes | None, bool]:
@@ -67,40 +56,11 @@ class WeightCache:
         if self._is_usable():
             self._write(self._path(sha256), payload)
 
-    def recent_head(self) -> tuple[int, str] | None:
-        """Return the newest version and its digest, or None if nobody has asked the server within `FRESH_S`."""
-        if self._head is None:
-            return None
-        version, digest, asked_ns = _HEAD.unpack_from(self._head)
-        if not 0 <= time.monotonic_ns() - asked_ns < FRESH_S * 1e9:
-            return None
-        return version, digest.hex() if version >= 0 else ""
-
-    def saw_head(self, version: int, digest: str) -> None:
-        """Share which version the server has just called the newest."""
-        if self._head is not None:
-            _HEAD.pack_into(self._head, 0, version, bytes.fromhex(digest), time.monotonic_ns())
-
     def clear(self) -> None:
         """Remove the files of this namespace if this process used them; other processes read the store again."""
         if self._used:
-            heads = self._folder.glob(f"{self._namespace}.{'?' * 16}.shared")
-            for path in (*self._files(), *heads, self._lock_path):
+            for path in (*self._files(), self._lock_path):
                 path.unlink(missing_ok=True)
-
-    @cached_property
-    def _head(self) -> mmap.mmap | None:
-        if not self._is_usable():
-            return None
-        try:
-            file = os.open(self._head_path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-            try:
-                os.ftruncate(file, _HEAD.size)
-                return mmap.mmap(file, _HEAD.size)
-            finally:
-                os.close(file)
-        except OSError:  # no memory left there
-            return None
 
     def _path(self, sha256: str) -> Path:
         return self._folder / f"{self._namespace}~{sha256}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.types.continuous import CELLS, env_values
+from actors.types.continuous import CELLS, from_cells
 
 
 class Op(IntEnum):
@@ -213,11 +213,20 @@ def independent_spec(sizes: Sequence[int], continuous: Sequence[Head] = ()) -> A
 
 
 def continuous_values(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the values `[..., C]` in the environment of the continuous heads of `actions [..., H]`."""
-    if not spec.num_continuous:
-        return np.zeros((*actions.shape[:-1], 0))
+    """Return the values `[..., C]` in the environment of the continuous heads of `actions [..., H]`.
+
+    With two finite bounds, u or tanh(u) is scaled so that -1 and 1 are the bounds. Without, u is the value itself.
+    Values are clipped to the bounds.
+    """
     first = spec.num_categorical
-    return env_values(spec.heads[first:], actions[..., first:])
+    values = from_cells(actions[..., first:])
+    for k, head in enumerate(spec.heads[first:]):
+        low, high = head.bounds or (None, None)
+        unit = np.tanh(values[..., k]) if head.squash else values[..., k]
+        if low is not None and high is not None:
+            unit = low + (high - low) * (unit + 1.0) / 2.0
+        values[..., k] = np.clip(unit, -np.inf if low is None else low, np.inf if high is None else high)
+    return values
 
 
 class ActionMasks(NamedTuple):

@@ -16,11 +16,10 @@ from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.process_environment import process_environment
 from actors.transport.retry import Backoff
-from actors.workers.closing import Closing
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.actor_reports import ActorReports, last_line
 from actors.workers.hang_detector import HangDetector, Pulse
-from actors.workers.placed_actor import PlacedActor
+from actors.workers.placed_actor import Closing, PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
 from actors.workers.process_handle import ProcessHandle
 from actors.workers.ray_worker import RayRolloutWorker

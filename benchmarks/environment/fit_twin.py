@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.env.episode.twin import COEFFICIENTS, fit_coefficient
+from actors.env.episode.twin import COEFFICIENTS
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.policy.baselines import RandomPolicy
@@ -50,9 +50,10 @@ def fit(name: str, seeds: int, config: EnvConfig) -> Fit:
         returns += seen.rewards
     gains = np.array([timeline.accuracy[-1] - timeline.accuracy[0] for timeline in fleet.timelines()])
     twin, grown, j = gains[:seeds], gains[seeds:], returns[seeds:]
-    share = max(0.0, fit_coefficient(grown.tolist(), twin.tolist()))
-    left = grown - grown.mean() - share * (twin - twin.mean())
     spread = float(((twin - twin.mean()) ** 2).sum())
+    slope = float((grown - grown.mean()) @ (twin - twin.mean())) / spread if spread else 0.0
+    share = max(0.0, slope)  # of all shares, it leaves the least variance
+    left = grown - grown.mean() - share * (twin - twin.mean())
     error = float(np.sqrt((left**2).sum() / max(1, seeds - 2) / spread)) if spread else 0.0
     return Fit(*(round(v, 3) for v in (share, error, float(j.var()), float((j - share * twin).var()))))
 

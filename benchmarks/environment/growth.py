@@ -11,7 +11,6 @@ from actors.blueprints.family import blueprint_index
 from actors.config import EnvConfig
 from actors.env.episode.governor import Governor
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet import Fleet
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from benchmarks.environment.hosts import WIDTH, BenchHost
@@ -19,6 +18,7 @@ from tests.support.env.reference_env import ReferenceFleet
 
 SLOTS, COLUMN_SLOTS = 3, 2
 MIXES = ("none", "3 alike", "3 alike, 2 columns")
+Fleet = ReferenceFleet | SeedTrainingFleet
 
 
 class NeverPanics(Governor):
@@ -55,7 +55,7 @@ def settings(task: str, inner_steps: int = 16) -> EnvConfig:
 
 
 def grown(
-    kind: type[ReferenceFleet] | type[SeedTrainingFleet],
+    kind: type[Fleet],
     config: EnvConfig,
     host: BenchHost,
     envs: int,
@@ -88,7 +88,6 @@ def grown(
 def episodes(fleet: Fleet) -> list[HostEpisode]:
     if isinstance(fleet, ReferenceFleet):
         return [env.episode for env in fleet.envs]
-    assert isinstance(fleet, SeedTrainingFleet)
     return fleet.episodes
 
 

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from gymnasium.envs.registration import register
 
 from benchmarks.peers.probe import ACTIONS, Claim, ProbeEnv, illegal_share, report
 
+UPDATES = 6
 register("bench/Probe-v0", entry_point=ProbeEnv)
 
 
 def _recurrent(actions: str) -> str:
-    from actors.config import ActingConfig, ActorsConfig, GymConfig
-    from benchmarks.learning.in_process import Run
     from deploy.config.schema import PRESETS
+    from deploy.config.yaml import overlay
+    from deploy.launch.in_process import train_in_process
 
-    preset = PRESETS["general"]
-    acting = ActingConfig(
-        gym=GymConfig(id="benchmarks.peers.ours:bench/Probe-v0", kwargs=(f"actions={actions}",)),
-        policy=preset.policy,
-        actors=ActorsConfig(count=1, envs_per_actor=2),
-    )
-    learner = replace(preset.learner, device="cpu", batch_episodes=2, batch_steps=64, minibatches=1, updates=100)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(acting, learner, Path(folder), seed=0)
-        run.train(512)
-        trained = f"{run.transport.head()} updates"
+        settings = {
+            "run": {"root": folder, "evaluate_every": 0, "reference_episodes": 0},
+            "gym": {"id": "benchmarks.peers.ours:bench/Probe-v0", "kwargs": [f"actions={actions}"]},
+            "actors": {"count": 1, "envs_per_actor": 2},
+            "learner": {"device": "cpu", "batch_episodes": 2, "batch_steps": 64, "minibatches": 1, "updates": UPDATES},
+        }
+        train_in_process(overlay(PRESETS["general"], settings))
+    trained = f"{UPDATES} updates"
     return f"{trained}, {illegal_share()}" if ProbeEnv(actions).choices else trained
 
 

@@ -26,9 +26,9 @@ PLAYERS = (DEFAULT_TRIAL, TRAINED_NAME)
 SEEDS, QUICK_EPOCHS = 3, 2
 
 
-def evaluate_practical(options: EvaluateOptions, console: Console | None = None) -> int:
+def evaluate_practical(options: EvaluateOptions) -> int:
     """Play all missing cells; write the tables and figures. Raises `UserError` for impossible options."""
-    console, scripts = console or Console(highlight=False), options.scripts or runs.FOLDER
+    console, scripts = Console(highlight=False), options.scripts or runs.FOLDER
     models, policies = runs.practical_models(options.models, scripts), _policies(options)
     sizes = [SIZES.index(size) for size in (options.widths[:1] if options.quick else options.widths)]
     widths = {model.name: tuple(model.widths[size] for size in sizes) for model in models}

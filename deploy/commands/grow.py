@@ -33,7 +33,7 @@ def grow(
     if not script.is_file():
         raise UserError(f"script {script} does not exist: give a Python file that creates a tamiyo.GrowthController")
     if policy:
-        find_policy(policy, 1.0, policy)  # refuses what is no policy before the script runs
+        find_policy(policy, policy)  # refuses what is no policy before the script runs
         policy = str(Path(policy).absolute()) if Path(policy).exists() else policy
     status, decisions = _run(script, arguments, policy)
     if status == 0 and not decisions:

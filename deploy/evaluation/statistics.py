@@ -22,6 +22,7 @@ from deploy.report.statistics import Interval
 
 Array = NDArray[np.float64]
 RESAMPLES = 2000
+TAIL = 0.975  # of an interval of 95%
 ROWS_AT_ONCE = 500_000
 
 
@@ -53,9 +54,9 @@ def spread(x: Array) -> Spread:
     return Spread(variance**0.5, variance**2 / sum(v**2 / n for v, n in parts))
 
 
-def resampled(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
+def resampled(shape: tuple[int, ...], resamples: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
     """Index arrays for R resamples of `[P, Q, F, S]` at a time: policies, then families, then seeds within each."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     p, q, f, s = shape
     most = max(1, ROWS_AT_ONCE // (p * q * f * s))
     for start in range(0, resamples, most):
@@ -68,36 +69,35 @@ def resampled(shape: tuple[int, ...], resamples: int, seed: int) -> Iterator[tup
         )
 
 
-def interval(x: Array, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """The mean of `x [P, Q, F, S]` with its hierarchical bootstrap interval."""
+def interval(x: Array, resamples: int = RESAMPLES) -> Interval:
+    """The mean of `x [P, Q, F, S]` with its hierarchical bootstrap interval of 95%."""
     _check(x)
-    drawn = np.concatenate([mean(x[index]) for index in resampled(x.shape, resamples, seed)])
-    return _calibrated(float(x.mean()), drawn, drawn, x, level)
+    drawn = np.concatenate([mean(x[index]) for index in resampled(x.shape, resamples)])
+    return _calibrated(float(x.mean()), drawn, drawn, x)
 
 
-def share(gained: Array, gap: Array, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Interval | None:
+def share(gained: Array, gap: Array, resamples: int = RESAMPLES) -> Interval | None:
     """Mean of `gained [P, 1, F, S]` over that of `gap [1, 1, F, S]`, families and seeds resampled together; None where
     there is no gap."""
     _check(gained)
     if gap.mean() <= 0:
         return None
     parts = []
-    for p, q, f, s in resampled(gained.shape, resamples, seed):
+    for p, q, f, s in resampled(gained.shape, resamples):
         parts.append((mean(gained[p, q, f, s]), mean(gap[0, 0][f, s])))
     above, below = (np.concatenate(part) for part in zip(*parts, strict=True))
     sound = below > 0
     if sound.mean() < 0.95:
         return None  # the gap itself is not certain: its share means nothing
-    return _calibrated(float(gained.mean() / gap.mean()), above[sound] / below[sound], above, gained, level)
+    return _calibrated(float(gained.mean() / gap.mean()), above[sound] / below[sound], above, gained)
 
 
-def _calibrated(estimate: float, drawn: Array, means: Array, x: Array, level: float) -> Interval:
+def _calibrated(estimate: float, drawn: Array, means: Array, x: Array) -> Interval:
     """Percentiles of `drawn`, scaled so that `means`, drawn alike, would have the spread that `x` has."""
     wanted, seen = spread(x), float(means.std())
-    tail = (1 + level) / 2
-    widen = float(stats.t.ppf(tail, wanted.freedom) / stats.norm.ppf(tail))
+    widen = float(stats.t.ppf(TAIL, wanted.freedom) / stats.norm.ppf(TAIL))
     factor = widen * wanted.error / seen if seen > 0 else 0.0
-    low, high = np.quantile(drawn - drawn.mean(), [1 - tail, tail]) * factor
+    low, high = np.quantile(drawn - drawn.mean(), [1 - TAIL, TAIL]) * factor
     return Interval(estimate, estimate + float(low), estimate + float(high))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 from rich.console import Console
 
 from actors.errors import UserError
+from actors.own_module import add_working_directory
 from actors.process_environment import process_environment
 from actors.transport.redis import require_store
 from actors.workers.faults.actor_reports import last_line
@@ -29,11 +31,11 @@ from deploy.config.schema import Config
 from deploy.launch.following import follow, print_outcome, write_run_report
 from deploy.launch.prepare import open_run, pretrain, with_run_name
 from deploy.launch.process_settings import namespace, with_passwords
-from deploy.launch.ray.runtime_env import runtime_env
 from deploy.launch.signals import own_signals, stop_on_signal
 from deploy.launch.supervision.supervisor import FINISHED, RunStatus, Supervisor
 
 R = TypeVar("R")
+OURS = ("actors", "learner", "deploy", "tamiyo")
 RAY_NAMESPACE = "tamiyo"
 CONNECT_S = 5.0
 RETRY_S, RETRY_EVERY_S = 60.0, 2.0  # Ray waits 30 s for a client server that has failed
@@ -99,6 +101,25 @@ def prepare(config: Config, resume: Path | None) -> tuple[Config, Path]:
     config = with_run_name(config, run_dir)
     require_store(config.run.redis, config.queue, namespace(config))
     return pretrain(config, run_dir, Console(highlight=False)), run_dir
+
+
+def runtime_env(config: Config) -> dict[str, Any]:
+    """Return Ray's `runtime_env`, the code that a run uploads to the cluster; empty for `run.ship: image`. Raises
+    `UserError` if a user module is not found."""
+    if config.run.ship == "image":
+        return {}
+    named = (*config.env.tasks, config.gym.id, *config.gym.wrappers)  # of the user's, where they have a colon
+    theirs = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
+    modules = [_module_path(name) for name in (*OURS, *sorted(theirs - set(OURS)))]
+    return {"py_modules": modules, "excludes": ["__pycache__"]}
+
+
+def _module_path(module: str) -> str:
+    add_working_directory()
+    spec = find_spec(module)
+    if spec is None or not (spec.submodule_search_locations or spec.origin):
+        raise UserError(f"run.ship needs module {module!r}, but it was not found: install it, or run from its folder")
+    return str(next(iter(spec.submodule_search_locations)) if spec.submodule_search_locations else spec.origin)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -12,7 +11,6 @@ from actors.config import MAX_REDIS_VALUE_BYTES, ActingConfig, require
 from actors.env.episode.host_episode import check_tasks
 from actors.env.tasks import find_family
 from actors.gym.make import gym_spaces
-from actors.metrics.ray import RayMetrics
 from actors.policy.state import StateSizes
 from actors.slots.spaces import seed_spaces
 from actors.transport.redis import PASSWORD_VARIABLE
@@ -118,8 +116,3 @@ def _with_password(url: str, variable: str) -> str:
         return url
     user, _, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
-
-
-def learner_report(run: str) -> Callable[[dict[str, float]], None]:
-    """Create the metrics reporter; must be called inside the learner's Ray process."""
-    return RayMetrics("learner", run).report

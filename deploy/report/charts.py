@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from actors.env.rendering.palette import GRID, HEADS, INK, MUTED, OPS, POLICIES, color
 from actors.env.rendering.timeline_chart import WIDTH_IN, draw_episode
 from deploy.report.run_folder import RunFolder
-from deploy.report.statistics import Floats, mean_interval, stratified_mean
+from deploy.report.statistics import Floats, mean_interval
 
 
 class FigureSpec(NamedTuple):
@@ -48,7 +48,7 @@ def learning_curve(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
         return None
     if run.references is not None and not (run.per_step or run.references.cut_at):
         for name, values in run.references.baselines.items():
-            level = stratified_mean(values, run.references.tasks).mean
+            level = float(np.mean([np.mean(own) for own in run.references.by_task(values).values()]))
             ax.axhline(level, color=POLICIES[name], lw=1.4, ls=(0, (5, 3)), label=name)
     ax.fill_between(x, low, high, color=POLICIES["learned"], alpha=0.18, lw=0)
     ax.plot(x, mean, color=POLICIES["learned"], lw=2.2, label="learned")
@@ -129,7 +129,7 @@ def task_returns(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
     policies = {"learned": references.learned} | references.baselines
     for row, task in enumerate(tasks):
         for k, (name, returns) in enumerate(policies.items()):
-            values = [value for value, of in zip(returns, references.tasks, strict=True) if of == task]
+            values = references.by_task(returns)[task]
             mean, low, high = mean_interval(values) if len(values) > 1 else values * 3
             y, tint = row + 0.24 * ((len(policies) - 1) / 2 - k), POLICIES[name]
             ax.plot([low, high], [y, y], color=tint, lw=2.4, alpha=0.45)

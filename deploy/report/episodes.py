@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from actors.types.episode import EndReason
-from deploy.report.statistics import Floats, stratified_moments
+from deploy.report.statistics import Floats, stratified_mean
 
 BINS = 600  # of updates, for the learning curve
 
@@ -39,4 +39,4 @@ class EpisodeStatistics:
         until = np.concatenate([np.zeros((len(by_task), 1, 3)), by_task.cumsum(1)], 1)
         bins = (updates // self._updates_per_bin).astype(np.int64).clip(0, BINS - 1)
         first = bins[np.maximum(np.arange(len(bins)) - window + 1, 0)]
-        return stratified_moments(*np.moveaxis(until[:, bins + 1] - until[:, first], -1, 0))
+        return stratified_mean(*np.moveaxis(until[:, bins + 1] - until[:, first], -1, 0))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 from pathlib import Path
 
 import matplotlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from actors.env.rendering.palette import STYLE
+from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES, STYLE
 from actors.env.rendering.timeline_chart import NARROW_IN
 from actors.errors import UserError
 from deploy.report import charts
-from deploy.report.inline_svg import inline_svg
 from deploy.report.numbers import number
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
@@ -59,6 +59,18 @@ FIGURES = (
         charts.flow,
     ),
 )
+COLORS = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "line",
+    "#b6bec8": "axis",
+    "#ffffff": "page",
+    POLICIES["learned"]: "blue",
+    POLICIES["never grow"]: "grey",
+    OPS["WAIT"]: "quiet",
+    STAGES["DORMANT"]: "soft",
+}
+"""CSS variables of the page by the color that they replace."""
 
 
 def write_report(run_dir: Path) -> tuple[str, Path]:
@@ -81,8 +93,8 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
                 continue
             _lay_out(figure, narrow)
             figure.savefig(run_dir / "report" / f"{picture.name}.png", facecolor="white")
-            drawn.append({"picture": picture, "wide": inline_svg(figure, picture.title),
-                          "narrow": inline_svg(narrow, picture.title)})  # fmt: skip
+            drawn.append({"picture": picture, "wide": _inline_svg(figure, picture.title),
+                          "narrow": _inline_svg(narrow, picture.title)})  # fmt: skip
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -102,6 +114,23 @@ def _lay_out(*figures: Figure) -> None:
         if engine is not None:
             engine.execute(figure)
             figure.set_layout_engine("none")
+
+
+def _inline_svg(figure: Figure, label: str) -> str:
+    """Return a figure as an SVG element that is as wide as its place, refers to nothing outside of the page and has the
+    colors of its light or dark scheme."""
+    file = StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # texts stay texts, which can be found and read aloud
+        figure.savefig(file, format="svg", transparent=True)
+    drawn = file.getvalue()
+    drawn = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
+    view = re.search(r'viewBox="[^"]+"', drawn)
+    assert view is not None
+    drawn = re.sub(r"<svg[^>]*>", f'<svg role="img" aria-label="{label}" {view[0]}>', drawn, count=1)
+    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # which several figures share
+    for color, name in COLORS.items():
+        drawn = drawn.replace(f": {color}", f": var(--{name})")
+    return drawn
 
 
 def headline(run: RunFolder) -> list[str]:

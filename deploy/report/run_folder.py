@@ -29,6 +29,13 @@ class References(NamedTuple):
     baselines: dict[str, list[float]]  # by name, the stronger one first; never grow exists for seed hosts only
     cut_at: int  # step at which episodes were cut; 0 if all were played to their end
 
+    def by_task(self, returns: list[float]) -> dict[str, list[float]]:
+        """The returns of one policy by task."""
+        found: dict[str, list[float]] = {}
+        for task, value in zip(self.tasks, returns, strict=True):
+            found.setdefault(task, []).append(value)
+        return found
+
 
 class RecordedEpisode(NamedTuple):
     """The example episode of a run."""

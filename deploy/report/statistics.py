@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
@@ -29,24 +29,24 @@ class Interval(NamedTuple):
         return "better" if self.low > 0 else "worse" if self.high < 0 else "not distinguishable"
 
 
-def paired_interval(a: Sequence[float], b: Sequence[float], seed: int = 0, resamples: int = 10_000) -> Interval:
+def paired_interval(a: Sequence[float], b: Sequence[float], resamples: int = 10_000) -> Interval:
     """Mean of `a[i] - b[i]` with a 95% percentile-bootstrap interval over pairs (Efron, 1979).
 
     Raises `ValueError` if the lengths differ, there are fewer than two pairs, or a value is not finite.
     """
     if len(a) != len(b):
         raise ValueError(f"{len(a)} values cannot be paired with {len(b)}")
-    return mean_interval((np.asarray(a, np.float64) - np.asarray(b, np.float64)).tolist(), seed, resamples)
+    return mean_interval((np.asarray(a, np.float64) - np.asarray(b, np.float64)).tolist(), resamples)
 
 
-def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = 10_000) -> Interval:
+def mean_interval(values: Sequence[float], resamples: int = 10_000) -> Interval:
     """Mean of `values` with a 95% percentile-bootstrap interval. Raises `ValueError` like `paired_interval`."""
     x = np.asarray(values, dtype=np.float64)  # [n]
     if x.size < 2:
         raise ValueError(f"an interval needs at least two values, got {x.size}")
     if not np.isfinite(x).all():
         raise ValueError("an interval needs finite values")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     means = np.empty(resamples)
     chunk = max(1, 1_000_000 // x.size)
     for start in range(0, resamples, chunk):
@@ -56,19 +56,13 @@ def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = 10_00
     return Interval(float(x.mean()), float(low), float(high))
 
 
-def stratified_mean(values: ArrayLike, strata: ArrayLike) -> Interval:
-    """Mean of the strata's means, weighted equally, with a normal 95% interval.
+def stratified_mean(counts: Floats, sums: Floats, squares: Floats) -> Floats:
+    """Mean of the strata's means, weighted equally, with a normal 95% interval: `[3, ...]`, mean, low and high; NaN
+    where no stratum has values. Of each stratum: the number of values, their sum and their sum of squares, each
+    `[strata, ...]`.
 
     Unlike the plain mean, it does not depend on how many episodes of each task a batch happens to contain.
     """
-    x, (_, index) = np.asarray(values, dtype=np.float64), np.unique(np.asarray(strata), return_inverse=True)
-    counts, sums, squares = (np.bincount(index, x**k).astype(np.float64) for k in range(3))
-    return Interval(*map(float, stratified_moments(counts, sums, squares)))
-
-
-def stratified_moments(counts: Floats, sums: Floats, squares: Floats) -> Floats:
-    """The same by the number of values of each stratum, their sum and their sum of squares, each `[strata, ...]`.
-    Returns mean, low and high `[3, ...]`; NaN where no stratum has values."""
     present = counts > 0
     strata = np.where(present.any(0), present.sum(0), np.nan)
     means = sums / np.maximum(counts, 1)

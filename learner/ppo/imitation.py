@@ -23,10 +23,10 @@ from learner.ppo.extremes import clip_rewards
 from learner.ppo.gae import gae
 from learner.ppo.minibatch import Minibatch, minibatch, whole_batch
 from learner.ppo.objective import value_loss
-from learner.ppo.optimizer import clip_gradients, make_optimizer
+from learner.ppo.optimizer import descend, make_optimizer
 
 HELD_OUT = 0.1  # share of the demonstrations that are used for evaluation only
-GRADIENT_CLIP, VALUE_COEF, WEIGHT_DECAY = 0.5, 0.5, 1e-4
+GRADIENT_CLIP, VALUE_COEF = 0.5, 0.5
 
 
 class ImitationResult(NamedTuple):
@@ -69,7 +69,7 @@ def imitate(
     before, _ = _measure(network, held_out)
     clipped = shown.clipped + network.update_normalizer(shown.batch.obs[: shown.batch.size])
     network.value_normalizer.update(shown.returns, network.value_output)
-    optimizer = make_optimizer(network, lr, WEIGHT_DECAY)
+    optimizer = make_optimizer(network, lr)
     skipped = torch.zeros((), device=network.norm.weight.device)
     chunks, rng = len(shown.batch.chunk_lengths), np.random.Generator(np.random.Philox(key=(seed, 0)))
     steps = 0
@@ -78,13 +78,8 @@ def imitate(
             group["lr"] = lr * (1.0 - done / passes)
         for part in np.array_split(rng.permutation(chunks), max(1, chunks // minibatch_episodes)):
             loss = _loss(network, shown, minibatch(shown.batch, np.sort(part)))
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            norm, _ = clip_gradients(optimizer, GRADIENT_CLIP)
-            broken = (~norm.isfinite()).to(skipped.dtype)
+            broken, _ = descend(optimizer, loss, GRADIENT_CLIP)
             skipped += broken
-            optimizer.found_inf = broken  # type: ignore[attr-defined]
-            optimizer.step()
             steps += 1
     if steps and int(skipped) == steps:
         raise UserError(

@@ -58,8 +58,7 @@ def batch_metrics(
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     """1 - Var[returns - values] / Var[returns]; 0 when the returns have no variance."""
-    variance = returns.var(unbiased=False) if returns.numel() else returns.new_zeros(())
-    residual = (returns - values).var(unbiased=False) if returns.numel() else variance
+    variance, residual = returns.var(unbiased=False), (returns - values).var(unbiased=False)
     return torch.where(variance > 1e-12, 1.0 - residual / variance.clamp(min=1e-12), torch.zeros_like(variance))
 
 

@@ -38,12 +38,10 @@ def make_denominators(targets: Targets, config: LearnerConfig, minibatches: int)
 
 
 def entropy_coefficient(config: LearnerConfig, update: int) -> float:
-    """Return the entropy coefficient: linear from `entropy_start` to `entropy_end`, then constant; never below
-    `entropy_coef_min`."""
+    """Return the entropy coefficient: linear from `entropy_start` to `entropy_end`, then constant."""
     c = config
-    updates = c.entropy_anneal_updates if c.entropy_anneal_share is None else c.entropy_anneal_share * c.updates
-    done = min(1.0, update / updates) if updates else 1.0
-    return max(c.entropy_coef_min, c.entropy_start + done * (c.entropy_end - c.entropy_start))
+    done = min(1.0, update / c.entropy_anneal_updates) if c.entropy_anneal_updates else 1.0
+    return c.entropy_start + done * (c.entropy_end - c.entropy_start)
 
 
 def objective(

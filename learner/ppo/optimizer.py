@@ -35,9 +35,26 @@ def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float)
 
 
 def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float = WEIGHT_DECAY) -> AdamW:
-    """Return AdamW for `network`, without weight decay on norms, biases and embeddings. While its attribute `found_inf`
-    is 1, on the device, a step changes nothing, neither moments nor counters: PyTorch's fused kernel reads it."""
+    """Return AdamW for `network`, without weight decay on norms, biases and embeddings."""
     return AdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
+
+
+def descend(
+    optimizer: torch.optim.Optimizer, loss: torch.Tensor, limit: float, stopped: torch.Tensor | None = None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Take a step down the gradient of `loss`, whose global norm is clipped to `limit`, unless it is not finite or
+    `stopped` is 1. Returns whether it was not finite, 0 or 1, and `grad_norm_GROUP`.
+
+    While the optimizer's attribute `found_inf` is 1, on the device, a step changes nothing, neither moments nor
+    counters: PyTorch's fused kernel reads it, and nothing here waits for the device.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    norm, by_group = clip_gradients(optimizer, limit)
+    broken = (~norm.isfinite()).float()
+    optimizer.found_inf = broken if stopped is None else torch.maximum(stopped, broken)  # type: ignore[attr-defined]
+    optimizer.step()
+    return broken, by_group
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, limit: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -19,7 +19,7 @@ from learner.ppo.extremes import bound_ratios, clip_rewards, clip_values
 from learner.ppo.metrics import batch_metrics, step_metrics
 from learner.ppo.minibatch import Minibatch, minibatch, replay, whole_batch
 from learner.ppo.objective import entropy_coefficient, k3, make_denominators, objective
-from learner.ppo.optimizer import clip_gradients
+from learner.ppo.optimizer import descend
 from learner.ppo.prior import Prior
 from learner.ppo.targets import Targets, estimate_advantages, make_targets
 
@@ -115,8 +115,8 @@ class PPOUpdate:
         return parts
 
     def _optimize(self, batch: Batch, targets: Targets, entropy_coef: float, update: int) -> dict[str, Tensor]:
-        """Run `update_epochs` passes over minibatches. The KL stop and the skipping of non-finite steps are a 0/1 flag
-        on the device (the optimizer's `found_inf`), so that nothing in the loop waits for the device."""
+        """Run `update_epochs` passes over minibatches. The KL stop and the skipping of non-finite steps are 0/1 flags
+        on the device, so that nothing in the loop waits for it."""
         c = self.config
         kl_limit = inf if c.target_kl is None else KL_STOP * c.target_kl
         denominators, spec = make_denominators(targets, c, c.minibatches), self.network.spaces.action
@@ -137,12 +137,7 @@ class PPOUpdate:
             flags.append(1.0 - stopped)
             if self.reads_flags and stopped > 0:
                 break
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.total.backward()  # type: ignore[no-untyped-call]
-            norm, by_group = clip_gradients(self.optimizer, c.grad_clip)
-            broken = (~norm.isfinite()).to(zero.dtype)
-            self.optimizer.found_inf = torch.maximum(stopped, broken)  # type: ignore[attr-defined]
-            self.optimizer.step()
+            broken, by_group = descend(self.optimizer, loss.total, c.grad_clip, stopped)
             skipped = skipped + broken * flags[-1]
             groups = tuple(by_group)
             measured.append(torch.stack([loss.policy, loss.value, *by_group.values()]))

@@ -1,7 +1,7 @@
 """`RunState`: what a learner has trained, kept in agreement with the run's folder and the store.
 
-Episodes are acknowledged once a checkpoint holds them (unless `learner.ack` is `after_step`), and weights are published
-last. `learner.run.checkpoint` explains why a learner that was replaced can do no harm.
+Episodes are acknowledged once a checkpoint holds them, and weights are published last. `learner.run.checkpoint`
+explains why a learner that was replaced can do no harm.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RunState:
         self.run_dir, self.intake, self.notes, self._wandb = run_dir, intake, intake.notes, wandb
         self.progress = LearnerProgress()
         self.lineage = Lineage(run_dir, transport)
-        self.ack_tracker = AckTracker(transport, config, (), None)
+        self.ack_tracker = AckTracker(transport, (), None)
         self._stop: Callable[[], bool] = lambda: False
         self.checkpoint_s = self.publish_s = 0.0  # of the last checkpoint and the last publication
         self._restored_at: int | None = None  # update after which weights were rolled back, until one is sound again
@@ -63,7 +63,7 @@ class RunState:
     def restore(self, checkpoint: Checkpoint) -> None:
         self._restore_weights(checkpoint)
         self.progress = checkpoint.progress
-        self.ack_tracker = AckTracker(self.transport, self.config, checkpoint.consumed, checkpoint.memory)
+        self.ack_tracker = AckTracker(self.transport, checkpoint.consumed, checkpoint.memory)
 
     def open(self, stop: Callable[[], bool] = lambda: False) -> MetricsLog:
         """Take over the run. From the claim on, an older learner can change nothing; its earlier changes are in the
@@ -86,8 +86,6 @@ class RunState:
 
     def settle(self) -> None:
         """Save an update, acknowledge its episodes and publish the weights, in this order."""
-        if self.config.ack == "after_step":
-            self.with_store(self.ack_tracker.acknowledge)
         due = self.progress.update % self.config.checkpoint_every == 0
         if due:
             self._save()

@@ -24,7 +24,6 @@ CHANGES = (
     {},
     {"checkpoint_every": 3, "checkpoints_kept": 2},
     {"checkpoints_kept": 1},
-    {"ack": "after_step", "checkpoint_every": 2},
 )
 
 

@@ -129,7 +129,6 @@ def _sealed_manifest(data: bytes) -> None:
 
 def _weights(payload: bytes) -> None:
     fields = json.loads(_blob().manifest) | {"payload_sha256": hashlib.sha256(payload).hexdigest()}
-    fields["payload_bytes"] = len(payload)
     decode_weights(WeightBlob(_sealed(fields), payload))
 
 

@@ -15,8 +15,7 @@ def header(
     sequence: int, generation: int = 1, version: int = 0, actor: str = "a", incarnation: int = 0
 ) -> EpisodeHeader:
     """The header of an episode that one version of the weights acted."""
-    episode_id = f"run/{actor}/{incarnation}/{sequence}"
-    return EpisodeHeader(episode_id, actor, incarnation, sequence, generation, version, version)
+    return EpisodeHeader(f"run/{actor}/{incarnation}/{sequence}", generation, version, version)
 
 
 def put(transport: Transport, *sequences: int, payload: bytes = b"payload", **fields: Any) -> list[PutStatus]:

@@ -30,12 +30,9 @@ class ColumnArrays:
     def germinate(self, c: int, host: Host, rng: np.random.Generator) -> None:
         """Draw the parameters of a new column and clear its moments."""
         work = work_size(host.slots, host.width, host.num_classes, self.rows)
-        a = self.arrays
-        a = a._replace(work=_widened(a.work, work))
-        vectors = {
-            name: _widened(getattr(a, name), host.num_params()) for name in ("q", "first_moment", "second_moment")
-        }
-        self.arrays = a = a._replace(**vectors)
+        lengths = {"work": work} | dict.fromkeys(("q", "first_moment", "second_moment"), host.num_params())
+        wider = {name: _widened(getattr(self.arrays, name), length) for name, length in lengths.items()}
+        self.arrays = a = self.arrays._replace(**wider)
         self.hosts[c], a.width[c] = host, host.width
         draw_into(host.shapes(), a.q[c], rng)
         a.first_moment[c], a.second_moment[c] = 0, 0
@@ -57,9 +54,4 @@ class ColumnArrays:
 
 def _widened(array: Array, length: int) -> Array:
     """Return the rows of `array [C, N]`, extended by zeros if they are shorter than `length`."""
-    count, before = array.shape
-    if length <= before:
-        return array
-    wider = np.zeros((count, length), array.dtype)
-    wider[:, :before] = array
-    return wider
+    return np.pad(array, ((0, 0), (0, max(0, length - array.shape[1]))))

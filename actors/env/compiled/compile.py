@@ -8,7 +8,6 @@ from actors.blueprints.family import blueprint_choices
 from actors.config import EnvConfig
 from actors.env.compiled.numba_network import NumbaNetwork
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import OptimizerSettings
 from actors.kernels.compile import compile_once
 from actors.slots.lifecycle import SeedAction
 from actors.types.actions import Op, seed_action_spec
@@ -26,6 +25,6 @@ def fill_cache(dtype: str) -> None:
     spec = seed_action_spec(config.total_slots, blueprint_choices(), config.profile)
     episode = HostEpisode(config, 0, 0, spec)
     plan = episode.plan_epoch(SeedAction(Op.WAIT))
-    network = NumbaNetwork(episode, config.column_slots, OptimizerSettings(), np.dtype(dtype))
+    network = NumbaNetwork(episode, config.column_slots, np.dtype(dtype))
     network.validate({})
     network.run_epoch(plan)

@@ -12,7 +12,7 @@ from actors.env.compiled.compile import compile_kernels
 from actors.env.compiled.numba_network import NumbaNetwork
 from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks, OptimizerSettings
+from actors.env.fleet_networks import EpochMeasures, FleetNetworks
 from actors.env.hosts.host import Host
 from actors.slots.contributions import NOTHING, EvalResult, Validation
 
@@ -25,10 +25,8 @@ def has_kernels(host: Host) -> bool:
 class NumbaNetworks(FleetNetworks):
     """Hosts for which `has_kernels`, trained one after the other, each at its true size."""
 
-    def __init__(
-        self, num_envs: int, column_slots: int, optimizer_settings: OptimizerSettings, dtype: torch.dtype
-    ) -> None:
-        self.num_envs, self.column_slots, self.optimizer_settings = num_envs, column_slots, optimizer_settings
+    def __init__(self, num_envs: int, column_slots: int, dtype: torch.dtype) -> None:
+        self.num_envs, self.column_slots = num_envs, column_slots
         self.dtype = np.dtype(str(dtype).removeprefix("torch."))
         self.networks: list[NumbaNetwork] = []
         compile_kernels(self.dtype.name)
@@ -36,7 +34,7 @@ class NumbaNetworks(FleetNetworks):
     def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
         for e, episode in enumerate(episodes):
             if e in envs:
-                new = NumbaNetwork(episode, self.column_slots, self.optimizer_settings, self.dtype)
+                new = NumbaNetwork(episode, self.column_slots, self.dtype)
                 self.networks[e : e + 1] = [new]
         return [n.validate({}) if e in envs else NOTHING for e, n in enumerate(self.networks)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
@@ -13,7 +12,7 @@ from actors.blueprints.blends import gate_shapes
 from actors.env.compiled.column_arrays import ColumnArrays
 from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, OptimizerSettings
+from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY, EpochMeasures
 from actors.env.hosts.host import column_host, draw_into
 from actors.env.tasks import Split
 from actors.kernels.decorators import Array
@@ -28,7 +27,6 @@ ROWS_AT_ONCE = 64
 """Rows that are evaluated together."""
 
 
-@dataclass
 class NumbaNetwork:
     """One host with its seeds and columns. Its counterpart is `ReferenceNetwork`.
 
@@ -36,14 +34,9 @@ class NumbaNetwork:
     those of the columns rows in `columns`.
     """
 
-    episode: HostEpisode
-    column_slots: int
-    optimizer_settings: OptimizerSettings
-    dtype: np.dtype[Any]
-    alphas: dict[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        episode, host = self.episode, self.episode.host
+    def __init__(self, episode: HostEpisode, column_slots: int, dtype: np.dtype[Any]) -> None:
+        self.episode, self.column_slots, self.dtype = episode, column_slots, dtype
+        host = episode.host
         width, slots = host.slot_width(0), host.slots
         self.blueprints = host.family.blueprints
         largest = max(b.cost(width) for b in self.blueprints) + width + 1
@@ -67,8 +60,6 @@ class NumbaNetwork:
         self.filled: set[int] = set()
         self.train_data = self._data(episode.task.train)
         self.observed_data, self.scored_data = self._columns(episode.observed), self._columns(episode.scored)
-        for new in episode.initial_seeds:
-            self.germinate(new)
         self.commit()
 
     def _data(self, split: Split) -> tuple[Array, Array]:
@@ -151,10 +142,9 @@ class NumbaNetwork:
 
     def _train(self, data: HostEpoch) -> tuple[float, Array, Array]:
         """Train an epoch; return the mean loss, the gradient norms `[T, slots]` and the scores `[slots]`."""
-        o = self.optimizer_settings
         slots = self.episode.host.slots + self.column_slots
         norms, scores = self._zeros(len(data.rows), slots), np.zeros(slots)
-        rates = (data.lr, o.weight_decay, o.clip_norm)
+        rates = (data.lr, WEIGHT_DECAY, CLIP_NORM)
         (x, y), columns, work = self.train_data, self.columns.arrays, self.training_work
         loss = train_epoch(x, y, data.rows, self.params, self.seeds, columns, self.moments, work, rates, norms, scores)
         return loss, norms, scores

@@ -25,11 +25,10 @@ from actors.rng import Purpose, restart, stream
 from actors.slots.compute import TRAINING_PASSES
 from actors.slots.contributions import Validation, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
-from actors.slots.lifecycle import EMBARGO_EPOCHS, GATES, Lifecycle, SeedAction
+from actors.slots.lifecycle import GATES, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
 from actors.slots.objective import Standing, objective, objective_reward
 from actors.slots.slot_shape import column_slot, stream_slot
-from actors.slots.topology import Topology, fossilized_slot, topology_of
 from actors.types.actions import ActionMasks, ActionSpec, Op
 from actors.types.episode import EndReason
 
@@ -51,19 +50,8 @@ class HostEpisode:
     The episode follows from the configuration, `run_seed`, `seed` and the actions alone.
     """
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        run_seed: int,
-        seed: int,
-        spec: ActionSpec,
-        topology: Topology = (),
-        width_scale: int = 1,
-    ) -> None:
-        """`topology` lists seeds that the host starts with: fossilized, and charged in the first epoch.
-
-        The host is `width_scale` times as wide as drawn. Raise `ValueError` if `topology` exceeds the parameter budget.
-        """
+    def __init__(self, config: EnvConfig, run_seed: int, seed: int, spec: ActionSpec, width_scale: int = 1) -> None:
+        """The host is `width_scale` times as wide as drawn."""
         self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
         files = DataFiles(config.data_dir, config.download)
@@ -86,19 +74,13 @@ class HostEpisode:
         budget = config.budget_ratio * host_params
         isolated = budget * ISOLATED_RATIO / BUDGET_RATIO
         gates = replace(GATES[config.gates], prune=config.prune)
-        rules = GrowthRules(budget, isolated, gates, EMBARGO_EPOCHS, config.profile, self.prices, self.horizon_epochs)
+        rules = GrowthRules(budget, isolated, gates, config.profile, self.prices, self.horizon_epochs)
         self.growth = GrowthState(slot_shapes, host_params, rules, spec, flops.host)
         samples = self.settings.inner_steps * config.batch_size
         self._evaluation = observed / (TRAINING_PASSES * samples)  # in epochs of the bare host's training
         self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
-        self.germinations = len(topology)
-        for number, grown in enumerate(topology, 1):
-            self.lifecycle.slots[grown.slot] = fossilized_slot(grown, number)
-        added = self.growth.added_params()
-        if added > budget:
-            raise ValueError(f"the topology adds {added} parameters, but the budget is {budget:.0f}")
-        self.initial_seeds = tuple(self._new_seed(i, g.slot, g.blueprint, g.blend) for i, g in enumerate(topology))
+        self.germinations = 0
         self.illegal_actions = 0
         dropped = stream(run_seed, seed, Purpose.UNKNOWN_FEATURES).random(len(FEATURE_GROUPS)) < config.drop_features
         names = [name for name, drop in zip(FEATURE_GROUPS, dropped, strict=True) if drop]
@@ -114,9 +96,6 @@ class HostEpisode:
     def host_rng(self) -> np.random.Generator:
         """Return the generator of the host's parameters."""
         return stream(self.run_seed, self.seed, Purpose.HOST_INIT)
-
-    def _new_seed(self, number: int, slot: int, blueprint: int, blend: int) -> NewSeed:
-        return NewSeed(slot, blueprint, blend, stream(self.run_seed, self.seed, Purpose.SEED_INIT, number))
 
     def begin(self, untrained: Validation, twin: Sequence[float] | None = None) -> None:
         """Start with the validation result of the untrained host.
@@ -154,7 +133,8 @@ class HostEpisode:
         pruned = self.growth.apply(executed, requested=not illegal)
         germinated = None
         if executed.op is Op.GERMINATE:
-            germinated = self._new_seed(self.germinations, executed.slot, executed.blueprint, executed.blend)
+            rng = stream(self.run_seed, self.seed, Purpose.SEED_INIT, self.germinations)
+            germinated = NewSeed(executed.slot, executed.blueprint, executed.blend, rng)
             self.germinations += 1
         self._executed = executed
         if self.train_losses:
@@ -219,7 +199,9 @@ class HostEpisode:
         self.accuracies.append(accuracy)
         self.observed_accuracies.append(observed)
         self.val_losses.append(loss)
-        self._record(standing, term)
+        op, slot = self._executed.op, self._executed.slot
+        place = slot if op is not Op.WAIT else -1
+        self.timeline.record(op.name, place, self.lifecycle.slots, self._names, standing, term)
         pruned = tuple(sorted(before - self.growth.filled()))
         at_horizon = panic is None and self.epoch == self.horizon_epochs
         truncated = at_horizon and self.config.time_limit == "truncated"
@@ -249,11 +231,6 @@ class HostEpisode:
         evaluation = self._evaluation / self.config.contribution_every
         return self.growth.epoch_cost(kept, (), subsets_to_evaluate(kept, ()), evaluation)
 
-    def _record(self, standing: Standing, term: float) -> None:
-        op = self._executed.op
-        op_slot = self._executed.slot if op is not Op.WAIT else -1
-        self.timeline.record(op.name, op_slot, self.lifecycle.slots, self._names, standing, term)
-
     def _data(self, epoch: int) -> HostEpoch:
         """Return what is learned from in an epoch: rows that are cut from concatenated permutations of the split."""
         rows = len(self.task.train)
@@ -273,10 +250,6 @@ class HostEpisode:
             order = self._passes[n] = self._order.permutation(len(self.task.train))
         return order
 
-    def topology(self) -> Topology:
-        """Return the seeds that are part of the host's function."""
-        return topology_of(self.lifecycle.slots)
-
     def masks(self) -> ActionMasks:
         """Return the legal choices of the next action."""
         return self.growth.masks()
@@ -288,7 +261,7 @@ class HostEpisode:
     def info(self, masks: ActionMasks) -> dict[str, Any]:
         """Return Gymnasium's `info` of the current state, whose masks are given; see `SeedTrainingEnv`."""
         values: dict[str, NDArray[Any]] = {}
-        for name in ("contribution", "interaction", "shapley"):
+        for name in ("contribution", "interaction"):
             points = [getattr(slot, name) for slot in self.lifecycle.slots]
             values[name] = np.array([p or 0.0 for p in points])
             values[f"{name}_known"] = np.array([p is not None for p in points])

@@ -7,13 +7,10 @@ therefore leaves the expected policy gradient unchanged, and removes variance th
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-
-import numpy as np
 
 from actors.config import EnvConfig
 
@@ -24,8 +21,6 @@ COEFFICIENTS = Path(__file__).with_name("twin_shares.json")
 
 DEFAULT_COEFFICIENT = 1.0
 """For tasks without a fitted one: the whole gain of the twin, which a policy that always waits has too."""
-
-CAPACITY = 4096  # trajectories kept; seeds are requested again only if an episode is played again
 
 
 def twin_config(config: EnvConfig) -> EnvConfig:
@@ -47,31 +42,3 @@ def twin_coefficient(task_id: str) -> float:
 def fitted_coefficients() -> dict[str, float]:
     """Return the fitted coefficients by task family."""
     return {name: row["share"] for name, row in json.loads(COEFFICIENTS.read_text())["families"].items()}
-
-
-def fit_coefficient(returns: Sequence[float], twin_gains: Sequence[float]) -> float:
-    """Return the c that minimizes var(J - c * gain): cov(J, gain) / var(gain); 0 if the gains do not vary."""
-    gains = np.asarray(twin_gains, dtype=np.float64)
-    variance = float(gains.var())
-    return float(np.cov(np.asarray(returns, dtype=np.float64), gains, bias=True)[0, 1] / variance) if variance else 0.0
-
-
-class TwinCache:
-    """Trajectories of the twin by episode seed, for one configuration and run seed; each is played once."""
-
-    def __init__(self, play: Callable[[Sequence[int]], Sequence[Trajectory]]) -> None:
-        """`play(seeds)` plays never-grow episodes and returns their trajectories."""
-        self._play = play
-        self._known: OrderedDict[int, Trajectory] = OrderedDict()
-
-    def trajectories(self, seeds: Sequence[int]) -> list[Trajectory]:
-        """Return the trajectories of these episode seeds; play those that are not cached."""
-        missing = [s for s in dict.fromkeys(seeds) if s not in self._known]
-        if missing:
-            self._known.update(zip(missing, self._play(missing), strict=True))
-        for seed in seeds:
-            self._known.move_to_end(seed)
-        trajectories = [self._known[seed] for seed in seeds]
-        while len(self._known) > CAPACITY:
-            self._known.popitem(last=False)
-        return trajectories

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -36,7 +34,6 @@ def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalize: Normalize
     return unplane(normalize(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"], dims, after), h, dims)
 
 
-@dataclass(frozen=True)
 class CNN1dHost(Host):
     """A residual 1-D CNN.
 
@@ -44,11 +41,6 @@ class CNN1dHost(Host):
     ReLU, global mean, Linear.
     """
 
-    num_features: int
-    length: int
-    width: int
-    num_classes: int
-    slots: int
     family = SEQUENCE
 
     def norms(self) -> dict[str, int]:
@@ -74,7 +66,6 @@ class CNN1dHost(Host):
         return classify(_batch_norm("out", p, h, 1, norm, RECTIFIED), p["out.w"], p["out.b"], 1)
 
 
-@dataclass(frozen=True)
 class CNN2dHost(Host):
     """A plain 2-D CNN: S times [Conv, BatchNorm, max-pool (first two blocks), slot, ReLU], then global mean, Linear.
 
@@ -82,11 +73,6 @@ class CNN2dHost(Host):
     first makes the map at the slot smaller.
     """
 
-    num_features: int
-    size: tuple[int, int]
-    width: int
-    num_classes: int
-    slots: int
     family = IMAGE
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import floor
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -31,15 +31,15 @@ class Resume(NamedTuple):
     h: Tensor  # the hidden tensor that enters this slot
 
 
+@dataclass(frozen=True)
 class Host(ABC):
     """A classifier written as a pure function of its parameters, with numbered slots between its layers.
 
     A slot passes its input to a `SlotFunction`, which must keep the shape. Slots are numbered from the input to the
-    output. A host is a frozen dataclass that holds sizes only: `shapes` says which parameters it needs, `draw_params`
-    draws them.
+    output. A host holds sizes only: `shapes` says which parameters it needs, `draw_params` draws them.
     """
 
-    family: Family
+    family: ClassVar[Family]
     """The blueprints that can grow in its slots."""
     num_features: int
     """Input features, or input channels for a convolutional host."""
@@ -54,7 +54,7 @@ class Host(ABC):
 
     def with_width(self, width: int) -> Self:
         """Return the same architecture at another width."""
-        return replace(self, width=width)  # type: ignore[type-var]
+        return replace(self, width=width)
 
     def norms(self) -> dict[str, int]:
         """Return the number of channels of every BatchNorm by name; empty for hosts without BatchNorm."""

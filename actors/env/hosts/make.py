@@ -1,35 +1,24 @@
-"""`make_host`: the host of a task, by the shape of its samples."""
+"""`make_host`: the host of a task, by its kind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from actors.config import ConfigError
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
 from actors.env.hosts.host import Host
 from actors.env.hosts.mlp import MLPHost
-from actors.env.tasks import Task
+from actors.env.tasks.task import Task, TaskKind
+
+HOSTS: dict[TaskKind, type[Host]] = {"vector": MLPHost, "sequence": CNN1dHost, "image": CNN2dHost}
 
 
 def make_host(task: Task, width: int, slots: int) -> Host:
     """Make an MLP for vectors `[F]`, a 1-D CNN for sequences `[C, L]`, a 2-D CNN for images `[C, H, W]`."""
-    sample, classes = task.train.x.shape[1:], task.num_classes
-    match sample:
-        case (features,):
-            return MLPHost(features, width, classes, slots)
-        case (channels, length):
-            return CNN1dHost(channels, length, width, classes, slots)
-        case (channels, height, wide):
-            return CNN2dHost(channels, (height, wide), width, classes, slots)
-    raise ConfigError(f"task {task.task_id!r} has samples of shape {sample}: use [F], [C, L] or [C, H, W]")
+    return HOSTS[task.kind](task.shape[0], width, task.num_classes, slots)
 
 
 def padded_host(hosts: Sequence[Host]) -> Host:
     """Return the smallest host that each of `hosts` can be padded to; they have one kind and spatial size."""
-    first, sizes_of = hosts[0], [(h.num_features, h.width, h.num_classes) for h in hosts]
-    features, width, classes = (max(sizes) for sizes in zip(*sizes_of, strict=True))
-    if isinstance(first, CNN1dHost):
-        return CNN1dHost(features, first.length, width, classes, first.slots)
-    if isinstance(first, CNN2dHost):
-        return CNN2dHost(features, first.size, width, classes, first.slots)
-    return MLPHost(features, width, classes, first.slots)
+    largest = {name: max(getattr(h, name) for h in hosts) for name in ("num_features", "width", "num_classes")}
+    return replace(hosts[0], **largest)

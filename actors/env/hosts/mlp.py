@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -14,17 +12,12 @@ from actors.layers.batch_norm import Normalize
 from actors.layers.layer_norm import Units, layer_norm
 
 
-@dataclass(frozen=True)
 class MLPHost(Host):
     """A residual MLP: Linear, then S times [h + Linear(ReLU(LayerNorm(h))), slot], then LayerNorm, Linear.
 
     With parameters `[E, ...]` and `x [E, B, F]`, `forward` runs a stack of E hosts at once.
     """
 
-    num_features: int
-    width: int
-    num_classes: int
-    slots: int
     family = VECTOR
 
     def shapes(self) -> dict[str, Param]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.blueprint import Params
-from actors.env.fleet_networks import OptimizerSettings
+from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import Resume
 from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup, Outputs, mixed_logits
@@ -29,16 +28,6 @@ def _run_key(seed: StackedSeed) -> RunKey:
     return seed.slot, seed.training, seed.bank, seed.turn
 
 
-@dataclass(frozen=True)
-class LeafGroup:
-    """Consecutive seeds of one slot and mode (and bank and turn) whose parameters, or gates, are autograd leaves
-    together."""
-
-    training: bool
-    seeds: slice  # among the seeds of the epoch
-    leaves: dict[str, Tensor]
-
-
 class StackedEpoch:
     """The training of one epoch, a minibatch per `step`; `store` writes the trained seeds back.
 
@@ -47,30 +36,31 @@ class StackedEpoch:
     `seeds` are the seeds that take part, sorted, and `lr [E]` the learning rates of the environments.
     """
 
-    def __init__(
-        self, stack: StackedParameters, seeds: Sequence[StackedSeed], optimizer_settings: OptimizerSettings, lr: Tensor
-    ) -> None:
-        self.stack, self.seeds, self.optimizer_settings = stack, seeds, optimizer_settings
-        decay = optimizer_settings.weight_decay
-        self.host_optimizer = RowOptimizer(stack.hosts, None, lr, decay)
+    def __init__(self, stack: StackedParameters, seeds: Sequence[StackedSeed], lr: Tensor) -> None:
+        self.stack, self.seeds = stack, seeds
+        self.host_optimizer = RowOptimizer(stack.hosts, None, lr, WEIGHT_DECAY)
         self.host_leaves = stack.hosts.leaves(self.host_optimizer.params)
         # Seeds of one bank keep their order, so that those of one slot and mode are consecutive rows.
         self.by_bank: dict[int, list[int]] = {}
         for i, seed in enumerate(seeds):
             self.by_bank.setdefault(seed.bank, []).append(i)
         self.optimizers = {
-            b: RowOptimizer(stack.banks[b], stack.rows(group := [seeds[i] for i in indices]), _rates(group, lr), decay)
+            b: RowOptimizer(
+                stack.banks[b], stack.rows(group := [seeds[i] for i in indices]), _rates(group, lr), WEIGHT_DECAY
+            )
             for b, indices in self.by_bank.items()
         }
         self.bank_index = {b: torch.tensor(indices, device=stack.device) for b, indices in self.by_bank.items()}
         # Seeds in the stream come first; only they have gates.
         in_stream = [seed for seed in seeds if seed.slot < stack.host.slots]
-        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), decay)
+        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), WEIGHT_DECAY)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
-        self.runs = {key: self._run(key, run) for key, run in runs_of(seeds, _run_key)}
+        # Parameters, or gates, of consecutive seeds of one slot and mode (and bank and turn) are leaves together.
+        self.runs = {key: self._run_leaves(key[2], run) for key, run in runs_of(seeds, _run_key)}
         self.gate_runs = {
-            key: self._gate_run(key, run) for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
+            key: stack.gates.leaves(self.gate_optimizer.params[run])
+            for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
         }
         # A column that learns needs no other pass through its host: the logits of the main pass are constant.
         self.shadowed = sorted({seed.env for seed in in_stream if seed.training})
@@ -181,9 +171,9 @@ class StackedEpoch:
         self, loss: Tensor, others: list[Tensor], training: bool
     ) -> tuple[list[Tensor], dict[RunKey, Tensor], dict[tuple[int, bool], Tensor]]:
         """Return the gradients of `others`, and `[n, size]` of the seeds and gates that this pass trains."""
-        runs = {key: run for key, run in self.runs.items() if run.training is training}
-        gates = {key: run for key, run in self.gate_runs.items() if run.training is training}
-        groups = [others, *(list(run.leaves.values()) for run in (*runs.values(), *gates.values()))]
+        runs = {key: leaves for key, leaves in self.runs.items() if key[1] is training}
+        gates = {key: leaves for key, leaves in self.gate_runs.items() if key[1] is training}
+        groups = [others, *(list(leaves.values()) for leaves in (*runs.values(), *gates.values()))]
         flat = torch.autograd.grad(loss.sum(), [t for group in groups for t in group], allow_unused=True)
         remaining = iter(flat)
         grads = [[g if g is not None else torch.zeros_like(t) for t, g in zip(group, remaining)] for group in groups]  # noqa: B905
@@ -210,8 +200,8 @@ class StackedEpoch:
         return norms
 
     def _scale(self, norms: Tensor) -> Tensor:
-        """Return the factors `[n, 1]` that limit gradients of these norms `[n]` to `clip_norm`."""
-        return (self.optimizer_settings.clip_norm / (norms + 1e-6)).clamp(max=1.0)[:, None]
+        """Return the factors `[n, 1]` that limit gradients of these norms `[n]` to `CLIP_NORM`."""
+        return (CLIP_NORM / (norms + 1e-6)).clamp(max=1.0)[:, None]
 
     def _output_norms(self, grads: Sequence[Tensor]) -> Tensor | None:
         """Return the norms `[E, S + 1]` of gradients with respect to hidden tensors and, last, to the logits."""
@@ -220,21 +210,16 @@ class StackedEpoch:
         by_env = [*(self.stack.layout.by_env(grad) for grad in grads[:-1]), grads[-1].flatten(1)]
         return torch.stack([grad.square().sum(1).sqrt() for grad in by_env], 1)
 
-    def _run(self, key: RunKey, run: slice) -> LeafGroup:
-        _, training, b, _ = key
+    def _run_leaves(self, b: int, run: slice) -> dict[str, Tensor]:
         start = self.bank_row[run.start]
-        rows = self.optimizers[b].params[start : start + run.stop - run.start]
-        return LeafGroup(training, run, self.stack.banks[b].leaves(rows))
-
-    def _gate_run(self, key: tuple[int, bool], run: slice) -> LeafGroup:
-        return LeafGroup(key[1], run, self.stack.gates.leaves(self.gate_optimizer.params[run]))
+        return self.stack.banks[b].leaves(self.optimizers[b].params[start : start + run.stop - run.start])
 
     def _leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.runs[_run_key(seeds[0])].leaves
+        leaves = self.runs[_run_key(seeds[0])]
         return lambda: leaves
 
     def _gate_leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.gate_runs[seeds[0].slot, seeds[0].training].leaves
+        leaves = self.gate_runs[seeds[0].slot, seeds[0].training]
         return lambda: leaves
 
     def _shadow_params(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:

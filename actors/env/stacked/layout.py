@@ -68,11 +68,6 @@ class StackLayout:
         """Return the entries of each environment, `[E, -1]`, in an order that does not depend on the others."""
         return (h.movedim(0, -1) if self.env_dim and rows_innermost(h) else h.transpose(0, self.env_dim)).flatten(1)
 
-    def variants(self, h: Tensor, count: int) -> Tensor:
-        """Split rows that hold `count` variants one after the other; the variants become dimension `row_dim`."""
-        r = self.row_dim
-        return h.reshape(*h.shape[:r], count, h.shape[r] // count, *h.shape[r + 1 :])
-
     def select_variants(self, h: Tensor, count: int, indices: list[int]) -> Tensor:
         """Return some of the `count` variants that the rows hold, one after the other."""
         if indices == list(range(count)):
@@ -81,8 +76,9 @@ class StackLayout:
             last = h.movedim(0, -1)
             chosen: Tensor = last.reshape(*last.shape[:-1], count, -1)[..., indices, :]
             return chosen.flatten(-2).movedim(-1, 0)
-        index = h.new_tensor(indices).long()
-        return self.variants(h, count).index_select(self.row_dim, index).flatten(self.row_dim, self.row_dim + 1)
+        r = self.row_dim
+        variants = h.reshape(*h.shape[:r], count, -1, *h.shape[r + 1 :])
+        return variants.index_select(r, h.new_tensor(indices).long()).flatten(r, r + 1)
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the variants of several tensors, one after the other."""

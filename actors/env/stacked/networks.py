@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import NamedTuple
 
@@ -64,8 +63,6 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
         for e in envs:
             self.hosts.draw(e, episodes[e].host.shapes(), episodes[e].host_rng())
-            for new in episodes[e].initial_seeds:
-                self._germinate(e, new)
         self.units = self._mask_units()
         self._fresh_moments(list(envs))
         self.class_counts = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
@@ -151,15 +148,14 @@ class TorchNetworks(StackedParameters, FleetNetworks):
 
     def _germinate(self, env: int, new: NewSeed) -> None:
         host, row = self.episodes[env].host, self.row(env, new.slot)
-        rng = copy.deepcopy(new.rng)  # an idle row may hold a copy of this episode's host
         self._seeds[env, new.slot] = new
         bank, column = self.banks[self._bank(new)], host.family.columns[new.blueprint]
         if column is not None:
-            bank.draw(row, column_host(host, column.scale).shapes(), rng)
+            bank.draw(row, column_host(host, column.scale).shapes(), new.rng)
         else:
             width = host.slot_width(new.slot)
-            bank.draw(row, host.family.blueprints[new.blueprint].shapes(width), rng)
-            self.gates.draw(row, gate_shapes(new.blend, width), rng)
+            bank.draw(row, host.family.blueprints[new.blueprint].shapes(width), new.rng)
+            self.gates.draw(row, gate_shapes(new.blend, width), new.rng)
 
     def _bank(self, seed: NewSeed) -> int:
         """Return the index of the bank that holds the parameters of a seed."""
@@ -193,7 +189,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         x = self.layout.batch(self.train_x, rows)  # [inner_steps, ...]
         y = StackLayout(0).batch(self.train_y, rows)  # [inner_steps, E, B]
         lr = torch.tensor([0.0 if plan is None else plan.data.lr for plan in plans], dtype=torch.float64)
-        epoch = StackedEpoch(self, seeds, self.optimizer_settings, lr)
+        epoch = StackedEpoch(self, seeds, lr)
         last = {count - 1 for count in counts}
         results: list[StepResult] = []
         for result in run_steps(epoch.step, x, y, last, self.settings.cuda_graph):

@@ -26,7 +26,7 @@ class ParamBank:
         self.second_moment = torch.zeros_like(self.params)
         self.steps = torch.zeros(rows, dtype=torch.long, device=device)
         t = np.arange(max_steps + 1, dtype=np.float64)
-        self.correction1 = torch.tensor(1.0 - BETA1**t, dtype=dtype, device=device)
+        self.correction1 = torch.tensor(1.0 - BETA1**t, dtype=dtype, device=device)  # by number of steps
         self.correction2 = torch.tensor(np.sqrt(1.0 - BETA2**t), dtype=dtype, device=device)
 
     def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
@@ -79,29 +79,14 @@ class RowOptimizer:
     def step(self, grad: Tensor) -> None:
         """Take one step with gradients `[n, size]`, each row with its own step counter."""
         self.steps += 1
-        correction1, correction2 = _corrections(self.bank, self.steps)
-        _adam_(self.params, self.first, self.second, grad, self.lr / correction1, correction2, self._kept)
-
-
-def _adam_(
-    params: Tensor, first: Tensor, second: Tensor, grad: Tensor, rate: Tensor, root: Tensor, kept: Tensor
-) -> None:
-    """Update in place; `rate`, `root` and `kept` are `[n, 1]`."""
-    params.mul_(kept)
-    first.lerp_(grad, 1.0 - BETA1)
-    second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
-    denominator = second.sqrt().div_(root).add_(EPS)
-    params.sub_((first / denominator).mul_(rate))
-
-
-def _corrections(bank: ParamBank, steps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 1 - beta1^t and sqrt(1 - beta2^t), `[n, 1]`.
-
-    They are looked up, since the last bit of a power depends on the length of the tensor. Idle rows step beyond the
-    end of the table.
-    """
-    steps = steps.clamp(max=len(bank.correction1) - 1)
-    return bank.correction1[steps, None], bank.correction2[steps, None]
+        # Looked up: the last bit of a power depends on the tensor's length. Idle rows step beyond the table's end.
+        known = self.steps.clamp(max=len(self.bank.correction1) - 1)
+        correction1, correction2 = (table[known, None] for table in (self.bank.correction1, self.bank.correction2))
+        self.params.mul_(self._kept)
+        self.first.lerp_(grad, 1.0 - BETA1)
+        self.second.mul_(BETA2).addcmul_(grad, grad, value=1.0 - BETA2)
+        denominator = self.second.sqrt().div_(correction2).add_(EPS)
+        self.params.sub_((self.first / denominator).mul_(self.lr / correction1))
 
 
 def flat_gradients(grads: Sequence[Tensor]) -> Tensor:

@@ -34,8 +34,7 @@ class StackedParameters:
     no_class: Tensor  # bool [E, 1, classes], True for classes that are padding
 
     def __init__(self, host: Host, column_slots: int, num_envs: int, settings: NetworkSettings) -> None:
-        self.settings, self.optimizer_settings = settings, settings.optimizer_settings
-        self.host, self.column_slots, self.num_envs = host, column_slots, num_envs
+        self.settings, self.host, self.column_slots, self.num_envs = settings, host, column_slots, num_envs
         self.dtype, self.device = settings.dtype, settings.device
         table = (settings.max_steps, settings.dtype, settings.device)
         rows = num_envs * host.slots

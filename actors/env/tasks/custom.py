@@ -15,7 +15,7 @@ from actors.config import ConfigError, require
 from actors.env.tasks.family import TaskFamily
 from actors.env.tasks.task import Task
 from actors.errors import described
-from actors.own_module import import_own
+from actors.own_module import add_working_directory
 
 GROUP = "tamiyo.tasks"
 
@@ -24,13 +24,8 @@ def imported_family(name: str) -> TaskFamily:
     """Import the family named `module:factory`; modules in the working directory are found too."""
     module_name, _, attribute = name.partition(":")
     require(bool(module_name and attribute), f"task {name!r}: write it as package.module:factory")
-    try:
-        target: Any = import_own(module_name)
-        for part in attribute.split("."):
-            target = getattr(target, part)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"task {name!r} cannot be imported: {described(error)}") from error
-    return _family(name, target)
+    add_working_directory()
+    return _family(name, _loaded(EntryPoint(name, name, GROUP), f"task {name!r} cannot be imported"))
 
 
 def installed_names() -> dict[str, EntryPoint]:
@@ -40,13 +35,15 @@ def installed_names() -> dict[str, EntryPoint]:
 
 def installed_family(point: EntryPoint) -> TaskFamily:
     """Import the family of an entry point."""
+    complaint = f"task {point.name!r} of entry point {point.value} cannot be loaded"
+    return _family(point.name, _loaded(point, complaint))
+
+
+def _loaded(point: EntryPoint, complaint: str) -> Any:
     try:
-        target = point.load()
+        return point.load()
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"task {point.name!r} of entry point {point.value} cannot be loaded: {described(error)}"
-        ) from error
-    return _family(point.name, target)
+        raise ConfigError(f"{complaint}: {described(error)}") from error
 
 
 def _family(name: str, target: Any) -> TaskFamily:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 MEASURED = Path(__file__).with_name("measured.json")
-WIDTHS = {"vector": (3, 8, 24), "sequence": (3, 6, 12), "image": (3, 6, 12)}
-"""Widths of small, medium and large hosts by the kind of task."""
 PRICE = 1.0
 """Points per doubling of the parameters in `Grown.priced`."""
 
@@ -33,16 +31,11 @@ class Gain:
             return "pays"
         return "hurts" if self.high < 0 else "even"
 
-    def text(self) -> str:
-        """Return the gain and its interval for a table."""
-        return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
-
 
 @dataclass(frozen=True)
 class Grown:
     """What one way of growing brings."""
 
-    doublings: float  # of the parameters at the end
     free: Gain  # of accuracy
     priced: Gain  # of J at `PRICE`, where compute is free
 
@@ -51,7 +44,6 @@ class Grown:
 class Measurement:
     """The result of one task family in hosts of one width."""
 
-    width: int  # units or channels
     never: float  # mean final validation accuracy without growth, points
     seed: Grown  # one wide seed in the stream
     column: Grown  # one column of twice the width
@@ -65,8 +57,8 @@ def measurements() -> dict[str, tuple[Measurement, ...]]:
 
 
 def _measurement(data: dict[str, Any]) -> Measurement:
-    return Measurement(data["width"], data["never"], _grown(data["seed"]), _grown(data["column"]))
+    return Measurement(data["never"], _grown(data["seed"]), _grown(data["column"]))
 
 
 def _grown(data: dict[str, Any]) -> Grown:
-    return Grown(data["doublings"], Gain(**data["free"]), Gain(**data["priced"]))
+    return Grown(Gain(**data["free"]), Gain(**data["priced"]))

@@ -22,7 +22,7 @@ from actors.env.tasks.families import (
     waves,
 )
 from actors.env.tasks.family import DataFiles, Membership, TaskFamily
-from actors.env.tasks.task import Task, TaskKind
+from actors.env.tasks.task import Task
 
 _MODULES = (bundled, planar, tabular, functions, drawn, skewed, signals, images, boolean, waves, mlbench)
 _FAMILIES: dict[str, TaskFamily] = {family.name: family for module in _MODULES for family in module.FAMILIES}
@@ -39,11 +39,10 @@ def register(family: TaskFamily) -> None:
     _FAMILIES[family.name] = family
 
 
-def families(split: Membership | None = None, kind: TaskKind | None = None) -> tuple[TaskFamily, ...]:
-    """Return registered and installed families, training families first; optionally of one split or kind."""
+def families(split: Membership | None = None) -> tuple[TaskFamily, ...]:
+    """Return registered and installed families, training families first; optionally of one split."""
     known = [*_FAMILIES.values(), *(find_family(name) for name in sorted(_checked_installed_names()))]
-    chosen = [f for f in known if split in (None, f.split) and kind in (None, f.kind)]
-    return tuple(sorted(chosen, key=lambda f: f.split != "train"))
+    return tuple(sorted((f for f in known if split in (None, f.split)), key=lambda f: f.split != "train"))
 
 
 def find_family(name: str) -> TaskFamily:

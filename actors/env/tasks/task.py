@@ -76,11 +76,6 @@ class Task:
         return tuple(int(n) for n in self.train.x.shape[1:])
 
     @property
-    def num_features(self) -> int:
-        """Numbers per row."""
-        return int(np.prod(self.shape))
-
-    @property
     def sizes(self) -> Sizes:
         return Sizes(len(self.train), len(self.val), len(self.test))
 

@@ -20,6 +20,7 @@ from actors.config import require
 from actors.errors import UserError
 from actors.growth.columns.grown_model import keep_output
 from actors.growth.slot_module import attachment_point
+from actors.growth.training.isolation import random_numbers_kept
 from actors.slots.growth_state import ColumnLoss
 
 WRAPPED = "_original_forward"
@@ -149,16 +150,10 @@ def column_family() -> Family:
 def own_random_numbers(seed: int) -> Iterator[None]:
     """Seed the random number generators of Python, NumPy and PyTorch within the context, and restore them after it."""
     on_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = list(range(torch.cuda.device_count())) if on_cuda else []
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's factory may use it)
-    with torch.random.fork_rng(devices=devices):
+    with random_numbers_kept(range(torch.cuda.device_count()) if on_cuda else ()):
         random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
+        np.random.seed(seed)  # noqa: NPY002 (a user's factory may draw from it)
         torch.default_generator.manual_seed(seed)
-        if devices:
+        if on_cuda:
             torch.cuda.manual_seed_all(seed)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])  # noqa: NPY002
+        yield

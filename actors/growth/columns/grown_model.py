@@ -252,6 +252,14 @@ def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
     return {key: _resolved(element, values) for key, element in value.items()}
 
 
+def replaced(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
+    """Return the model with another submodule of that name; "" is the model itself."""
+    if not name:
+        return new
+    model.set_submodule(name, new)
+    return model
+
+
 def build_grown(grown: Mapping[str, Any], factory: Callable[[float], nn.Module]) -> nn.Module:
     """Build a grown model from its description, the contents of `grown.json`, and the factory of its columns. Load its
     tensors afterwards, by `safetensors.torch.load_model`."""
@@ -260,10 +268,7 @@ def build_grown(grown: Mapping[str, Any], factory: Callable[[float], nn.Module])
         tensors = {key: torch.zeros(shape) for key, shape in seed["shapes"].items()}
         module = ExportedSeed(seed["steps"], tensors, torch.zeros(()), seed["rows"])
         pair = Seeded(model.get_submodule(name), module)
-        if name:
-            model.set_submodule(name, pair)
-        else:
-            model = pair
+        model = replaced(model, name, pair)
     columns = [factory(scale) for scale in grown["columns"]]
     alphas = [torch.zeros(()) for _ in columns]
     return GrownModel(model, columns, alphas, grown["output"]) if columns else model

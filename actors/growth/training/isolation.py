@@ -23,6 +23,18 @@ PLAIN = frozenset({int, float, bool, str, type(None), torch.Size})
 
 
 @contextmanager
+def random_numbers_kept(devices: Iterable[torch.device | int]) -> Iterator[None]:
+    """Restore the random number generators of Python, NumPy and PyTorch, on the CPU and these devices, afterwards."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's code may draw from it)
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
+@contextmanager
 def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -> Iterator[None]:
     """Replace buffers (such as BatchNorm's running statistics) and what modules keep as attributes by copies, and
     restore them afterwards together with random number generators and each module's mode. The buffers of `learners`
@@ -38,17 +50,14 @@ def without_side_effects(model: nn.Module, learners: Iterable[nn.Module] = ()) -
     ]
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = {p.device for p in model.parameters() if p.is_cuda} if cuda else ()
-    others = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's model may draw from it)
     for module, name, buffer in buffers:
         module._buffers[name] = buffer.clone()
     for module, values in attributes:
         module.__dict__.update({name: _scratch(value) for name, value in values.items() if type(value) not in PLAIN})
     try:
-        with torch.random.fork_rng(devices=list(devices)):
+        with random_numbers_kept(devices):
             yield
     finally:
-        random.setstate(others[0])
-        np.random.set_state(others[1])  # noqa: NPY002
         for generator, state in generators:
             generator.set_state(state)
         for module, name, buffer in buffers:

@@ -20,9 +20,8 @@ from actors.kernels.cnn.convolution import Scratch, convolution, convolution_bac
 from actors.kernels.cnn.layout import NARROW, with_rows_innermost
 from actors.kernels.cnn.memory import aligned, empty
 from actors.kernels.cnn.norm import calibrate, normalize, normalize_back, rescale
-from actors.kernels.cnn.rows import gather_rows
 from actors.kernels.cnn.seeds import blend, blend_back, two_layers, two_layers_back
-from actors.kernels.cnn.space import window_mean, window_mean_back
+from actors.kernels.cnn.space import gather_rows, window_mean, window_mean_back
 from actors.kernels.cnn.tiles import LANES, TILE, WIDE
 from actors.kernels.decorators import Array
 

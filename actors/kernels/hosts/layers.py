@@ -96,15 +96,6 @@ def scale_rows(d: Array, gain: Array) -> None:
 
 
 @inner
-def add(x: Array, into: Array) -> None:
-    """Add a tensor to another."""
-    for w in range(x.shape[0]):
-        row, out = x[w], into[w]
-        for i in range(0, out.size, lanes(x)):
-            store(out, i, load(out, i) + load(row, i))
-
-
-@inner
 def copy(x: Array, into: Array) -> None:
     """Copy a tensor."""
     for w in range(x.shape[0]):

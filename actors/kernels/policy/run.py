@@ -11,7 +11,7 @@ from actors.kernels.policy.choice import Sampling
 from actors.kernels.policy.core import core_gradient, keep_state, run_core
 from actors.kernels.policy.encoder import StepInputs, encode, encode_gradient
 from actors.kernels.policy.heads import heads_gradient, run_heads
-from actors.kernels.policy.scores import HeadRules, StepScores, score_gradient
+from actors.kernels.policy.scores import HeadRules, StepScores, floor_share, score_gradient
 from actors.kernels.policy.sizes import Activations, NetShape, Parameters, Weights, activations, pack_weights, sizes_of
 
 CHUNK = 48
@@ -156,7 +156,7 @@ def _expected(z: NetShape, rules: HeadRules, probs: Array, legal: Array, values:
     count, total = 0, np.float32(0.0)
     for j in range(z.ops):
         count += legal[j]
-    share = min(np.float32(rules.floor), np.float32(rules.mass) / np.float32(max(1, count)))
+    share = floor_share(rules, count)
     kept = np.float32(1.0) - np.float32(count) * share
     for j in range(z.ops):
         if legal[j]:

@@ -52,7 +52,7 @@ def _softmax(x: Array, legal: Array) -> tuple[Any, Any]:
 
 
 @inner
-def _share(rules: HeadRules, count: int) -> Any:
+def floor_share(rules: HeadRules, count: int) -> Any:
     """Return the floor of each of `count` choices."""
     return min(np.float32(rules.floor), np.float32(rules.mass) / np.float32(max(count, 1)))
 
@@ -80,7 +80,7 @@ def score_head(
             restrict(z, rules.relevance, sampling, steps.actions, step, head, column, legal)
         logits[:] = x
         shift, count = _softmax(x, legal)
-        share = _share(rules, count)
+        share = floor_share(rules, count)
         kept = _ONE - np.float32(count) * share
         if sampling.on:
             for j in range(size):
@@ -136,7 +136,7 @@ def _row_gradient(
         count += legal[j]
     share, kept = _ZERO, _ONE
     if z.floor:
-        share = _share(rules, count)
+        share = floor_share(rules, count)
         kept = _ONE - np.float32(count) * share
         # In [0, 1], even if both probabilities underflow.
         pull *= kept * probs[choice] / (kept * probs[choice] + share)

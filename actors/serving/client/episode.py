@@ -138,10 +138,6 @@ class ClientEpisode(EpisodeProtocol):
         """
         return at_once(self._acting(obs, mask, blueprint_indices))
 
-    def terminate(self) -> EpisodeSummary:
-        """End the episode as terminated, as leaving the block does."""
-        return at_once(self._ending())
-
     def keep_alive(self) -> None:
         """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
         request = self._protocol.last_request

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.errors import UserError
 from actors.policy.acting.policy import ActingPolicy, Program
+from actors.policy.network import ActOutput
 from actors.policy.publish import architecture_hash, config_of, from_weights, is_masked, spaces_of
-from actors.policy.state import StateSizes
-from actors.rules.names import rule_policy
-from actors.rules.program import RuleProgram
+from actors.policy.state import PolicyState, StateSizes
+from actors.rules.names import RuleFollower, rule_policy
 from actors.serving.messages import MAX_SLOTS, MessageLayout
 from actors.serving.options import ServeOptions
 from actors.sessions.refusal import Reason, Refusal
 from actors.slots.spaces import seed_spaces
+from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from actors.version import installed
@@ -50,6 +53,33 @@ class ServedModel:
 
     def _make(self, spaces: Spaces) -> Program:
         return ActingPolicy(from_weights(self._weights, self._device, spaces))
+
+
+class RuleProgram:
+    """A `Program` of a rule. Rules do not sample."""
+
+    def __init__(self, rule: RuleFollower) -> None:
+        self._rule = rule
+
+    def run(
+        self,
+        obs: NDArray[np.float32],
+        blueprint_indices: NDArray[np.int64],
+        masks: ActionMasks,
+        states: PolicyState,
+        rows: NDArray[np.int64],
+        noise: NDArray[np.float64],
+        greedy: NDArray[np.bool_],
+        keep: bool = True,
+    ) -> ActOutput:
+        """See `Program.run`; noise and greedy rows have no effect."""
+        index = torch.from_numpy(rows)
+        before = PolicyState(*(t.cpu() for t in states.rows(index.to(states.h.device))))
+        decision, after = self._rule.act(obs, blueprint_indices, masks, before, np.full_like(noise, 0.5))
+        if keep:
+            for tensor, updated in zip(states, after, strict=True):
+                tensor.index_copy_(1, index.to(tensor.device), updated.to(tensor.device))
+        return decision
 
 
 class ServedRule(ServedModel):
@@ -132,7 +162,6 @@ class ModelVersions:
                 Reason.SPACES_MISMATCH,
                 f"the model does not accept spaces {spaces_hash[:32]!r}; its own are {self.spaces.hash}: GetModel "
                 f"lists the accepted spaces (server: {installed()})",
-                expected=self.spaces.hash,
             )
         return self.layouts[spaces_hash]
 

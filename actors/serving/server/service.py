@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from actors.serving.messages import end_digest, parse_step, request_digest
+from actors.serving.messages import parse_step, request_digest
 from actors.serving.options import ServeOptions
 from actors.serving.server.batcher import Batcher, BatchResult
 from actors.serving.server.credentials import TokenFile
@@ -205,7 +205,7 @@ class PolicyService:
         episode = session.training
         if episode is None:
             raise Refusal(Reason.NOT_TRAINING, "this session is not learned from: open it with `train`")
-        digest = end_digest(request)
+        digest = request_digest(request)
         if episode.ended is not None:
             if digest != episode.ended[0]:
                 raise Refusal(

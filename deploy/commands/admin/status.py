@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.errors import UserError
-from actors.metrics.bottleneck import bottleneck, wait_shares
+from actors.metrics.run_status import bottleneck, wait_shares
 from actors.transport.health import Health
 from actors.transport.ledger import RETIRED, Ledger, LedgerError
 from actors.transport.redis import connect, namespaces

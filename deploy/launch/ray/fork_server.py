@@ -35,7 +35,7 @@ from deploy.launch import kernels
 from deploy.launch.ray.start_worker import ADDRESS, FORKED, SETUP, SIZE
 
 BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service", "torch._dynamo")  # the last by optimizers
-WITH_RAY = ("actors.workers.ray_worker", "deploy.launch.process_settings", "ray._private.workers.setup_worker")
+WITH_RAY = ("actors.workers.ray_worker", "actors.metrics.ray", "ray._private.workers.setup_worker")
 FOLDER_LIMIT = 80  # the socket's name has 23 characters below it, and sun_path holds 103 on macOS
 MAIN = "import sys; sys.path[:] = sys.argv[3:]; from deploy.launch.ray import fork_server; fork_server.main()"
 _open: set[str] = set()  # the address of the server that this process has started

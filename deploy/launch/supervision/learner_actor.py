@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import ray
@@ -16,13 +15,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.errors import UserError
 from actors.heartbeat import StallTimer
+from actors.metrics.ray import RayMetrics
 from actors.process_environment import process_environment
 from actors.transport.base import Fenced
 from actors.transport.retry import Backoff
 from actors.workers.faults.actor_reports import last_line
 from actors.workers.placement import node_gpus
 from actors.workers.process_handle import ProcessHandle
-from deploy.launch.process_settings import learner_report
 from deploy.launch.supervision.stopping import wait_until_stopped
 from learner.run.checkpoint import LearnerProgress
 from learner.service import LearnerService, LearnerSettings, LearnerStatus
@@ -53,8 +52,10 @@ class LearnerActor:
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement_group),
             runtime_env={"env_vars": process_environment(gpus > 0 or not any(node_gpus()))},
         )(LearnerService)
-        report = partial(learner_report, settings.namespace)
-        self._handle = remote.options(max_concurrency=2).remote(settings, report)  # it is polled while it starts
+        run = settings.namespace
+        self._handle = remote.options(max_concurrency=2).remote(  # it is polled while it starts
+            settings, lambda: RayMetrics("learner", run).report
+        )
         self._call: Any = None
         self._starting = True  # whether the next call is `start`
         self.up = False  # whether it is placed and has started

@@ -30,7 +30,7 @@ class Forgetful:
 
 
 @pytest.mark.parametrize("call", ["take", "ack"])
-@pytest.mark.parametrize("settings", [{}, {"checkpoint_every": 2, "ack": "after_step"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"checkpoint_every": 2}], ids=str)
 def test_a_forgotten_call_does_not_train_episodes_twice(
     store: Store, tmp_path: Path, call: str, settings: dict[str, Any]
 ) -> None:

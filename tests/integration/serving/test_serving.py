@@ -30,12 +30,6 @@ def server() -> Iterator[RunningServer]:
             yield running
 
 
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[PolicyClient]:
-    with PolicyClient(server.address, deadline_s=10) as policy_client:
-        yield policy_client
-
-
 def assert_same(served: Answer, local: Answer) -> None:
     assert served.action.tolist() == local.action.tolist()
     np.testing.assert_allclose(served.log_probs, local.log_probs, atol=1e-5)
@@ -82,10 +76,3 @@ def test_sessions_that_share_batches_do_not_affect_each_other(server: RunningSer
     value = server.server.metrics.registry.get_sample_value
     single, allowed = (value("tamiyo_serve_batch_steps_bucket", {"le": limit}) for limit in ("1.0", "8.0"))
     assert single < allowed == value("tamiyo_serve_batch_steps_count")  # some passes were shared, by 8 at most
-
-
-def test_get_model_describes_the_model(client: PolicyClient) -> None:
-    model = client.model()
-    assert model.policy_version == 1
-    assert {a.slots for a in model.accepted} == set(range(1, 9))
-    assert [h.name for h in model.heads] == list(SPACES.action.names)

@@ -114,15 +114,6 @@ def test_malformed_and_oversized_messages_are_refused(server: RunningServer, stu
     assert stub.Step(good(open_session(stub)), timeout=10).policy_version == 1
 
 
-def test_a_refusal_of_other_spaces_names_the_expected_ones(stub: Any) -> None:
-    for spaces_hash in ("", "0123456789abcdef", "x" * 10_000):
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.OpenSession(policy_pb2.OpenSessionRequest(spaces_hash=spaces_hash), timeout=10)
-        info = error_info(caught.value)
-        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert (info.reason, info.metadata["expected"]) == (Reason.SPACES_MISMATCH, SPACES.hash)
-
-
 def test_an_error_of_the_server_is_sent_without_its_text(server: RunningServer, stub: Any) -> None:
     """The log holds it; the steps of other sessions go on."""
     session, models = open_session(stub), server.service.models

@@ -28,6 +28,7 @@ from actors.sessions.session import SERVING_SEED, PolicyError, SessionLost, step
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode, RecurrentState
+from tests.support.episodes import assert_alike
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import FakeWeightStore, serving, step_inputs, weights
 from tests.support.serving.training_sessions import Endpoint, RawSession, endpoint, refused
@@ -85,10 +86,7 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
         wait_for(lambda: own.transport.ledger().accepted == 5)
         expected = own.episodes(2)
     for one, other in zip(found, expected, strict=False):
-        np.testing.assert_array_equal(one.actions, other.actions)
-        np.testing.assert_array_equal(one.rewards, other.rewards)
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-6)
-        assert (one.terminated, one.bootstrap_value) == (other.terminated, pytest.approx(other.bootstrap_value))
+        assert_alike(one, other)
     assert (found[2].end_reason, len(found[2])) == (EndReason.CUT, 2)
 
 
@@ -159,14 +157,14 @@ def test_an_episode_equals_a_loop_over_the_network(changes: dict[str, Any]) -> N
 
 
 def test_a_client_keeps_its_session_through_a_long_step() -> None:
-    with endpoint(session_timeout_s=0.6) as own, PolicyClient(own.address) as client, client.episode(1) as episode:
-        episode.keep_alive()  # nothing to repeat yet
-        play(episode, 1)
-        for _ in range(4):
-            time.sleep(episode.timeout_s / 2)
-            episode.keep_alive()
-        play(episode, 1, first=1)
-        assert episode.terminate().steps == 2
+    with endpoint(session_timeout_s=0.6) as own, PolicyClient(own.address) as client:
+        with client.episode(1) as episode:
+            episode.keep_alive()  # nothing to repeat yet
+            play(episode, 1)
+            for _ in range(4):
+                time.sleep(episode.timeout_s / 2)
+                episode.keep_alive()
+            play(episode, 1, first=1)
         (shipped,) = own.episodes(1)
     assert (len(shipped), shipped.terminated) == (2, True)
 
@@ -351,10 +349,10 @@ def test_a_segment_has_weights_of_one_version(
 
 def test_a_segment_has_weights_of_one_generation() -> None:
     store = FakeWeightStore(weights(3, 7))
-    with endpoint(store) as e, PolicyClient(e.address) as client, client.episode(1, SPACES) as episode:
-        play(episode, 2)
-        publish(e, store, 8, e.transport.open_generation(7, "learner").number)
-        play(episode, 2, first=2)
-        episode.terminate()
+    with endpoint(store) as e, PolicyClient(e.address) as client:
+        with client.episode(1, SPACES) as episode:
+            play(episode, 2)
+            publish(e, store, 8, e.transport.open_generation(7, "learner").number)
+            play(episode, 2, first=2)
         segments = e.episodes(2)
     assert [(s.generation, list(s.policy_version)) for s in segments] == [(1, [7, 7]), (2, [8, 8])]

@@ -29,7 +29,7 @@ def in_threads(*calls: Callable[[], object]) -> None:
 def test_names_of_every_valid_kind_are_kept(transport: Transport) -> None:
     transport.open_generation(-1, "learner")
     names = ("0", "my_run.v2-x", "_", "A" * 100, "1719-run")
-    headers = [EpisodeHeader(f"{name}/{name}/7/3", name, 7, 3, 1, 0, 0) for name in names]
+    headers = [EpisodeHeader(f"{name}/{name}/7/3", 1, 0, 0) for name in names]
     assert [transport.put(own, b"payload").status for own in headers] == [OK] * 5
     assert [d.header for d in transport.take(9, 0)] == headers
     assert {actor for actor, _ in transport.ledger().actors} == set(names)
@@ -110,7 +110,7 @@ def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(any_store: S
 def test_an_episode_is_fenced_by_its_newest_version(transport: Transport) -> None:
     for restored_version in (-1, 3):
         transport.open_generation(restored_version, "learner")
-    mixed = [EpisodeHeader(f"run/a/0/{n}", "a", 0, n, 1, 3, newest) for n, newest in enumerate((4, 3))]
+    mixed = [EpisodeHeader(f"run/a/0/{n}", 1, 3, newest) for n, newest in enumerate((4, 3))]
     assert [transport.put(own, b"payload").status for own in mixed] == [FENCED, OK]
 
 
@@ -207,6 +207,6 @@ def test_old_incarnations_share_one_row_so_that_the_ledger_does_not_grow(any_sto
 
     fields = run_incarnations(0, count)
     kept = {("a", n): ended for n in range(count - ROWS_KEPT, count - 1)}
-    retired, newest = ActorLedger().plus(ended, count - ROWS_KEPT), ActorLedger(6, 2, 1, 1, 2)
+    retired, newest = ActorLedger(*((count - ROWS_KEPT) * n for n in (6, 2, 1, 1, 0, 2))), ActorLedger(6, 2, 1, 1, 2)
     assert transport.ledger().actors == {("a", RETIRED): retired, **kept, ("a", count - 1): newest}
     assert run_incarnations(count, 200) == fields

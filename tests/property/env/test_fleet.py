@@ -27,7 +27,6 @@ from tests.support.env.fleets import (
 )
 from tests.support.env.reference_network import ReferenceColumn
 
-torch.set_num_threads(1)
 VECTORS = EnvConfig(
     host_width=(5, 32),
     horizon_epochs=(6, 10),
@@ -44,9 +43,9 @@ def stacked(*tasks: str) -> EnvConfig:
 
 
 CONFIGS = {name: replace(VECTORS, backend=name) for name in BACKENDS} | {
-    "sequences": stacked("sequences", "wide_sequences"),
-    "images": stacked("images", "wide_images"),
-    "mixed": stacked("sequences", "images", "spirals"),
+    "sequences": stacked("wave_forms", "signals"),
+    "images": stacked("digits_image"),
+    "mixed": stacked("wave_forms", "digits_image", "spirals"),
     "classic": replace(VECTORS, profile="classic"),
 }
 
@@ -84,13 +83,16 @@ def test_whole_episodes_of_convolutional_hosts_equal_the_reference(name: str) ->
 
 
 def follow(config: EnvConfig, script: Sequence[Sequence[tuple[int, ...]]]) -> None:
-    """Play a script of legal actions, of all environments in each step, in both fleets, and compare them."""
+    """Play a script of legal actions, of all environments in each step, in both fleets, and compare them; and at the
+    end the accuracies on test rows."""
     reference, fleet = started_pair(config, range(len(script[0])))
     for actions in script:
         a, b = reference.step(np.array(actions)), fleet.step(np.array(actions))
         assert not fleet.illegal
         assert_same_step(a, b, rtol=1e-6, atol=1e-7)
         assert_same_params(fleet, reference, rtol=1e-9, atol=1e-9)
+    tested = {e: env.test_accuracy() for e, env in enumerate(reference.envs)}
+    assert fleet.test_accuracies(list(tested)) == pytest.approx(tested, rel=1e-9)
 
 
 @pytest.mark.parametrize(

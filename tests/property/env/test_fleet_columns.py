@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from actors.blueprints.column import COLUMNS
@@ -19,7 +18,6 @@ from actors.env.episode.host_episode import HostEpisode
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.slots.lifecycle import EMBARGO_EPOCHS
 from actors.slots.stage import Stage
-from actors.slots.topology import GrownSeed
 from actors.types.actions import Op
 from tests.support.env.fleets import (
     BACKENDS,
@@ -32,7 +30,6 @@ from tests.support.env.fleets import (
 )
 from tests.support.env.walks import act
 
-torch.set_num_threads(1)
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 CONFIG = EnvConfig(tasks=("spirals",), host_width=(6, 24), horizon_epochs=14, inner_steps=2, budget_ratio=60.0)
 SIZES = [blueprint_index(column.name) for column in COLUMNS]
@@ -148,15 +145,14 @@ def test_a_slot_that_is_used_again_keeps_nothing(backend: Backend) -> None:
 @both_backends
 def test_a_broken_column_is_rolled_back(backend: Backend) -> None:
     fleet = SeedTrainingFleet(replace(CONFIG, backend=backend), 2, 0)
-    fleet.set_topologies([(GrownSeed(A_COLUMN, SIZES[2], 0, 1.0),), ()])
     fleet.reset([3, 4])
-    waits = np.stack([act(Op.WAIT)] * 2)
-    for _ in range(4):
-        fleet.step(waits)
+    for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE, Op.FOSSILIZE):
+        fleet.step(np.stack([act(op, A_COLUMN, SIZES[2]), act(Op.WAIT)]))
+        assert not fleet.illegal
     before = {name: values.copy() for name, values in seed(fleet, 0, A_COLUMN).params.items()}
     assert np.abs(before["out.w"]).max() > 0  # it has learnt
     break_params(fleet, 0, A_COLUMN)
-    step = fleet.step(waits)
+    step = fleet.step(np.stack([act(Op.WAIT)] * 2))
     assert step.terminated.tolist() == [True, False]
     accuracies = fleet.episodes[0].accuracies
     assert accuracies[-1] == accuracies[-2]

@@ -33,7 +33,6 @@ from tests.support.env.fleets import (
     stack,
 )
 
-torch.set_num_threads(1)
 ROOT = Path(__file__).parents[3]
 
 
@@ -72,12 +71,7 @@ def test_other_environments_change_no_bit_of_convolutional_hosts(name: str, kern
 
     This holds by default with AVX-512; with AVX2, another row may change the last bit unless it is set.
     """
-    program = f"""
-from tests.property.env.test_fleet_isolation import check_neighbors
-from tests.support.env import cnn
-cnn.register()
-check_neighbors({name!r}, {kernels})
-"""
+    program = f"from tests.property.env.test_fleet_isolation import *; check_neighbors({name!r}, {kernels})"
     env = os.environ | {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
@@ -117,7 +111,7 @@ def test_padding_stays_exactly_zero(name: str) -> None:
 def learnt(name: str, learning: bool, broken: bool) -> list[NDArray[Any]]:
     """Blend a column in, then let another column and a seed learn, of which the seed is pruned, or nothing. Return
     everything that the model has, and its accuracies."""
-    tasks = ("spirals",) if name in BACKENDS else (name,)
+    tasks = ("spirals",) if name in BACKENDS else CONFIGS[name].tasks[:1]
     fleet = SeedTrainingFleet(replace(CONFIGS[name], tasks=tasks, host_width=6, horizon_epochs=10), 2, 0)
     fleet.reset([3, 4])
     learn = [(1, 4, 7), (5, 4, 0), (1, 1, 6), (5, 1, 0)] if learning else [(0, 0, 0)] * 4
@@ -151,7 +145,7 @@ def test_a_seed_and_a_column_that_learn_change_no_bit_of_their_model(name: str, 
 def test_only_a_broken_environment_is_rolled_back(name: str) -> None:
     """NaN in one host: its episode ends with a penalty, and running statistics are restored; the others are bit-equal
     to a run without NaN."""
-    config = CONFIGS[name] if name in BACKENDS else replace(CONFIGS[name], tasks=(name,), host_width=6)
+    config = CONFIGS[name] if name in BACKENDS else replace(CONFIGS[name], host_width=6)
     calm, hurt = SeedTrainingFleet(config, 4, 0), SeedTrainingFleet(config, 4, 0)
     waits = np.zeros((4, 6), dtype=np.int64)
     for fleet in (calm, hurt):

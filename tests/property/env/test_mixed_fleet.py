@@ -16,9 +16,8 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from tests.support.env.fleets import random_actions
 from tests.support.env.reference_env import ReferenceEnv
 
-torch.set_num_threads(1)
 CONFIG = EnvConfig(
-    tasks=("sequences", "wide_sequences", "images", "spirals", "moons"),
+    tasks=("wave_forms", "signals", "digits_image", "spirals", "moons"),
     horizon_epochs=(3, 6),
     inner_steps=(1, 2),
     batch_size=16,

@@ -28,11 +28,11 @@ NEXT = {
 }
 
 
-def walk(seed: int, gates: str, embargo: int, epochs: int = 40) -> list[list[tuple[str, float]]]:
+def walk(seed: int, gates: str, epochs: int = 40) -> list[list[tuple[str, float]]]:
     """[S][2 * epochs] (stage, alpha) after each action and after each epoch's automatic transitions; the last two slots
     are for columns."""
     rng = np.random.default_rng(seed)
-    machine = Lifecycle([False, True, True], GATES[gates], embargo)
+    machine = Lifecycle([False, True, True], GATES[gates])
     lanes: list[list[tuple[str, float]]] = [[("DORMANT", 0.0)] for _ in range(3)]
 
     def note() -> None:
@@ -79,7 +79,7 @@ def check_slots(machine: Lifecycle) -> None:
             assert slot.alpha == slot.alpha_target > 0
 
 
-def complaints(lane: list[tuple[str, float]], embargo: int) -> list[str]:
+def complaints(lane: list[tuple[str, float]]) -> list[str]:
     """Return the violations of the graph in the history of one slot."""
     found = []
     for (a, alpha), (b, then) in pairwise(lane):
@@ -89,21 +89,20 @@ def complaints(lane: list[tuple[str, float]], embargo: int) -> list[str]:
             found.append("alpha of a fossil moved")
     epoch_ends = [stage for stage, _ in lane[2::2]]
     text = " ".join(epoch_ends)
-    away = " ".join(["EMBARGOED"] * embargo)
     for rest in text.split("PRUNED ")[1:]:
-        full = f"{away} RESETTING DORMANT"
+        full = "EMBARGOED EMBARGOED RESETTING DORMANT"
         if not (rest.startswith(full) or full.startswith(rest)):
             found.append(f"after PRUNED came {rest[:60]}")
     return found
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(["permissive", "strict"]), st.integers(1, 3))
-def test_legal_walks_follow_the_stage_graph(seed: int, gates: str, embargo: int) -> None:
-    for lane in walk(seed, gates, embargo):
-        assert complaints(lane, embargo) == []
+@given(st.integers(0, 2**32), st.sampled_from(["permissive", "strict"]))
+def test_legal_walks_follow_the_stage_graph(seed: int, gates: str) -> None:
+    for lane in walk(seed, gates):
+        assert complaints(lane) == []
 
 
 def test_walks_reach_every_stage() -> None:
-    seen = {stage for seed in range(20) for lane in walk(seed, "permissive", 2) for stage, _ in lane}
+    seen = {stage for seed in range(20) for lane in walk(seed, "permissive") for stage, _ in lane}
     assert seen == set(NEXT)

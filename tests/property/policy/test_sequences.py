@@ -44,7 +44,6 @@ def by_cell(core: Recurrent, inputs: Tensor, valid: Tensor, state: PolicyState, 
 
 def check_equal(run: Run, lengths: list[int], layers: int, max_waste: float) -> None:
     """Compare outputs and the gradients of all parameters, inputs and states, in float64."""
-    torch.set_num_threads(1)
     torch.manual_seed(sum(lengths) + layers)
     core = Recurrent(3, PolicyConfig(hidden_size=4, num_layers=layers)).double()
     valid = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]

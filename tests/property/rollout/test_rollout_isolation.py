@@ -17,14 +17,12 @@ from actors.rollout.recorder import Indices, Recorder
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode, RecurrentState
 from actors.types.fleet_step import FleetStep
-from tests.support.episodes import episodes_equal
+from tests.support.episodes import assert_alike, episodes_equal
 from tests.support.learning import toy
 from tests.support.learning.toy import POLICIES, SPACES, ToyFleet, toy_network, toy_seed, toy_wave
 
 SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((6, 1, 9, 3, 7, 2))]
 SEEDS.append(toy_seed(9, truncated=False, salt=6))  # terminates in the step that truncates another
-EXACT = ("actions", "masks", "rewards", "obs", "blueprint_indices", "final_obs", "final_masks", "policy_version")
-CLOSE = ("log_probs", "values", "baseline_values")
 
 
 def check_isolation(network: rollout.Policy) -> None:
@@ -32,19 +30,7 @@ def check_isolation(network: rollout.Policy) -> None:
     assert [e.seed for e in together] == SEEDS
     for seed, episode in zip(SEEDS, together, strict=True):
         (alone,) = toy_wave(network, [seed], state_stride=2)
-        for name in EXACT:
-            assert np.array_equal(getattr(episode, name), getattr(alone, name)), name
-        for name in CLOSE:
-            scale = max(1.0, float(np.abs(getattr(alone, name)).max()))
-            assert np.allclose(getattr(episode, name), getattr(alone, name), atol=1e-6 * scale), name
-        for state in ("initial_state", "states"):
-            for part in ("h", "c", "cells", "usage"):
-                ours, theirs = getattr(getattr(episode, state), part), getattr(getattr(alone, state), part)
-                assert ours.shape == theirs.shape
-                assert np.allclose(ours, theirs, atol=1e-6), state
-        assert episode.bootstrap_value == pytest.approx(alone.bootstrap_value, rel=1e-6, abs=1e-6)
-        for name in ("task_id", "seed", "terminated", "truncated", "end_reason", "telemetry", "state_stride"):
-            assert getattr(episode, name) == getattr(alone, name), name
+        assert_alike(episode, alone)
 
 
 def check_truth(network: FactoredRecurrentActorCritic) -> None:

@@ -60,9 +60,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.produced[actor, incarnation] = sequence
         generation, version = max(0, self.generation - age // 2), max(0, self.published - age)
         size = 1 + (7 * sequence + 3 * age) % 23  # some are oversize
-        header = EpisodeHeader(
-            f"run/{actor}/{incarnation}/{sequence}", actor, incarnation, sequence, generation, version, version
-        )
+        header = EpisodeHeader(f"run/{actor}/{incarnation}/{sequence}", generation, version, version)
         first, second = (transport.put(header, b"x" * size) for transport in self.current)
         assert first == second
         self.counted["accepted"] += first.status is PutStatus.OK
@@ -74,7 +72,7 @@ class QueueMachine(RuleBasedStateMachine):
         start = self.produced.get((actor, incarnation), -1) + 1
         version, generation = max(0, self.published), self.generation
         headers = [
-            EpisodeHeader(f"run/{actor}/{incarnation}/{n}", actor, incarnation, n, generation, version, version)
+            EpisodeHeader(f"run/{actor}/{incarnation}/{n}", generation, version, version)
             for n in range(start, start + count)
         ]
         first, second = (t.put_all([(h, b"several") for h in headers]) for t in self.current)

@@ -76,9 +76,9 @@ class ChaosRun:
 
         self.command.wait_for(look, timeout_s)
 
-    def wait_for_updates(self, count: int, timeout_s: float = 60.0) -> None:
+    def wait_for_updates(self, count: int) -> None:
         goal = self.update + count
-        self.wait_for(lambda: self.update >= goal, timeout_s)
+        self.wait_for(lambda: self.update >= goal)
 
     def watch_versions(self) -> None:
         """Check that no version's manifest, which holds the hash of its weights, has changed."""
@@ -108,12 +108,12 @@ class ChaosRun:
         )
         self._judge("actor", since_s)
 
-    def running_again(self, what: str, since_s: float, updates: int = 2) -> None:
+    def running_again(self, what: str, since_s: float) -> None:
         """Wait for new updates, and check how long after `since_s` the first one came."""
         before = self.update
         self.wait_for(lambda: self.update > before, 60.0)
         self._judge(what, since_s)
-        self.wait_for(lambda: self.update >= before + updates)
+        self.wait_for(lambda: self.update >= before + 2)
 
     def _judge(self, what: str, since_s: float) -> None:
         self.times_s[what] = time.monotonic() - since_s

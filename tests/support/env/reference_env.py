@@ -12,17 +12,14 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan, EpochResult
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.episode.twin import Trajectory, TwinCache, padded, twin_config
-from actors.env.fleet_networks import OptimizerSettings
 from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.precision import tf32
 from actors.slots.contributions import EvalResult, Validation
 from actors.slots.spaces import seed_spaces
-from actors.slots.topology import Topology
 from actors.types.actions import ActionMasks
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
-from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas
+from tests.support.env.reference_network import ReferenceNetwork
 
 Obs = dict[str, NDArray[Any]]
 Step = tuple[Obs, float, bool, bool, dict[str, Any]]
@@ -41,25 +38,19 @@ class ReferenceEnv:
         self.config = config or EnvConfig()
         self.run_seed, self.dtype, self.device = run_seed, dtype, torch.device(device)
         self.spaces: Spaces = seed_spaces(self.config.total_slots, self.config.profile)
-        self._twins = TwinCache(self._play_twins)
 
     @tf32(False)
-    def reset(self, seed: int, topology: Topology = ()) -> tuple[Obs, dict[str, Any]]:
+    def reset(self, seed: int) -> tuple[Obs, dict[str, Any]]:
         c = self.config
-        self.episode = HostEpisode(c, self.run_seed, seed, self.spaces.action, topology)
+        self.episode = HostEpisode(c, self.run_seed, seed, self.spaces.action)
         task = self.episode.task
         self.train_x, self.train_y = self._tensors(task.train.x, task.train.y)
         self.observed = self._tensors(self.episode.observed.x, self.episode.observed.y)
         self.scored = self._tensors(self.episode.scored.x, self.episode.scored.y)
         self.calibration = self.train_x[np.arange(CALIBRATION_ROWS) % len(self.train_x)]
         with self.device:
-            self.network = ReferenceNetwork(
-                self.episode.host, self.episode.host_rng(), OptimizerSettings(), self.dtype, c.column_slots
-            )
-            for new in self.episode.initial_seeds:
-                self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
-        twin = self._twins.trajectories([seed])[0] if c.reference == "twin" else ()
-        self.episode.begin(self._validate({}), twin)
+            self.network = ReferenceNetwork(self.episode.host, self.episode.host_rng(), self.dtype, c.column_slots)
+        self.episode.begin(self._validate({}))
         self.snapshot = self.network.snapshot()
         return self.episode.observation(), self.episode.info(self.masks())
 
@@ -73,7 +64,7 @@ class ReferenceEnv:
             with self.device:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         x, y = self.train_x[plan.data.rows], self.train_y[plan.data.rows]
-        statistics = self.network.train_epoch(x, y, SeedAlphas(dict(plan.blended), dict(plan.training)), plan.data.lr)
+        statistics = self.network.train_epoch(x, y, plan.blended, plan.training, plan.data.lr)
         validation = self._validate(plan.blended)
         ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
         if ablations:
@@ -117,17 +108,6 @@ class ReferenceEnv:
     def _validate(self, alphas: Mapping[int, float]) -> Validation:
         observed, scored = (self.network.evaluate(x, y, alphas) for x, y in (self.observed, self.scored))
         return Validation(observed, scored.accuracy)
-
-    def _play_twins(self, seeds: Sequence[int]) -> list[Trajectory]:
-        twin = ReferenceEnv(twin_config(self.config), self.run_seed, self.dtype, self.device)
-        wait = np.zeros(len(self.spaces.action.heads), dtype=np.int64)
-        trajectories = []
-        for seed in seeds:
-            twin.reset(seed)
-            while not twin.step(wait)[2]:
-                pass
-            trajectories.append(padded(twin.episode.accuracies, twin.episode.horizon_epochs))
-        return trajectories
 
     def _tensors(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(x).to(self.device, self.dtype), torch.from_numpy(y).to(self.device)

@@ -7,7 +7,7 @@ speed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
-from actors.env.fleet_networks import OptimizerSettings
+from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import Host, column_host, draw_params
 from actors.layers.batch_norm import (
     EPS,
@@ -96,16 +96,6 @@ class ReferenceColumn:
 
 
 @dataclass
-class SeedAlphas:
-    """The seeds that take part in an epoch, and their alphas. Seeds in neither table are off."""
-
-    blended: dict[int, float] = field(default_factory=dict)
-    """Slot -> alpha: seeds that are part of the host's function; columns are mixed in this order."""
-    training: dict[int, float] = field(default_factory=dict)
-    """Slot -> strength at which seeds learn that do not affect the host."""
-
-
-@dataclass
 class EpochStatistics:
     """What one epoch of training measured."""
 
@@ -114,22 +104,18 @@ class EpochStatistics:
     scores: dict[int, float]  # by slot, see `EpochResult.scores`; slots with a seed too
 
 
-@dataclass(frozen=True)
-class NetworkSnapshot:
-    """Copies of all state but the optimizers'."""
-
-    params: dict[int, list[Tensor]]  # by slot; the host under -1
-    running: dict[str, Moments]
+Snapshot = tuple[dict[int, list[Tensor]], dict[str, Moments]]
+"""Copies of all state but the optimizers': parameters by slot, the host's under -1, and running statistics."""
 
 
 class ReferenceNetwork:
     """One host and the seeds in its slots, with parameters and optimizers.
 
     The host and every seed have their own AdamW and are clipped separately. Seeds in BLENDING, HOLDING or FOSSILIZED
-    (`SeedAlphas.blended`) are part of the function and are trained with the host by the main pass. Seeds in TRAINING
-    (`SeedAlphas.training`) learn from another pass over the same minibatch, in which everything else is constant: they
-    change neither the host nor its running statistics. Those in the stream learn together, in the shadow pass; each
-    column apart, mixed with the model alone.
+    (`blended`) are part of the function and are trained with the host by the main pass. Seeds in TRAINING (`training`)
+    learn from another pass over the same minibatch, in which everything else is constant: they change neither the host
+    nor its running statistics. Those in the stream learn together, in the shadow pass; each column apart, mixed with
+    the model alone.
 
     Slots up to `host.slots` are in the stream, the others hold columns, which are mixed with the logits one after the
     other: z = (1 - alpha) z + alpha c.
@@ -139,15 +125,15 @@ class ReferenceNetwork:
         self,
         host: Host,
         rng: np.random.Generator,
-        optimizer_settings: OptimizerSettings,
         dtype: torch.dtype = torch.float32,
         column_slots: int = 0,
+        weight_decay: float = WEIGHT_DECAY,
+        clip_norm: float = CLIP_NORM,
     ) -> None:
         self.host, self.column_slots = host, column_slots
         self.dtype = dtype
-        self.optimizer_settings = optimizer_settings
-        params = draw_params(host.shapes(), rng, dtype)
-        self.group = ParameterGroup.create(params, optimizer_settings.weight_decay)
+        self.weight_decay, self.clip_norm = weight_decay, clip_norm
+        self.group = ParameterGroup.create(draw_params(host.shapes(), rng, dtype), weight_decay)
         self.seeds: dict[int, ReferenceSeed | ReferenceColumn] = {}
         self.running = _fresh(host.norms(), dtype)
 
@@ -156,16 +142,16 @@ class ReferenceNetwork:
 
         `blueprint` is an index into the tables of the host's family.
         """
-        family, o = self.host.family, self.optimizer_settings
+        family = self.host.family
         column = family.columns[blueprint]
         if column is None:
             width, grown = self.host.slot_width(slot), family.blueprints[blueprint]
             shapes = grown.shapes(width) | gate_shapes(blend, width)
-            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), o.weight_decay)
+            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), self.weight_decay)
             self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
         else:
             host = column_host(self.host, column.scale)
-            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), o.weight_decay)
+            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), self.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
             self.running |= _fresh(seed.norms(), self.dtype)
 
@@ -205,22 +191,26 @@ class ReferenceNetwork:
         outputs |= dict.fromkeys(range(self.host.slots, self.host.slots + self.column_slots), logits)
         return logits
 
-    def train_epoch(self, x: Tensor, y: Tensor, alphas: SeedAlphas, lr: float = 5e-3) -> EpochStatistics:
+    def train_epoch(
+        self, x: Tensor, y: Tensor, blended: Mapping[int, float], training: Mapping[int, float], lr: float = 5e-3
+    ) -> EpochStatistics:
         """Train one epoch on minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
+        `blended` are the alphas of seeds that are part of the host's function, by slot, columns in the order in which
+        they are mixed; `training` the strengths at which seeds learn that do not affect the host. All others are off.
         The main pass updates the running statistics of BatchNorm. The shadow pass updates only those of the columns
         that it trains.
         """
-        main = batch_statistics(self.running, self._norms_of(alphas.blended))
-        aside = batch_statistics(self.running, self._norms_of(alphas.training, with_host=False))
+        main = batch_statistics(self._running_of(blended, self.host.norms()))
+        aside = batch_statistics(self._running_of(training))
         losses = []
         scores: dict[int, float] = {}
-        norms: dict[int, list[float]] = {s: [] for s in (*alphas.blended, *alphas.training)}
+        norms: dict[int, list[float]] = {s: [] for s in (*blended, *training)}
         for step, (batch, labels) in enumerate(zip(x, y, strict=True)):
             outputs: dict[int, Tensor] = {}
-            groups = [self.group, *(self.seeds[s].group for s in alphas.blended)]
-            learners = [self.seeds[s].group for s in alphas.training]
-            loss = F.cross_entropy(self.logits(batch, alphas.blended, main, outputs), labels)
+            groups = [self.group, *(self.seeds[s].group for s in blended)]
+            learners = [self.seeds[s].group for s in training]
+            loss = F.cross_entropy(self.logits(batch, blended, main, outputs), labels)
             learnt = [t for g in groups for t in g.tensors]
             scored = list(outputs) if step == len(x) - 1 else []
             grads = torch.autograd.grad(loss, learnt + [outputs[s] for s in scored])
@@ -228,17 +218,17 @@ class ReferenceNetwork:
             if learners:
                 # The same minibatch with the training seeds of the stream on, and with each training column. Gradients
                 # are taken only with respect to their parameters, so everything else is constant.
-                stream = {s: a for s, a in alphas.training.items() if s < self.host.slots}
-                passes = [stream, *({s: a} for s, a in alphas.training.items() if s not in stream)]
+                stream = {s: a for s, a in training.items() if s < self.host.slots}
+                passes = [stream, *({s: a} for s, a in training.items() if s not in stream)]
                 shadow = torch.stack(
-                    [F.cross_entropy(self.logits(batch, alphas.blended | on, aside), labels) for on in passes if on]
+                    [F.cross_entropy(self.logits(batch, {**blended, **on}, aside), labels) for on in passes if on]
                 ).sum()
                 grads += torch.autograd.grad(shadow, [t for g in learners for t in g.tensors])
-            slots: list[int | None] = [None, *alphas.blended, *alphas.training]
+            slots: list[int | None] = [None, *blended, *training]
             rest = list(grads)
             for slot, group in zip(slots, [*groups, *learners], strict=True):
                 group_grads, rest = rest[: len(group.params)], rest[len(group.params) :]
-                norm = group.step(group_grads, self.optimizer_settings.clip_norm, lr)
+                norm = group.step(group_grads, self.clip_norm, lr)
                 if slot is not None:
                     norms[slot].append(norm)
                 elif norm > 0:
@@ -246,10 +236,10 @@ class ReferenceNetwork:
             losses.append(loss.detach())
         return EpochStatistics(float(torch.stack(losses).mean()), norms, scores)
 
-    def _norms_of(self, slots: Collection[int], with_host: bool = True) -> set[str]:
-        """Return the names of the norms of the columns in these slots, and of the host."""
+    def _running_of(self, slots: Collection[int], others: Collection[str] = ()) -> dict[str, Moments]:
+        """Return the running statistics of the columns in these slots, and of `others`."""
         columns = [seed for s in slots if isinstance(seed := self.seeds[s], ReferenceColumn)]
-        return {name for column in columns for name in column.norms()} | set(self.host.norms() if with_host else ())
+        return {name: self.running[name] for name in (*others, *(n for column in columns for n in column.norms()))}
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor, alphas: Mapping[int, float]) -> EvalResult:
@@ -269,22 +259,23 @@ class ReferenceNetwork:
         self.logits(calibration, alphas, recorded_statistics(calibrated))
         return _evaluated(self.logits(x, alphas, running_statistics(calibrated)), y)
 
-    def snapshot(self) -> NetworkSnapshot:
+    def snapshot(self) -> Snapshot:
         """Copy all parameters and running statistics."""
         groups = {-1: self.group} | {s: seed.group for s, seed in self.seeds.items()}
         running = {name: Moments(*(t.clone() for t in moments)) for name, moments in self.running.items()}
-        return NetworkSnapshot({s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}, running)
+        return {s: [t.detach().clone() for t in g.tensors] for s, g in groups.items()}, running
 
-    def restore(self, snapshot: NetworkSnapshot) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot and clear the optimizer moments; seeds that it lacks keep their parameters."""
         groups = {-1: self.group} | {s: seed.group for s, seed in self.seeds.items()}
+        params, running = snapshot
         with torch.no_grad():
             for s, group in groups.items():
-                for tensor, saved in zip(group.tensors, snapshot.params.get(s, group.tensors), strict=True):
+                for tensor, saved in zip(group.tensors, params.get(s, group.tensors), strict=True):
                     tensor.copy_(saved)
                 group.optimizer.state.clear()
-            for name in self.running.keys() & snapshot.running.keys():
-                for tensor, saved in zip(self.running[name], snapshot.running[name], strict=True):
+            for name in self.running.keys() & running.keys():
+                for tensor, saved in zip(self.running[name], running[name], strict=True):
                     tensor.copy_(saved)
 
 

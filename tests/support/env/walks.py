@@ -6,7 +6,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
@@ -15,7 +14,6 @@ from actors.types.actions import ActionMasks, Op
 from tests.support.env.reference_env import ReferenceEnv
 
 Action = NDArray[np.int64]
-torch.set_num_threads(1)  # with small tensors, more threads per worker only compete for cores
 WAIT: Action = np.zeros(6, dtype=np.int64)
 
 

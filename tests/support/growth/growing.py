@@ -135,7 +135,11 @@ def no_decay(model: nn.Module) -> torch.optim.Optimizer:
 
 
 class Run:
-    """A user's training loop: minibatches of 32, validation on the training rows."""
+    """A user's training loop: minibatches of 32, validation on the training rows.
+
+    `call(model, x)` returns the logits; `loss_of(model, x, y)` the loss where that is another than theirs. Without
+    logits, accuracy is said to be 0.5.
+    """
 
     def __init__(
         self,
@@ -146,17 +150,19 @@ class Run:
         shadow: bool = True,
         wrap: Callable[[nn.Module], nn.Module] = lambda m: m,
         optimizer: Callable[[nn.Module], Any] = lambda m: torch.optim.AdamW(m.parameters(), lr=0.01),
+        call: Callable[[nn.Module, Tensor], Tensor] = lambda m, x: m(x),
+        loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None,
         **options: Any,
     ) -> None:
         self.model, self.x_y, self._shadow = wrap(model), data(*shape), shadow
-        self.optimizer = optimizer(model)
+        self.optimizer, self.call, self.loss_of = optimizer(model), call, loss_of
         settings: dict[str, Any] = {"horizon_epochs": 20, "num_classes": 3, "policy": script} | options
         self.grower = GrowthController(self.model, slots, self.optimizer, **settings)
         self.losses: list[float] = []
 
     def loss(self, rows: slice) -> Tensor:
-        x, y = self.x_y
-        return F.cross_entropy(self.model(x[rows]), y[rows])
+        x, y = self.x_y[0][rows], self.x_y[1][rows]
+        return self.loss_of(self.model, x, y) if self.loss_of else F.cross_entropy(self.call(self.model, x), y)
 
     def train(self) -> None:
         self.model.train()
@@ -173,8 +179,10 @@ class Run:
     @torch.no_grad()
     def validate(self) -> tuple[float, float]:
         self.model.eval()
+        if self.loss_of:
+            return float(self.loss(slice(None))), 0.5
         x, y = self.x_y
-        logits = self.model(x)
+        logits = self.call(self.model, x)
         return float(F.cross_entropy(logits, y)), float((logits.argmax(-1) == y).float().mean())
 
     def epochs(self, count: int) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -11,35 +12,51 @@ import torch
 
 from actors.config import ActingConfig, ActorsConfig, EnvConfig
 from actors.env import seed_fleet
-from benchmarks.learning.in_process import Run
+from actors.transport.redis import connect
+from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from learner import train as learner_module
 from learner.config import LearnerConfig
 from tests.support.growth import columns, growing
 from tests.support.learning.device_learning import CPU, same
+from tests.support.stores import own_server
 
 
 def whole_run(device: torch.device) -> None:
     """Fleet and learner on the device, weights back to an actor on the CPU, checkpoints, and a restart from one."""
+    env = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2, backend="torch")
+    acting = ActingConfig(env=env, actors=ActorsConfig(count=1, envs_per_actor=3))
+    torch.set_num_threads(1)
 
-    def trained(to: torch.device) -> list[dict[str, float]]:
-        env = EnvConfig(tasks=("spirals",), horizon_epochs=3, inner_steps=2, backend="torch")
-        acting = ActingConfig(env=env, actors=ActorsConfig(count=1, envs_per_actor=3))
-        history: list[dict[str, float]] = []
+    def train(to: torch.device, folder: Path, updates: int, report: Callable[[dict[str, float]], None]) -> None:
+        """A real actor and learner in turns: it acts whenever the learner waits for episodes."""
+        url, namespace = own_server().url, uuid.uuid4().hex
+        worker = RolloutWorker(WorkerSettings(acting, 0, "run", 0, url, namespace), max_busy_wait_s=0.0)
+        transport, spaces = connect(url, acting.queue, namespace), worker.sampler.spaces
+
+        def act() -> bool:
+            while transport.ledger().queued == 0:
+                worker.sample()
+            return False
+
+        config = LearnerConfig(updates=updates, batch_episodes=3, target_kl=1e9)
+        learner = learner_module.Learner(config, acting.policy, spaces, transport, folder, seed=0, report=report)
+        learner.run(act)
+        assert {p.device.type for p in learner.network.parameters()} == {to.type}
+        moments = [t for own in learner.state.optimizer.state.values() for t in own.values()]
+        assert {t.device.type for t in moments} == {to.type}
+
+    def history(to: torch.device) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = []
         with (
             tempfile.TemporaryDirectory() as folder,
             patch.object(seed_fleet, "_device", lambda *_: to),
             patch.object(learner_module, "pick_device", lambda wanted: to),
         ):
             for updates in (1, 2):
-                run = Run(acting, LearnerConfig(updates=updates, batch_episodes=3, target_kl=1e9), Path(folder), seed=0)
-                run.train(10**9)
-                assert {p.device.type for p in run.learner.network.parameters()} == {to.type}
-                moments = [t for own in run.learner.state.optimizer.state.values() for t in own.values()]
-                assert {t.device.type for t in moments} == {to.type}
-                history += run.history
-        return history
+                train(to, Path(folder), updates, found.append)
+        return found
 
-    ours, theirs = trained(device), trained(CPU)
+    ours, theirs = history(device), history(CPU)
     assert len(ours) == len(theirs) == 2
     for mine, other in zip(ours, theirs, strict=True):
         # Rounding of a GPU can change which class is the most likely, and with it what the policy sees.

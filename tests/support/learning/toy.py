@@ -83,7 +83,8 @@ class _ToyEnv:
 
 
 class ToyFleet:
-    """`actors.env.fleet.Fleet` over `_ToyEnv`; it shows the same arrays at every step, overwritten in place."""
+    """Stands in for a `SeedTrainingFleet`, over `_ToyEnv`; it shows the same arrays at every step,
+    overwritten in place."""
 
     env_id = "toy"
     spaces = SPACES
@@ -185,11 +186,10 @@ def toy_wave(
     state_stride: int = 1,
     version: int = 0,
     generation: int = 1,
-    actor: str = "actor0",
     names: Iterator[int] | None = None,
 ) -> list[Episode]:
     """`run_wave` over a fresh toy fleet, with the ids that an outbox would give."""
     numbers = iter(range(len(seeds))) if names is None else names
     source = rollout.Provenance(version, generation, state_stride, run_seed=5)
     episodes = rollout.run_wave(ToyFleet(len(seeds)), network, seeds, source)
-    return [replace(e, episode_id=f"run/{actor}/0/{next(numbers)}") for e in episodes]
+    return [replace(e, episode_id=f"run/actor0/0/{next(numbers)}") for e in episodes]

@@ -69,9 +69,9 @@ class ToyProducer:
         return False
 
 
-def toy_schema(state_stride: int = 1) -> EpisodeSchema:
+def toy_schema() -> EpisodeSchema:
     """What a learner of `toy_network` takes."""
-    return EpisodeSchema(SPACES, toy_network().core.sizes, state_stride)
+    return EpisodeSchema(SPACES, toy_network().core.sizes, state_stride=1)
 
 
 def make_learner(run_dir: Path, store: Store | Transport, resume: bool = False, **changes: Any) -> Learner:

@@ -7,14 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from actors.env.fleet_networks import OptimizerSettings
 from actors.env.hosts.make import make_host
+from actors.env.tasks import make_task
 from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, running_statistics
 from actors.rng import Purpose, stream
-from tests.support.env import cnn
-from tests.support.env.reference_network import ReferenceNetwork, SeedAlphas, recorded_statistics
-
-torch.set_num_threads(1)
+from tests.support.env.reference_network import ReferenceNetwork, recorded_statistics
 
 
 @pytest.mark.parametrize("space", [(10,), (5, 4)])
@@ -45,16 +42,15 @@ def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
 
 def test_a_seed_that_only_shifts_contributes_nothing() -> None:
     """Later norms cancel the shift. With running statistics, which include it, switching it off would seem to hurt."""
-    task = cnn.sequences(stream(0, 0, Purpose.TASK_DATA))
-    settings, rng = OptimizerSettings(1e-4, 1.0), np.random.default_rng(1)
-    net = ReferenceNetwork(make_host(task, 6, 3), np.random.default_rng(0), settings)
+    task = make_task("wave_forms", stream(0, 0, Purpose.TASK_DATA))
+    rng, net = np.random.default_rng(1), ReferenceNetwork(make_host(task, 6, 3), np.random.default_rng(0))
     net.germinate(0, 2, 0, rng)
     net.seeds[0].group.params["b2"].data.fill_(4.0)
     net.seeds[0].group.lr_scale = 0.0
     train_x, train_y = torch.from_numpy(task.train.x), torch.from_numpy(task.train.y)
     for _ in range(6):
         rows = rng.integers(0, len(train_x), (16, 64))
-        net.train_epoch(train_x[rows], train_y[rows], SeedAlphas({0: 1.0}))
+        net.train_epoch(train_x[rows], train_y[rows], {0: 1.0}, {})
     x, y = torch.from_numpy(task.val.x), torch.from_numpy(task.val.y)
     assert net.evaluate(x, y, {0: 1.0})[0] - net.evaluate(x, y, {})[0] > 10.0
     assert abs(net.ablate(x, y, {0: 1.0}, train_x[:128])[0] - net.ablate(x, y, {}, train_x[:128])[0]) <= 1.0

@@ -26,7 +26,6 @@ from actors.kernels.cnn.functions import (
 from actors.kernels.cnn.layout import rows_innermost, with_rows_innermost
 from actors.types.actions import BLENDS
 
-torch.set_num_threads(1)
 EPS = 1e-5
 Function = Callable[..., Tensor]
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from actors.config import EnvConfig
 from actors.env.env import SeedTrainingEnv
@@ -14,7 +13,6 @@ from actors.slots.stage import Stage
 from actors.types.actions import Op
 from tests.support.env.walks import TINY, Action, act
 
-torch.set_num_threads(1)
 CLASSIC = EnvConfig(**TINY | {"tasks": ("spirals", "wine"), "profile": "classic"})
 GERMINATE, FOSSILIZE, PRUNE = 1, 2, 3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,22 +12,13 @@ import torch
 
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
-from tests.support.env import cnn
 from tests.support.env.fleets import random_actions
 
-torch.set_num_threads(1)
 pytestmark = pytest.mark.timeout(400)
 ENVS, EPISODES = 32, 1000
 SHORT: dict[str, Any] = {"horizon_epochs": (2, 4), "inner_steps": (1, 2), "batch_size": 4, "budget_ratio": 40.0}
 MOST_OBJECTS = 10_000
 MIB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def _small_tasks() -> Iterator[None]:
-    cnn.register()
-    yield
-    cnn.forget()
 
 
 class Memory(NamedTuple):
@@ -65,7 +55,7 @@ def play(tasks: tuple[str, ...], episodes: int) -> list[Memory]:
     ("tasks", "episodes", "mib"),
     [
         pytest.param(("wine",), 500, 8, id="one kind"),
-        pytest.param(("wine", "sequences", "images"), EPISODES, 24, id="mixed kinds", marks=pytest.mark.long),
+        pytest.param(("wine", "wave_forms", "digits_image"), EPISODES, 24, id="mixed kinds", marks=pytest.mark.long),
     ],
 )
 def test_memory_does_not_grow_with_the_number_of_episodes(tasks: tuple[str, ...], episodes: int, mib: float) -> None:

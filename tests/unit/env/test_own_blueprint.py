@@ -19,8 +19,6 @@ from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn
 from tests.support.env.walks import act
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture(autouse=True)
 def _tables() -> Iterator[None]:

@@ -222,7 +222,7 @@ def test_a_cell_depends_on_its_settings_and_on_what_the_script_says(tmp_path: Pa
     [
         ("test_metric = 0.75", "", "has no test_metric at its end"),
         ("range(int(o.epochs) + 1)", "range(1, int(o.epochs) + 1)", "before its first epoch"),
-        ("policy=o.policy", "policy='127.0.0.1:1', timeout_s=0.1", "did not answer in epoch 0"),
+        ("policy=o.policy", "policy='127.0.0.1:1'", "did not answer in epoch 0"),
         ("o = p.parse_args()", "sys.exit(3)", "ended with 3"),
     ],
 )

@@ -18,25 +18,11 @@ from tests.support.growth.columns import JOINED, ResNet, Wrapped, grow, logits_o
 from tests.support.growth.growing import Run, Script, mlp
 
 
-class WrappedRun(Run):
-    """A loop that reads the logits from what the model returns."""
-
-    def loss(self, rows: slice) -> Tensor:
-        x, y = self.x_y
-        return F.cross_entropy(logits_of(self.model(x[rows], scale=0.5)), y[rows])
-
-    @torch.no_grad()
-    def validate(self) -> tuple[float, float]:
-        self.model.eval()
-        x, y = self.x_y
-        logits = logits_of(self.model(x, scale=0.5))
-        return float(F.cross_entropy(logits, y)), float((logits.argmax(-1) == y).float().mean())
-
-
-def wrapped(kind: str, actions: list[Any], **column: Any) -> WrappedRun:
+def wrapped(kind: str, actions: list[Any], **column: Any) -> Run:
+    """With a loop that reads the logits from what the model returns."""
     torch.manual_seed(0)
     columns = Column(lambda scale: Wrapped(kind, int(8 * scale)), **column)
-    return WrappedRun(Wrapped(kind), Script(actions), [], columns=columns)
+    return Run(Wrapped(kind), Script(actions), [], columns=columns, call=lambda m, x: logits_of(m(x, scale=0.5)))
 
 
 KINDS = ["tensor", "tuple", "dict", "dict of one", "dataclass"]
@@ -84,17 +70,11 @@ def test_a_model_that_computes_its_own_loss_needs_the_name_of_its_head(caplog: p
             logits = self.net(x)
             return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
-    class OwnRun(Run):
-        def loss(self, rows: slice) -> Tensor:
-            return self.model(self.x_y[0][rows], labels=self.x_y[1][rows])["loss"]
-
-        def validate(self) -> tuple[float, float]:
-            return float(self.loss(slice(None))), 0.5
-
-    def make(output: str) -> OwnRun:
+    def make(output: str) -> Run:
         torch.manual_seed(0)
         columns = Column(lambda scale: Own(int(8 * scale)), output=output)
-        return OwnRun(Own(), Script(JOINED), [], columns=columns).epochs(4)
+        own = Run(Own(), Script(JOINED), [], columns=columns, loss_of=lambda m, x, y: m(x, labels=y)["loss"])
+        return own.epochs(4)
 
     assert make("net").grower.stages["column 1"] is Stage.HOLDING
     assert not caplog.text

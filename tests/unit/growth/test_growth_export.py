@@ -96,19 +96,6 @@ def test_an_export_compiles_whole_and_continues_to_train(output: str) -> None:
     assert torch.equal(plain(x), own.model(x)), "a copy of the export leaves it alone"
 
 
-@pytest.mark.parametrize("output", ["", "head"])
-def test_random_numbers_are_those_of_training(output: str) -> None:
-    """Since the model and its columns are called in the same order."""
-    own = run("resnet", [*JOINED, grow(1, target=0), advance(1), advance(1)], output=output).epochs(7)
-    own.model.train()
-    plain = own.grower.export()
-    outputs = []
-    for model in (own.model, plain):
-        torch.manual_seed(3)
-        outputs.append(model(own.x_y[0]))
-    assert torch.equal(*outputs)
-
-
 class Configured(nn.Module):
     """Knows its configuration and can do more than be called, as models of transformers do."""
 

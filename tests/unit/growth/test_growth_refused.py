@@ -67,7 +67,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_added_parameters": 0}, "it must be at least 1"),
     ({"policy": "/nowhere/at/all"}, "no checkpoint at"),
     ({"policy": "fixed-column:huge@3"}, "not a rule"),
-    ({"policy": "trained", "profile": "classic"}, "other observations or actions"),
     ({"points_per_doubling": -1.0}, "points_per_doubling is -1"),
     ({"train_rows": 0}, "train_rows is 0"),
     ({"best_metric": 1.0}, "set higher_is_better too"),

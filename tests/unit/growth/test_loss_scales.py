@@ -13,11 +13,13 @@ from torch.utils.checkpoint import checkpoint
 
 from actors.growth.columns.column import Column
 from actors.growth.training.gradients import ShadowGradients
-from tests.support.growth.columns import YOUNG, host_state, run
+from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED, YOUNG, host_state, run
 from tests.support.growth.growing import Run, Script
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), 0.01),
     "fused": lambda m: torch.optim.AdamW(m.parameters(), 0.01, fused=True),
 }
 CARRIES: dict[str, Callable[[GradScaler, Tensor], Tensor]] = {
@@ -35,19 +37,29 @@ def train(
     carries: str = "plain",
     clip: float = 0.0,
     shadow_last: bool = True,
-) -> nn.Module:
-    """Train an MLP for five epochs of three minibatches as PyTorch's recipe for AMP says; a `scale` of 0 is no AMP."""
-    own = run("mlp", actions, optimizer=OPTIMIZERS[optimizer])
+    name: str = "mlp",
+    dtype: torch.dtype | None = None,
+) -> Run:
+    """Train a model for five epochs of three minibatches as PyTorch's recipe for AMP says; a `scale` of 0 is no AMP."""
+    own = run(name, actions, optimizer=OPTIMIZERS[optimizer])
     scaler = GradScaler("cpu", init_scale=scale or 1.0, enabled=scale > 0)
+
+    def loss_of(rows: slice) -> Tensor:
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            return own.loss(rows)
+
     for _ in range(5):
+        own.model.train()
         for start in range(0, 96, 32):
             rows = slice(start, start + 32)
 
             def loss(rows: slice = rows) -> Tensor:
-                return CARRIES[carries](scaler, own.loss(rows))
+                return CARRIES[carries](scaler, loss_of(rows))
 
             own.optimizer.zero_grad()
-            scaler.scale(own.loss(rows)).backward()
+            main = loss_of(rows)
+            own.losses.append(main.item())
+            scaler.scale(main).backward()
             if not shadow_last:
                 own.grower.shadow(loss)
             if unscale:
@@ -59,7 +71,7 @@ def train(
             scaler.step(own.optimizer)
             scaler.update()
         own.grower.step(*own.validate())
-    return own.model
+    return own
 
 
 @pytest.mark.parametrize(
@@ -70,7 +82,7 @@ def test_a_column_learns_as_without_a_scaler(optimizer: str, unscale: bool, carr
     """In full precision a scale that is a power of two changes nothing at all, so that the two runs agree."""
     scaled = train(optimizer, unscale=unscale, carries=carries)
     plain = train(optimizer, scale=0.0)
-    ours, theirs = dict(scaled.named_parameters()), dict(plain.named_parameters())
+    ours, theirs = dict(scaled.model.named_parameters()), dict(plain.model.named_parameters())
     assert any("seed" in name for name in ours)
     for name, value in theirs.items():
         torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-6)
@@ -80,8 +92,20 @@ def test_a_column_learns_as_without_a_scaler(optimizer: str, unscale: bool, carr
 @pytest.mark.parametrize("scale", [0.0, 65536.0])
 def test_clipping_does_not_see_a_column(scale: float, shadow_last: bool) -> None:
     options: dict[str, Any] = {"scale": scale, "unscale": scale > 0, "clip": 0.01, "shadow_last": shadow_last}
-    grown, alone = (host_state(train("sgd", actions, **options)) for actions in (YOUNG, []))
+    grown, alone = (host_state(train("sgd", actions, **options).model) for actions in (YOUNG, []))
     assert all(torch.equal(grown[name], alone[name]) for name in alone)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
+def test_half_precision_leaves_a_model_alone_and_scales_nothing_that_is_observed(name: str, dtype: torch.dtype) -> None:
+    options: dict[str, Any] = {"scale": 1024.0, "carries": "scaled", "name": name, "dtype": dtype}
+    own, alone = (train("adamw", actions, **options) for actions in (JOINED, []))
+    growth = own.grower._growth
+    assert own.grower.stages["column 1"] is Stage.HOLDING
+    assert own.losses[:9] == alone.losses[:9]
+    assert growth.slot_shapes == run(name, JOINED).epochs(4).grower._growth.slot_shapes, "FLOPs"
+    assert 0 < growth.slots[0].gradient_norm < 10  # of gradients that the scaler has divided again
+    assert 0 < growth.slots[1].score < 10, "a loss scale cancels"
 
 
 def test_a_gradient_of_a_column_that_overflows_counts_as_zero() -> None:

@@ -117,18 +117,14 @@ class OwnLoss(nn.Module):
         return logits if labels is None else torch.nn.functional.cross_entropy(logits, labels)
 
 
-class OwnLossRun(Run):
-    def loss(self, rows: slice) -> Tensor:
-        return self.model(self.x_y[0][rows], labels=self.x_y[1][rows])
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("loss_kind", ["own", "rest"])
 def test_a_part_of_a_model_is_replaced_only_as_far_as_the_column_learned(scaled: bool, loss_kind: Any) -> None:
     """What follows the named module, and has parameters, stays the host's: a column's were never trained."""
     torch.manual_seed(0)
     columns = Column(lambda s: OwnLoss(int(12 * s), scaled), output="net", loss=loss_kind)
-    own = OwnLossRun(OwnLoss(12, scaled), Script(JOIN), [], columns=columns).epochs(3)
+    options: Any = {"columns": columns, "loss_of": lambda m, x, y: m(x, labels=y)}
+    own = Run(OwnLoss(12, scaled), Script(JOIN), [], **options).epochs(3)
     own.train()
     own.model.eval()
     x = own.x_y[0]

@@ -122,15 +122,6 @@ def test_seeds_in_the_stream_are_counted() -> None:
     assert shape.flops[3] == pytest.approx(growth.host_params * seed / host, rel=1e-12)
 
 
-class Recurrent(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.cell, self.head = nn.LSTM(1, width, batch_first=True), nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.cell(x[..., None])[0][:, -1])
-
-
 class Failing(FlopCount):
     def _pass(self, *_: Any) -> tuple[int, int]:
         raise RuntimeError("no such\nformula")
@@ -143,9 +134,8 @@ def test_parameters_stand_in_where_nothing_can_be_counted(
     words = {"recurrent": "does not know recurrent layers", "failing": "no such formula", "zero": "finds none"}
     if why != "recurrent":
         monkeypatch.setattr(FlopCount, "_pass", Failing._pass if why == "failing" else lambda *_: (0, 0))
-    make = (lambda s: Recurrent(int(6 * s))) if why == "recurrent" else (lambda s: mlp(width=int(12 * s)))
     script = [grow(), grow(1, size="same"), advance(), advance(1)]
-    own = Run(make(1.0), Script(script), [], columns=Column(make)).epochs(5)
+    own = run("gru" if why == "recurrent" else "mlp", script).epochs(5)
     shape = own.grower._growth.slot_shapes[0]
     assert shape.flops == shape.costs
     lines = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]

@@ -13,24 +13,13 @@ from torch import Tensor
 import tamiyo
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
+from tests.support.growth.architectures import transformers
 from tests.support.growth.columns import JOINED, grow
 from tests.support.growth.growing import Run, Script, fossilize
 
-hf = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
-VOCABULARY = 16
-
-
-def make(kind: str, scale: float) -> Any:
-    width, words = int(16 * scale), {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 1}
-    if kind == "gpt2":
-        return hf.GPT2LMHeadModel(hf.GPT2Config(n_positions=32, n_embd=width, n_layer=2, n_head=2, **words))
-    return hf.LlamaForCausalLM(
-        hf.LlamaConfig(
-            hidden_size=width, intermediate_size=width, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=2, max_position_embeddings=32, **words,
-        )
-    )  # fmt: skip
+VOCABULARY = 20
 
 
 class TextRun(Run):
@@ -49,9 +38,9 @@ class TextRun(Run):
 
 def grown(kind: str, output: str, target: int) -> TextRun:
     torch.manual_seed(0)
-    columns = Column(lambda scale: make(kind, scale), output=output)
+    columns = Column(lambda scale: transformers(kind, scale), output=output)
     script = [grow(target=target), *JOINED[1:], fossilize()]
-    return TextRun(make(kind, 1), Script(script), [], columns=columns).epochs(6)
+    return TextRun(transformers(kind, 1), Script(script), [], columns=columns).epochs(6)
 
 
 PROMPT = torch.tensor([[3, 4, 5, 6, 7]])
@@ -65,25 +54,25 @@ def greedy(model: Any, steps: int = 6) -> Tensor:
     return tokens
 
 
-@pytest.mark.parametrize(("kind", "output"), [("gpt2", ""), ("llama", "lm_head")])
+@pytest.mark.parametrize(("kind", "output"), [("GPT-2", ""), ("Llama", "lm_head")])
 def test_a_model_that_became_its_column_is_one_of_the_library(kind: str, output: str, tmp_path: Path) -> None:
     own = grown(kind, output, target=2)
     assert own.grower.stages["column 1"] is Stage.FOSSILIZED
     exported = own.grower.export().eval()
     expected = greedy(own.model.eval())
     for model in (own.model, exported):
-        assert type(model) is type(make(kind, 1))
+        assert type(model) is type(transformers(kind, 1))
         written = model.generate(PROMPT, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
         assert torch.equal(written, expected), "with a cache"
         model.save_pretrained(tmp_path / "model")
         read = type(model).from_pretrained(tmp_path / "model").eval()
         assert torch.equal(read(PROMPT).logits, own.model(PROMPT).logits)
     tamiyo.save_grown(own.grower, tmp_path / "grown")
-    loaded = tamiyo.load_grown(tmp_path / "grown", lambda scale: make(kind, scale)).eval()
+    loaded = tamiyo.load_grown(tmp_path / "grown", lambda scale: transformers(kind, scale)).eval()
     assert torch.equal(loaded(PROMPT).logits, own.model(PROMPT).logits)
 
 
-@pytest.mark.parametrize(("kind", "output"), [("gpt2", ""), ("llama", "lm_head")])
+@pytest.mark.parametrize(("kind", "output"), [("GPT-2", ""), ("Llama", "lm_head")])
 def test_a_mix_generates_without_a_cache_and_refuses_one(kind: str, output: str, tmp_path: Path) -> None:
     own = grown(kind, output, target=0)
     model = own.model.eval()
@@ -100,5 +89,5 @@ def test_a_mix_generates_without_a_cache_and_refuses_one(kind: str, output: str,
         with pytest.raises(AttributeError, match=f"{name} is the host's own and would leave its columns out"):
             getattr(exported, name)
     tamiyo.save_grown(exported, tmp_path)
-    loaded = tamiyo.load_grown(tmp_path, lambda scale: make(kind, scale)).eval()
+    loaded = tamiyo.load_grown(tmp_path, lambda scale: transformers(kind, scale)).eval()
     assert torch.equal(loaded(PROMPT).logits, model(PROMPT).logits)

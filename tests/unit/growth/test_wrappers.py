@@ -18,31 +18,6 @@ from actors.slots.stage import Stage
 from tests.support.growth.columns import JOINED, MODELS, ResNet, column_of, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, germinate, mlp, prune
 
-
-def scaled(own: Run, epochs: int, dtype: torch.dtype) -> list[float]:
-    """A loop with autocast and a `GradScaler`."""
-    scaler, losses = torch.amp.GradScaler("cpu", init_scale=1024.0), []
-
-    def loss(rows: slice) -> torch.Tensor:
-        with torch.autocast("cpu", dtype):
-            x, y = own.x_y
-            return F.cross_entropy(own.model(x[rows]), y[rows])
-
-    for _ in range(epochs):
-        own.model.train()
-        for start in range(0, 96, 32):
-            rows = slice(start, start + 32)
-            own.optimizer.zero_grad()
-            main = loss(rows)
-            scaler.scale(main).backward()
-            own.grower.shadow(lambda rows=rows: scaler.scale(loss(rows)))
-            scaler.step(own.optimizer)
-            scaler.update()
-            losses.append(main.item())
-        own.grower.step(*own.validate())
-    return losses
-
-
 JOIN_AND_PRUNE = [grow(speed=1), advance(), advance(), WAIT, prune(), WAIT]
 REPLACED = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
 SEED = [germinate(0, 3, 2, 1, 1), advance(), advance(), WAIT, WAIT, prune(), WAIT]
@@ -132,17 +107,6 @@ def test_columns_enter_the_mixed_precision_that_a_models_forward_enters(prepare:
     torch.testing.assert_close(torch.load(file, weights_only=False)(x), own.model(x), rtol=0.1, atol=0.1)
     with pytest.raises(UserError, match=r"returned a ResNet: with accelerate's mixed precision .* a Sequential"):
         Run(mlp(), Script([]), [], wrap=prepare, columns=Column(lambda s: ResNet(int(4 * s))))
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
-def test_mixed_precision_with_scaled_losses(name: str, dtype: torch.dtype) -> None:
-    own = run(name, JOINED)
-    losses = scaled(own, 5, dtype)
-    assert own.grower.stages["column 1"] is Stage.HOLDING
-    assert losses[:9] == scaled(run(name, []), 3, dtype)
-    assert own.grower._growth.slot_shapes == run(name, JOINED).epochs(4).grower._growth.slot_shapes, "FLOPs"
-    assert 0 < own.grower._growth.slots[0].gradient_norm < 10  # of gradients that the scaler has divided again
-    assert 0 < own.grower._growth.slots[1].score < 10, "a loss scale cancels"
 
 
 def test_the_cap_holds_for_columns() -> None:

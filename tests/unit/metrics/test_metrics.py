@@ -15,10 +15,9 @@ from scipy import stats
 
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
-from actors.metrics.bottleneck import BALANCED
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.registry import exported, lookup
-from actors.metrics.run_status import run_status
+from actors.metrics.run_status import BALANCED, run_status
 from actors.slots.objective import Standing
 from actors.slots.stage import Slot, Stage
 from actors.transport.base import Unreachable

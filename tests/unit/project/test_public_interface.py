@@ -74,9 +74,19 @@ def test_every_public_name_can_be_imported_and_is_documented() -> None:
         _ = tamiyo.nothing
 
 
+GROWS = """
+import tamiyo, torch
+net = lambda scale: torch.nn.Sequential(torch.nn.Linear(4, int(8 * scale)), torch.nn.Linear(int(8 * scale), 3))
+for policy in ("trained", "fixed-column:double@3"):
+    model = net(1)
+    options = {"columns": tamiyo.Column(net), "horizon_epochs": 10, "num_classes": 3, "policy": policy}
+    grower = tamiyo.GrowthController(model, [], torch.optim.Adam(model.parameters()), **options)
+    assert not grower.step(loss=1.1, accuracy=0.3).reason
+"""
 LIGHT = {
     "tamiyo": ("import tamiyo; assert tamiyo.Config is type(tamiyo.PRESETS['quick'])", "torch ray grpc"),
     "clients": ("import tamiyo; tamiyo.PolicyClient; tamiyo.AsyncPolicyClient", "torch ray"),
+    "a model that grows": (GROWS, "grpc numba actors.env ray redis"),
     "command": (
         "from deploy.cli import main; [main(a.split()) for a in ('-h', 'train -h', 'actors -h', 'train -x')]",
         "torch ray matplotlib sklearn grpc redis pandas",
@@ -88,6 +98,6 @@ LIGHT = {
 def test_what_should_start_at_once_loads_no_heavy_packages(which: str) -> None:
     code, heavy = LIGHT[which]
     check = "found = set(sys.argv[1].split()) & set(sys.modules); sys.exit(f'loaded {found}' if found else 0)"
-    command = [sys.executable, "-c", f"import sys; {code}; {check}", heavy]
+    command = [sys.executable, "-c", f"import sys\n{code}\n{check}", heavy]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr

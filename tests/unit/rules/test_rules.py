@@ -133,7 +133,9 @@ def test_one_column_is_given_up_and_the_other_joins() -> None:
     run = scripted_trial("trial:double+quad@1-2,surrender=0.5", {"column_double": 0.2, "column_quad": 1.2})
     ops = run.episode.timeline.ops
     assert ops == [*GROW, *GROW[1:], "WAIT", "PRUNE", *["WAIT"] * 3, "ADVANCE", "FOSSILIZE"]
-    assert [g.blueprint for g in run.episode.topology()] == [blueprint_index("column_quad")]
+    assert [run.episode.growth.slots[s].blueprint for s in run.episode.growth.blended()] == [
+        blueprint_index("column_quad")
+    ]
 
 
 @pytest.mark.parametrize(("price", "worth", "gone"), [(0.0, -0.1, True), (0.0, 0.1, False)])

@@ -1,4 +1,4 @@
-"""Parts of the policy server: masks, messages, digests, programs, noise, metrics, the log."""
+"""Which masks leave an action, and that every declared metric is exported."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
-from actors.serving.messages import MessageLayout, make_step_batch, parse_step, step_request
 from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, playable
 from tests.support.examples import examples
-from tests.support.learning.toy import SPACES, SPEC
-from tests.support.serving.servers import step_inputs
+from tests.support.learning.toy import SPEC
 
 
 def brute_force(masks: ActionMasks) -> bool:
@@ -45,18 +43,6 @@ def test_playable_agrees_with_an_enumeration_of_all_choices(seed: int, share: fl
     )
     expected = [brute_force(ActionMasks(masks.op[i], masks.slot[i], masks.rest[i])) for i in range(n)]
     assert playable(SPEC, masks).tolist() == expected
-
-
-def test_without_rest_mask_the_flat_mask_applies_to_every_op_and_slot() -> None:
-    layout, (obs, blueprints, masks) = MessageLayout(SPACES), step_inputs(2, 0)
-    open_masks = ActionMasks(np.ones_like(masks.op), np.ones_like(masks.slot), np.ones_like(masks.rest))
-    open_masks.rest[..., 1] = False
-    request = step_request("s", 0, obs, blueprints, open_masks, True, False)
-    exact = make_step_batch([parse_step(request, layout)], layout)
-    request.ClearField("rest_mask")
-    default = make_step_batch([parse_step(request, layout)], layout)
-    assert default.refusals == [None]
-    np.testing.assert_array_equal(default.masks.rest, exact.masks.rest)
 
 
 def test_every_declared_metric_is_exported() -> None:

@@ -22,12 +22,4 @@ def test_invalid_names_are_refused_at_the_start(name: str) -> None:
         connect("redis://127.0.0.1:1/0", None, name)
     for run, actor in ((name, "a"), ("run", name)):
         with pytest.raises(InvalidEpisode):
-            EpisodeHeader(f"{run}/{actor}/0/1", actor, 0, 1, 1, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "episode_id", ["run/b/0/1", "run/a/1/1", "run/a/0/2", "run/a/0/01", "run/a/b/0/1", "a/0/1", ""]
-)
-def test_a_header_must_agree_with_its_id(episode_id: str) -> None:
-    with pytest.raises(InvalidEpisode, match="is not"):
-        EpisodeHeader(episode_id, "a", 0, 1, 1, 0, 0)
+            EpisodeHeader(f"{run}/{actor}/0/1", 1, 0, 0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from actors.codec import encode_episode
-from actors.metrics.bottleneck import bottleneck, wait_shares
+from actors.metrics.run_status import bottleneck, wait_shares
 from actors.transport.base import EpisodeHeader
 from actors.transport.ledger import ActorLedger
 from actors.transport.redis import Transport, connect

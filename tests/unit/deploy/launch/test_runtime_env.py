@@ -11,7 +11,7 @@ import actors
 from actors.config import EnvConfig, GymConfig
 from actors.errors import UserError
 from deploy.config.schema import Config, RunConfig
-from deploy.launch.ray.runtime_env import runtime_env
+from deploy.launch.cluster import runtime_env
 
 CODE = RunConfig(ship="code")
 

@@ -162,21 +162,6 @@ def test_masks_of_a_real_environment() -> None:
     assert not shown.current.masks.op.all()
 
 
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [(np.ones(3), "3 entries for heads of [2, 3]"), (np.zeros(5), "without a legal choice for action0")],
-)
-def test_an_invalid_mask_raises(mask: np.ndarray, words: str) -> None:
-    class Wrong(gym_envs.Scripted):
-        def _info(self) -> dict[str, Any]:
-            return {"action_mask": mask}
-
-    gymnasium.register("tests/Wrong-v0", entry_point=lambda: Wrong(sizes=(2, 3)))
-    with pytest.raises(UserError) as refusal:
-        GymFleet("tests/Wrong-v0", make_vector_env(GymConfig(id="tests/Wrong-v0"), 2), lambda row: row).start()
-    assert words in str(refusal.value)
-
-
 class Paying(gym_envs.Scripted):
     def __init__(self, reward: Any) -> None:
         super().__init__()

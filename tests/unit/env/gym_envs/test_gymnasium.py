@@ -12,8 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
-from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import tamiyo  # noqa: F401, registers the environment
@@ -24,18 +23,12 @@ from actors.env.vector_env import SeedTrainingVectorEnv
 from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from actors.types.episode import SEED_TRAINING
+from tests.support.env import walks
 from tests.support.env.fleets import break_params
 from tests.support.env.walks import act
 
 ROOT = Path(__file__).parents[4]
-torch.set_num_threads(1)
-TINY: dict[str, Any] = {
-    "tasks": ("spirals", "wine"),
-    "host_width": 6,
-    "horizon_epochs": 6,
-    "inner_steps": 2,
-    "batch_size": 32,
-}
+TINY = walks.TINY | {"tasks": ("spirals", "wine"), "horizon_epochs": 6}
 
 
 def many(num_envs: int, **settings: Any) -> SeedTrainingVectorEnv:
@@ -95,22 +88,6 @@ def test_importing_tamiyo_registers_and_loads_no_torch() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def assert_same(mine: Any, theirs: Any) -> None:
-    """Compare nested infos and observations, numbers in single precision."""
-    if isinstance(theirs, dict):
-        assert mine.keys() == theirs.keys()
-        for key in theirs:
-            assert_same(mine[key], theirs[key])
-    elif isinstance(theirs, np.ndarray) and theirs.dtype != object:
-        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-3)
-    elif isinstance(theirs, np.ndarray | tuple | list):
-        assert len(mine) == len(theirs)
-        for a, b in zip(mine, theirs, strict=True):
-            assert_same(a, b)
-    else:
-        assert mine == theirs
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -125,12 +102,12 @@ def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict
     assert (fast.observation_space, fast.action_space) == (slow.observation_space, slow.action_space)
     assert fast.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     fast.action_space.seed(0)
-    assert_same(fast.reset(seed=3), slow.reset(seed=3))
+    assert data_equivalence(fast.reset(seed=3), slow.reset(seed=3), exact=True)
     ends = 0
     for _ in range(20):
         actions = fast.action_space.sample()
         mine, theirs = fast.step(actions), slow.step(actions)
-        assert_same(mine, theirs)
+        assert data_equivalence(mine, theirs, exact=True)
         assert mine[0] in fast.observation_space
         ended = mine[2] | mine[3]
         ends += int(ended.sum())

@@ -34,7 +34,7 @@ EVERYTHING = [(True,) * 6]
 def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifecycle:
     """Return one slot in `stage`, with all the evidence that any gate needs."""
     blended = stage in (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
-    machine = Lifecycle([ANY_BLEND], gates, embargo_epochs=2)
+    machine = Lifecycle([ANY_BLEND], gates)
     fields: dict[str, object] = {"stage": stage, "epochs_in_stage": 9, "trained_epochs": 9, "gradient_health": 1.0}
     fields |= {"contribution": 5.0, "alpha_target": 0.5, "ramp": Ramp(0.0, 0.5, 3, 3) if blended else None}
     machine.slots = [Slot(**(fields | changes))]
