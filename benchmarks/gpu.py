@@ -106,6 +106,7 @@ class Outcome:
 def main() -> int:
     args = _arguments()
     args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.unlink(missing_ok=True)
     command = [sys.executable, "-c", PROBE, "cpu" if args.dry_run else "cuda"]
     asked = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if asked.returncode != 0:
@@ -161,6 +162,11 @@ def install(lacking: Sequence[str], wheels: Path | None) -> None:
         subprocess.run(command, timeout=INSTALL_S, check=False)
 
 
+def _accept_interrupts() -> None:
+    """Let SIGINT interrupt a new process, also where a shell started this one in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run_step(step: Step, flags: Sequence[str], limit_s: float, folder: Path) -> Outcome:
     """Run `step`; its output and its result go to files in `folder`."""
     folder.mkdir(exist_ok=True)
@@ -173,7 +179,7 @@ def run_step(step: Step, flags: Sequence[str], limit_s: float, folder: Path) -> 
         process = subprocess.Popen(
             [sys.executable, "-m", step.program, *flags, *where],
             cwd=ROOT, env=_environment(), stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_accept_interrupts,
         )  # fmt: skip
         try:
             process.wait(limit_s)

@@ -105,6 +105,8 @@ def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeReques
     other.ClearField("session_id")
     if isinstance(request, policy_pb2.StepRequest):
         other.ClearField("export_state")
+        if request.deterministic:  # the default
+            other.ClearField("deterministic")
     return hashlib.blake2b(other.SerializeToString(deterministic=True), digest_size=16).digest()
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 NAME_RULE = "1 to 100 ASCII letters, digits, '.', '_' and '-', not starting with '.' or '-'"
 NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"  # the same pattern is in `lua/store.lua`
 
 
-@lru_cache(1024)  # called for every episode header, with few distinct names
 def is_name(text: str) -> bool:
     """Return whether `text` follows `NAME_RULE`."""
     return re.fullmatch(NAME, text) is not None

@@ -25,7 +25,8 @@ def _recurrent(actions: str) -> str:
             "actors": {"count": 1, "envs_per_actor": 2},
             "learner": {"device": "cpu", "batch_episodes": 2, "batch_steps": 64, "minibatches": 1, "updates": UPDATES},
         }
-        train_in_process(overlay(PRESETS["general"], settings))
+        if train_in_process(overlay(PRESETS["general"], settings)) != 0:
+            raise RuntimeError("the training did not end as it should")
     trained = f"{UPDATES} updates"
     return f"{trained}, {illegal_share()}" if ProbeEnv(actions).choices else trained
 

@@ -62,7 +62,7 @@ class Survey(NamedTuple):
     """All of `TRIALS`, to the end, on N hosts. A column that was tried alone joined, so that its worth is known; of two
     columns those joined that paid, by `MARGIN`."""
 
-    seen: Array  # [N, F] of each host when its trial starts, see `model_features`
+    seen: Array  # [N, F] of each host after `LOOK` epochs, see `model_features`
     prices: Array  # [N, 2] of the model and of compute
     gains: Array  # [N, trials] points over never growing
     doublings: Array  # [N, trials]

@@ -1,4 +1,4 @@
-"""Which masks leave an action, and that every declared metric is exported."""
+"""Which masks leave an action, which requests are the same, and that every declared metric is exported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
+from actors.serving.messages import request_digest
 from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, playable
+from actors.wire.policy_pb2 import StepRequest
 from tests.support.examples import examples
 from tests.support.learning.toy import SPEC
 
@@ -48,3 +50,11 @@ def test_playable_agrees_with_an_enumeration_of_all_choices(seed: int, share: fl
 def test_every_declared_metric_is_exported() -> None:
     exported = {m.name.removeprefix("tamiyo_") for m in ServingMetrics().registry.collect()}
     assert exported == set(SERVE)
+
+
+def test_a_repeated_step_may_leave_the_default_out_and_ask_for_the_state() -> None:
+    first = request_digest(StepRequest(session_id="a", step_index=3, reward=0.5))
+    for again in ({"deterministic": True}, {"session_id": "b"}, {"export_state": True}):
+        assert request_digest(StepRequest(**{"session_id": "a", "step_index": 3, "reward": 0.5} | again)) == first
+    for other in ({"deterministic": False}, {"reward": 0.25}, {"step_index": 4}):
+        assert request_digest(StepRequest(**{"session_id": "a", "step_index": 3, "reward": 0.5} | other)) != first

@@ -142,6 +142,19 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
         assert acted[2] == (-(-len(episode) // 2) if worth < 0 else len(episode) - 2)
 
 
+@pytest.mark.parametrize(
+    ("limits", "tried"), [({"column_slots": 1}, "column_quad"), ({"budget_ratio": 4.0}, "column_double")]
+)
+def test_where_there_is_no_room_for_both_columns_the_larger_that_fits_is_tried(
+    config: Config, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], tried: str
+) -> None:
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging((-9.0, -9.0), -1.0))
+    free = replace(config.env, points_per_doubling=1.0, points_per_compute_doubling=0.0, **limits)
+    for episode in demonstrate(replace(config, env=free), 2):
+        begun = episode.actions[episode.actions[:, 0] == Op.GERMINATE, 2]
+        assert begun.tolist() == [blueprint_index(tried)]
+
+
 def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """And where compute is free, both start at once, although nothing is expected of them."""
     monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging((-9.0, -9.0), -1.0))
