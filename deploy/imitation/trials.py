@@ -155,15 +155,11 @@ class TrialTeacher(RulePolicy):
     def _chosen(self, model: ModelState, expected: NDArray[np.float64]) -> int:
         """Return 1 + the number of a trial, or -1 for none. Where slots or the budget leave no room for what would be
         chosen, the largest trial for which they do takes its place."""
-        slots = [set(model.germinable(blueprint)) for blueprint in self._blueprints]
-        possible = [
-            all(slots[size] for size in trial) and len(set.union(*(slots[size] for size in trial))) >= len(trial)
-            for trial in TRIALS
-        ]
-        trials = np.where(possible, expected, -np.inf)
-        if any(possible) and np.isneginf(trials).all():
-            trials[np.flatnonzero(possible)[-1]] = expected.max()
-        worth = np.append(trials, 0.0)
+        room = [len(model.germinable(blueprint)) for blueprint in self._blueprints]  # slots
+        possible = np.array([min(room[size] for size in trial) >= len(trial) for trial in TRIALS])
+        worth = np.append(np.where(possible, expected, -np.inf), 0.0)
+        if possible.any() and np.isneginf(worth[:-1]).all():
+            worth[possible.nonzero()[0][-1]] = expected.max()
         if self.temperature:
             odds = np.exp((worth - worth.max()) / self.temperature).cumsum()
             best = int((odds < model.noise[0] * odds[-1]).sum())
