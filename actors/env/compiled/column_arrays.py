@@ -54,4 +54,5 @@ class ColumnArrays:
 
 def _widened(array: Array, length: int) -> Array:
     """Return the rows of `array [C, N]`, extended by zeros if they are shorter than `length`."""
-    return np.pad(array, ((0, 0), (0, max(0, length - array.shape[1]))))
+    missing = length - array.shape[1]
+    return np.pad(array, ((0, 0), (0, missing))) if missing > 0 else array
