@@ -191,8 +191,7 @@ def fit_judgement(survey: Survey, jobs: int = 1, prune: bool = True) -> Judgemen
         whole = kept[:, trial].all(1) & (len(trial) > 1)
         compute = np.log2(1.0 + (2.0 ** spent[:, trial] - 1.0).sum(1))
         objective[:, k] = np.where(whole, outcome[:, k], worth[:, trial].sum(1)) - compute_price * compute
-    chosen = objective[:, trials.CHOICES]
-    return Judgement(_forest(survey.seen, chosen, LEAF, jobs), _forest(steps, target, STEP_LEAF, jobs))
+    return Judgement(_forest(survey.seen, objective[:, -1], LEAF, jobs), _forest(steps, target, STEP_LEAF, jobs))
 
 
 def _forest(x: Array, y: Array, leaf: int, jobs: int) -> ExtraTreesRegressor:

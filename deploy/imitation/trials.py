@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,9 @@ SIZES = ("double", "quad")
 TARGET = ALPHA_TARGETS.index(0.7)
 """Their alpha target: a wider column has more to say than the host."""
 TRIALS = ((0,), (1,), (1, 0))
-"""The sizes, as indices into `SIZES`, that are tried in one episode, in the order in which they start."""
-CHOICES = (1, 2)
-"""The trials that the teacher chooses among. On families that were left out, this choice was as good as one among all
-trials of one or two columns of 1, 2 and 4 times the width, and a policy imitates it better: near ties between columns
-of two and four times the width are coin flips to it."""
+"""The sizes, as indices into `SIZES`, that are tried in one episode, in the order in which they start. The teacher
+makes the last one, or none: where the policy could also learn from one column alone, near ties were coin flips to it,
+and it lost more by what it then had not tried than the second column costs."""
 LOOK = 1
 """The epoch in which a trial starts that costs something, so that the host was seen untrained and after one epoch.
 Where compute is free, both columns are tried from the first epoch on: they cost nothing until one joins."""
@@ -32,7 +31,7 @@ BETWEEN = 2
 """Epochs between the starts of two columns: one to germinate, one to begin its training."""
 LEFT = 2
 """Epochs before the end in which it is decided: one to join, one to be fossilized or for a second column to join."""
-CERTAIN = 100.0  # points: what is expected of a trial that is made in any case
+CERTAIN = 100.0  # points: expected of a trial that is made in any case
 MARGIN = 1.0
 """Points by which a contribution must exceed its price for a column to join. What a column contributes is measured on
 few rows and the best of two is looked at, so that it is overestimated on average."""
@@ -69,13 +68,13 @@ def trial_features(
 class Judgement:
     """What the teacher expects, in points."""
 
-    start: ExtraTreesRegressor  # of each of CHOICES: J over never growing, from `model_features`
+    start: ExtraTreesRegressor  # of the trial: its J over never growing, from `model_features`
     worth: ExtraTreesRegressor  # of going on with a column: its gain less its price at the end, from `trial_features`
 
 
 class TrialTeacher(RulePolicy):
-    """Looks at a host for one epoch, then lets one or two columns learn in isolation, or none; where compute is free,
-    two from the first epoch on.
+    """Looks at a host for one epoch, then lets both columns learn in isolation, or none; where compute is free, both
+    from the first epoch on.
 
     From half of the trial on it gives up a column if what it expects from it is below the price of training it to the
     end. Where compute is free it gives up none, since a column need not join. Near the end the column joins whose
@@ -85,11 +84,12 @@ class TrialTeacher(RulePolicy):
 
     MEMORY = 1
 
-    def __init__(self, spaces: Spaces, judgement: Judgement | None, trial: int = -1, temperature: float = 0.0) -> None:
+    def __init__(
+        self, spaces: Spaces, judgement: Judgement | None, trial: int = len(TRIALS) - 1, temperature: float = 0.0
+    ) -> None:
         """Without a judgement, the trial of this number is made and nothing given up; a column that is alone joins.
 
-        With a `temperature` in points, the probability of each trial, and of none, is proportional to
-        exp(expected J / temperature).
+        With a `temperature` in points, the odds of a trial are exp(expected J / temperature).
         """
         super().__init__(spaces)
         self.judgement, self.trial, self.temperature = judgement, trial, temperature
@@ -102,14 +102,9 @@ class TrialTeacher(RulePolicy):
         self._left = horizon.astype(np.int64) - self._epoch
         free = self.reader.compute_price(obs) == 0
         self._first = np.where(free, 0, LOOK)
-        self._start = np.full((len(obs), len(TRIALS)), -np.inf)
-        if self.judgement is None:
-            self._start[:, self.trial] = CERTAIN
-        else:
-            self._start[free, CHOICES[-1]] = CERTAIN
-            if (deciding := (self._epoch == LOOK) & ~free).any():
-                expected = self.judgement.start.predict(model_features(self.reader, obs[deciding]))
-                self._start[np.ix_(deciding, CHOICES)] = expected
+        self._expected = np.full(len(obs), CERTAIN)
+        if self.judgement is not None and (deciding := (self._epoch == LOOK) & ~free).any():
+            self._expected[deciding] = self.judgement.start.predict(model_features(self.reader, obs[deciding]))
         self._worth = np.stack([self._going_on(obs, stages, slot) for slot in range(stages.shape[1])], axis=1)
 
     def _going_on(self, obs: NDArray[np.float32], stages: NDArray[np.int64], slot: int) -> NDArray[np.float64]:
@@ -132,7 +127,7 @@ class TrialTeacher(RulePolicy):
         row, stages = model.row, model.stages
         first = self._first[row]
         if memory[0] == 0 and self._epoch[row] == first:
-            memory[0] = self._chosen(model, self._start[row])
+            memory[0] = self._chosen(model, float(self._expected[row]))
         if memory[0] <= 0:
             return WAIT
         if (trained := self._advance(model)) is not None:
@@ -152,20 +147,15 @@ class TrialTeacher(RulePolicy):
                 return choices(Op.PRUNE, slot, speed=INSTANT)
         return WAIT
 
-    def _chosen(self, model: ModelState, expected: NDArray[np.float64]) -> int:
-        """Return 1 + the number of a trial, or -1 for none. Where slots or the budget leave no room for what would be
-        chosen, the largest trial for which they do takes its place."""
+    def _chosen(self, model: ModelState, expected: float) -> int:
+        """Return 1 + the number of the trial that is made, or -1 for none. Where slots or the budget leave no room for
+        that of `self.trial`, it is the last one before it for which they do."""
+        probability = 1.0 / (1.0 + exp(-expected / self.temperature)) if self.temperature else float(expected > 0)
+        if model.noise[0] >= probability:
+            return -1
         room = [len(model.germinable(blueprint)) for blueprint in self._blueprints]  # slots
-        possible = np.array([min(room[size] for size in trial) >= len(trial) for trial in TRIALS])
-        worth = np.append(np.where(possible, expected, -np.inf), 0.0)
-        if possible.any() and np.isneginf(worth[:-1]).all():
-            worth[possible.nonzero()[0][-1]] = expected.max()
-        if self.temperature:
-            odds = np.exp((worth - worth.max()) / self.temperature).cumsum()
-            best = int((odds < model.noise[0] * odds[-1]).sum())
-        else:
-            best = int(worth.argmax())
-        return best + 1 if best < len(TRIALS) else -1
+        fits = [min(room[size] for size in trial) >= len(trial) for trial in TRIALS[: self.trial + 1]]
+        return int(np.flatnonzero(fits)[-1]) + 1 if any(fits) else -1
 
 
 def worth_now(reader: ObservationReader, obs: NDArray[np.float32], slots: NDArray[np.int64]) -> NDArray[np.float64]:

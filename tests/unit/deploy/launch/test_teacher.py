@@ -20,7 +20,7 @@ from deploy.config.schema import Config, ImitationConfig
 from deploy.evaluation.play import play
 from deploy.imitation import teacher, trials
 from deploy.imitation.teacher import EPOCH, SURVEY, SURVEYS, Survey, demonstrate, fit_judgement, kept_survey
-from deploy.imitation.trials import BETWEEN, CHOICES, LEFT, LOOK, MARGIN, SIZES, TARGET, TRIALS, Judgement, worth_now
+from deploy.imitation.trials import BETWEEN, LEFT, LOOK, MARGIN, SIZES, TARGET, TRIALS, Judgement, worth_now
 
 ENV = EnvConfig(
     tasks=("spirals", "moons"), host_width=(2, 8), horizon_epochs=(8, 12), inner_steps=2, device="cpu", slots=2
@@ -43,15 +43,15 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 class Fixed:
     """A regression that expects the same of everything."""
 
-    def __init__(self, *expected: float) -> None:
+    def __init__(self, expected: float) -> None:
         self.expected = expected
 
     def predict(self, features: Any) -> Any:
-        return np.squeeze(np.tile(self.expected, (len(features), 1)), axis=1 if len(self.expected) == 1 else ())
+        return np.full(len(features), self.expected)
 
 
-def judging(start: tuple[float, ...], worth: float) -> Any:
-    return Judgement(Fixed(*start), Fixed(worth))
+def judging(start: float, worth: float) -> Any:
+    return Judgement(Fixed(start), Fixed(worth))
 
 
 def test_a_survey_knows_what_each_column_is_worth_although_none_was_asked_whether_it_pays() -> None:
@@ -103,13 +103,10 @@ def test_the_regressions_give_up_what_will_not_pay() -> None:
     found = fit_judgement(known)
     good, bad = np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]])
     # Leaves mix some hosts of the other kind in. Two columns cost 1 + 3 + 3 times the compute.
-    expected = np.where(alone, 10.0 - 2.0 - 2.0, 12.0 - 2.0 - np.log2(7.0))[[*CHOICES]]
-    np.testing.assert_allclose(found.start.predict(good)[0], expected, atol=2.0)
-    np.testing.assert_allclose(np.diff(found.start.predict(good)[0]), np.diff(expected), atol=0.5)
-    np.testing.assert_allclose(found.start.predict(bad)[0], 0.0, atol=2.5)  # given up at once, for nothing
+    assert found.start.predict(good)[0] == pytest.approx(12.0 - 2.0 - np.log2(7.0), abs=2.0)
+    assert found.start.predict(bad)[0] == pytest.approx(0.0, abs=2.5)  # given up at once, for nothing
     kept = fit_judgement(known, prune=False).start.predict(bad)[0]
-    nothing = -np.where(alone, 2.0, np.log2(7.0))[[*CHOICES]]
-    np.testing.assert_allclose(kept, nothing, atol=1.5)  # trained to the end, for nothing
+    assert kept == pytest.approx(-np.log2(7.0), abs=1.5)  # trained to the end, for nothing
     assert found.worth.predict([[1.0, 5.0]])[0] == pytest.approx(8.0, abs=2.5)
     assert found.worth.predict([[0.0, 5.0]])[0] == pytest.approx(0.0, abs=2.0)
 
@@ -125,9 +122,10 @@ def test_the_regressions_give_up_what_will_not_pay() -> None:
 def test_the_teacher_demonstrates_what_it_expects_to_pay(
     config: Config, monkeypatch: pytest.MonkeyPatch, price: float, compute_price: float, worth: float, ops: list[Op]
 ) -> None:
-    """All episodes try the one size that pays far more; it joins in the end, or is given up there, or half way."""
-    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging((100.0, 0.0), worth))
-    free = replace(config.env, points_per_doubling=price, points_per_compute_doubling=compute_price)
+    """With room for one column, all episodes try the widest; it joins in the end, or is given up there, or half way."""
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging(100.0, worth))
+    prices = {"points_per_doubling": price, "points_per_compute_doubling": compute_price}
+    free = replace(config.env, column_slots=1, **prices)
     episodes = demonstrate(replace(config, env=free), 2)
     assert [e.task_id for e in episodes].count("moons") == 16
     assert len({e.seed for e in episodes}) == len(episodes) == 32
@@ -148,23 +146,27 @@ def test_the_teacher_demonstrates_what_it_expects_to_pay(
 def test_where_there_is_no_room_for_both_columns_the_larger_that_fits_is_tried(
     config: Config, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], tried: str
 ) -> None:
-    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging((-9.0, -9.0), -1.0))
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging(-9.0, -1.0))
     free = replace(config.env, points_per_doubling=1.0, points_per_compute_doubling=0.0, **limits)
     for episode in demonstrate(replace(config, env=free), 2):
         begun = episode.actions[episode.actions[:, 0] == Op.GERMINATE, 2]
         assert begun.tolist() == [blueprint_index(tried)]
 
 
-def test_of_two_columns_the_better_one_joins_first(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("compute_price", "start"), [(0.0, 0), (1e-9, LOOK)])
+def test_of_two_columns_the_better_one_joins_first(
+    config: Config, monkeypatch: pytest.MonkeyPatch, compute_price: float, start: int
+) -> None:
     """And where compute is free, both start at once, although nothing is expected of them."""
-    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging((-9.0, -9.0), -1.0))
-    free = replace(config.env, points_per_doubling=0.0, points_per_compute_doubling=0.0, column_slots=2)
+    expected = 100.0 if compute_price else -9.0
+    monkeypatch.setattr(teacher, "fit_judgement", lambda survey, jobs, prune: judging(expected, expected))
+    free = replace(config.env, points_per_doubling=0.0, points_per_compute_doubling=compute_price, column_slots=2)
     quad, double = blueprint_index("column_quad"), blueprint_index("column_double")
     joined, both = [], 0
     for episode in demonstrate(replace(config, env=free), 2):
         op, slot, blueprint = episode.actions[:, :3].T
         begun = np.flatnonzero(op == Op.GERMINATE)
-        assert begun.tolist() == [0, BETWEEN]
+        assert begun.tolist() == [start, start + BETWEEN]
         assert blueprint[begun].tolist() == [quad, double]
         end = len(episode) - LEFT
         reader = ObservationReader(seed_spaces(free.total_slots, free.profile))
