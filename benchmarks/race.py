@@ -1,10 +1,11 @@
-"""Environment steps and core-seconds until tasks are solved, by the whole command and by sb3-contrib's RecurrentPPO.
+"""Environment steps and core-seconds until tasks are solved, by the whole command and by other libraries.
 
     python -m benchmarks.race [--quick] [--json FILE] [--tasks NAME ...] [--seeds N] [--sides NAME ...] [--steps N]
 
-Ours is `tamiyo train --env` with preset `general`, except for `Task.flags`; sb3-contrib has the settings that its zoo
-publishes for the task, or for the nearest one. A task is solved when the last 100 whole episodes of the training
-average its goal. Core-seconds are those of all processes from the start of the command, imports included.
+Ours is `tamiyo train --env` with preset `general`, except for `Task.flags`; sb3-contrib's RecurrentPPO has the settings
+that its zoo publishes for the task, or for the nearest one; for Sample Factory and PufferLib see `peers/racers.py`. A
+task is solved when the last 100 whole episodes of the training average its goal. Core-seconds are those of all
+processes from the start of the command, imports included.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,8 @@ from benchmarks.form import parser, publish
 from benchmarks.peers.learners import sb3_updates
 
 LOOK_S = 0.5
-SIDES = ("tamiyo", "sb3-contrib")
+OTHERS = ("sample-factory", "pufferlib")  # in a Python of their own
+SIDES = ("tamiyo", "sb3-contrib", *OTHERS)
 MARK = "TAMIYO_BENCHMARK"  # variable by which the processes of a run are found
 
 
@@ -43,7 +45,7 @@ class Task:
     goal: float
     steps: int  # budget
     flags: str = ""  # of `tamiyo train`
-    wrappers: tuple[str, ...] = ()  # MODULE:CLASS, for both sides
+    wrappers: tuple[str, ...] = ()  # MODULE:CLASS, for all sides
     sb3: dict[str, Any] = field(default_factory=dict)
     sb3_envs: int = 8
     sb3_normalize: bool = False
@@ -90,49 +92,82 @@ TASKS = {
 }
 
 
+def _watched(
+    command: list[str], new: Callable[[], tuple[int, list[float]]], task: Task, steps: int, folder: Path
+) -> dict[str, Any]:
+    """Run a command until the task is solved. `new` returns the steps so far, and the returns since the last look."""
+    mark, seconds, last = uuid.uuid4().hex, dict[int, float](), deque[float](maxlen=100)
+    acted, best = 0, -np.inf
+    environment = os.environ | {MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+    while process.poll() is None and acted < steps and best < task.goal:
+        time.sleep(LOOK_S)
+        seconds |= _core_seconds(mark)
+        acted, returns = new()
+        for value in returns:
+            last.append(value)
+            best = max(best, float(np.mean(last))) if len(last) == 100 else best
+    if process.poll() is not None:
+        raise RuntimeError(f"{shlex.join(command)} ended by itself: {(folder / 'log').read_text()[-500:]}")
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(30)
+    for left in psutil.process_iter():
+        with suppress(psutil.Error):
+            if left.environ().get(MARK) == mark:
+                left.kill()
+    return {"steps": acted, "core_s": sum(seconds.values()), "best": best}
+
+
 def _ours(task: Task, seed: int, steps: int) -> dict[str, Any]:
-    mark, seconds = uuid.uuid4().hex, dict[int, float]()
     with tempfile.TemporaryDirectory() as root:
-        run = Path(root) / "run"
         command = ["tamiyo", "train", "--env", task.env, "--run.root", root, "--run.name", "run"]
         command += ["--gym.wrappers", *task.wrappers] if task.wrappers else []
         command += ["--run.seed", str(seed), "--run.reference_episodes", "0", "--learner.updates", "1000000"]
         command += shlex.split(task.flags)
-        environment = os.environ | {MARK: mark, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        with (Path(root) / "log").open("w") as log:
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        rows, episodes, last = _Tail(run / "metrics.jsonl"), _Tail(run / "episodes.jsonl"), deque[float](maxlen=100)
-        acted, best = 0, -np.inf
-        while process.poll() is None and acted < steps and best < task.goal:
-            time.sleep(LOOK_S)
-            seconds |= _core_seconds(mark)
-            for row in rows.new():
-                acted = int(row["env_steps"])
-            for episode in episodes.new():
-                if episode["end_reason"] != "cut":
-                    last.append(episode["return"])
-                    best = max(best, float(np.mean(last))) if len(last) == 100 else best
-        if process.poll() is not None:
-            raise RuntimeError(f"{shlex.join(command)} ended by itself: {(Path(root) / 'log').read_text()[-500:]}")
-        process.send_signal(signal.SIGINT)
-        process.wait()
-    return {"steps": acted, "core_s": sum(seconds.values()), "best": best}
+        rows, episodes = _Tail(Path(root) / "run" / "metrics.jsonl"), _Tail(Path(root) / "run" / "episodes.jsonl")
+        acted = [0]
+
+        def new() -> tuple[int, list[float]]:
+            acted.extend(int(json.loads(row)["env_steps"]) for row in rows.new())
+            found = [json.loads(episode) for episode in episodes.new()]
+            return acted[-1], [episode["return"] for episode in found if episode["end_reason"] != "cut"]
+
+        return _watched(command, new, task, steps, Path(root))
+
+
+def _other(library: str, python: str, task: Task, seed: int, steps: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as root:
+        racers = Path(__file__).parent / "peers" / "racers.py"
+        command = [python, "-P", str(racers), library, task.env, root, str(seed), *task.wrappers]
+        files, lengths = dict[Path, _Tail](), list[int]()
+
+        def new() -> tuple[int, list[float]]:
+            returns = []
+            for path in Path(root).glob("*.episodes"):
+                for length, value in map(str.split, files.setdefault(path, _Tail(path)).new()):
+                    lengths.append(int(length))
+                    returns.append(float(value))
+            return sum(lengths), returns
+
+        return _watched(command, new, task, steps, Path(root))
 
 
 class _Tail:
-    """The rows that a growing file has gained since the last look."""
+    """The lines that a growing file has gained since the last look."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.at = path, 0
 
-    def new(self) -> Iterator[dict[str, Any]]:
+    def new(self) -> Iterator[str]:
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             file.seek(self.at)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 self.at += len(line)
-                yield json.loads(line)
+                yield line.decode()
 
 
 def _core_seconds(mark: str) -> dict[int, float]:
@@ -188,7 +223,8 @@ def main() -> None:
     known = parser("race", __doc__.splitlines()[0])
     known.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="which of them")
     known.add_argument("--seeds", type=int, default=3, help="runs of each side")
-    known.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="who takes part")
+    known.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES[:2], help="who takes part")
+    known.add_argument("--python", default="", help="that of Sample Factory and PufferLib")
     known.add_argument("--steps", type=int, default=10**9, help="at most, in the place of a larger budget of a task")
     options = known.parse_args()
     tasks, seeds = (["Acrobot"], 1) if options.quick else (options.tasks, options.seeds)
@@ -197,7 +233,10 @@ def main() -> None:
         for seed in range(seeds):
             for side in options.sides:
                 task, steps = TASKS[name], 10_000 if options.quick else min(options.steps, TASKS[name].steps)
-                result = _ours(task, seed, steps) if side == "tamiyo" else _in_own_process(name, seed, steps)
+                if side in OTHERS:
+                    result = _other(side, options.python or sys.executable, task, seed, steps)
+                else:
+                    result = _ours(task, seed, steps) if side == "tamiyo" else _in_own_process(name, seed, steps)
                 result |= {"solved": result["best"] >= task.goal, "steps/s": result["steps"] / result["core_s"]}
                 rows.append({"task": name, "goal": task.goal, "side": side, "seed": seed} | result)
                 print(rows[-1], flush=True)

@@ -22,6 +22,7 @@ OVERHEAD_BYTES = 1024  # of a request, besides its arrays
 _NOT_FINITE = "obs contains NaN or Inf: encode missing features with their documented values"
 _OUT_OF_RANGE = "blueprint_indices must be between -1 (empty) and {}"
 _UNPLAYABLE = "the masks allow no op, or allow an op but no choice for one of its heads"
+_STEP_FIELD = bytes([policy_pb2.StepStreamResponse.STEP_FIELD_NUMBER << 3 | 2])  # 2: its length follows
 _CONTRADICTION = "mask is not the union of slot_mask_by_op and rest_mask over the legal ops"
 
 
@@ -98,8 +99,11 @@ class StepBatch:
         return StepBatch(self.obs[chosen], self.blueprint_indices[chosen], masks, refusals)
 
 
-def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest) -> bytes:
-    """Hash the contents of a request, whatever its session and whether it asks for the exported state."""
+def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest | bytes) -> bytes:
+    """Hash the contents of a request, whatever its session and whether it asks for the exported state. A digest stays
+    what it is."""
+    if isinstance(request, bytes):
+        return request
     other: Any = type(request)()
     other.CopyFrom(request)
     other.ClearField("session_id")
@@ -180,6 +184,17 @@ def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> Step
         for i in map(int, np.flatnonzero(~np.asarray(valid))):
             refusals[i] = refusals[i] or Refusal(reason, message)
     return StepBatch(obs, blueprints, masks, refusals)
+
+
+def stream_answer(session_id: str, step_index: int, response: bytes) -> bytes:
+    """Return a serialized `StepStreamResponse` with a serialized `StepResponse` in it, which is not parsed for that."""
+    answer = policy_pb2.StepStreamResponse(session_id=session_id, step_index=step_index).SerializeToString()
+    size, left = bytearray(), len(response)
+    while left > 0x7F:
+        size.append(left & 0x7F | 0x80)
+        left >>= 7
+    size.append(left)
+    return b"".join((answer, _STEP_FIELD, size, response))
 
 
 def step_request(

@@ -179,7 +179,7 @@ class Batcher:
         medians = has_median(layout.spaces)
         noise, greedy = median_noise(hazard, heads), deterministic & (not medians)
         for i in map(int, np.flatnonzero(~deterministic)):
-            noise[i] = step_noise(steps[i].session.seed, steps[i].step_index, heads)
+            noise[i] = step_noise(steps[i].session.seed, steps[i].request.step_index, heads)
         recording = any(step.session.training is not None for step in steps)
         before = states.rows(torch.from_numpy(rows).to(states.h.device)) if recording else None
         decision = program.run(*given, states, rows, noise, greedy)

@@ -11,6 +11,7 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
+from actors.serving.messages import stream_answer
 from actors.serving.methods import make_handler
 from actors.serving.server.calls import Calls, Context, request_id_of
 from actors.serving.server.credentials import OWNER
@@ -79,9 +80,11 @@ class Handlers:
 
     async def _step(self, request: Any, context: Context) -> bytes:
         start = time.perf_counter()
-        answer = await self._ready(request).start_step(request, OWNER.get())
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._ready(request).start_step(request, answer, OWNER.get())
+        response = await answer
         self._metrics.step_s.observe(time.perf_counter() - start)
-        return answer
+        return response
 
     async def _step_stream(self, requests: Any, context: Context) -> None:
         stream = _StepStream(self, request_id_of(context))
@@ -96,63 +99,83 @@ class Handlers:
         finally:
             self.readers.discard(reader)
             reader.cancel()
-            for step in stream.steps:
-                step.cancel()
+            stream.ended = True
 
 
 class _StepStream:
     """One call of StepStream: its steps in progress, and their answers in order of completion."""
 
     def __init__(self, handlers: Handlers, request_id: str) -> None:
-        self.answers: asyncio.Queue[policy_pb2.StepStreamResponse | None] = asyncio.Queue()
-        self.steps: set[asyncio.Future[bytes]] = set()  # in progress
+        self.answers: asyncio.Queue[policy_pb2.StepStreamResponse | bytes | None] = asyncio.Queue()
+        self.in_progress = 0  # steps
+        self.read_all = self.ended = False  # all requests; or the call has ended, and nobody waits for answers
         self.drained = False  # whether the server has ended the stream
         largest = 1 if handlers.service is None else handlers.service.max_response_bytes
         self.capacity = asyncio.Semaphore(max(1, min(MAX_STREAM_STEPS, MAX_STREAM_BYTES // largest)))
         """Released when an answer is sent."""
-        self._handlers, self._request_id = handlers, request_id
+        self.handlers, self._request_id = handlers, request_id
 
     async def read(self, requests: AsyncIterator[policy_pb2.StepStreamRequest | None]) -> None:
-        """Start each step as it arrives. After the last one, wait for the steps in progress."""
+        """Start each step as it arrives. After the last one, the stream ends with the answer to the last step."""
         try:
             async for request in requests:
                 await self.capacity.acquire()
                 self._start(request)
         except asyncio.CancelledError:
             self.drained = True
-        if self.steps:
-            await asyncio.wait(self.steps)
-        self.answers.put_nowait(None)
+        self.read_all = True
+        self._end_if_idle()
 
-    def _start(self, message: policy_pb2.StepStreamRequest | None) -> None:
-        request = policy_pb2.StepRequest() if message is None else message.step
-        start = time.perf_counter()
-        try:
-            step = self._handlers._ready(message).start_step(request, OWNER.get())
-        except Refusal as refusal:
-            self._fail(request, refusal)
-            return
-        self.steps.add(step)
-        step.add_done_callback(lambda done: self._answer(request, done, start))
-
-    def _answer(self, request: policy_pb2.StepRequest, done: asyncio.Future[bytes], start: float) -> None:
-        self.steps.discard(done)
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is not None:
-            self._fail(request, error)
-            return
-        self._handlers._metrics.step_s.observe(time.perf_counter() - start)
-        response = policy_pb2.StepStreamResponse(session_id=request.session_id, step_index=request.step_index)
-        response.step.MergeFromString(done.result())
+    def answer(self, response: policy_pb2.StepStreamResponse | bytes) -> None:
+        """Have the answer to a step in progress sent."""
         self.answers.put_nowait(response)
+        self.in_progress -= 1
+        self._end_if_idle()
 
-    def _fail(self, request: policy_pb2.StepRequest, error: BaseException) -> None:
-        refusal = self._handlers._calls.refusal(error, "StepStream", self._request_id)
+    def failure(self, request: policy_pb2.StepRequest, error: BaseException) -> policy_pb2.StepStreamResponse:
+        """Return the answer to a step that was refused or failed."""
+        refusal = self.handlers._calls.refusal(error, "StepStream", self._request_id)
         failure = policy_pb2.StepFailure(
             code=refusal.code, reason=refusal.reason, message=refusal.message, metadata=refusal.metadata
         )
-        self.answers.put_nowait(
-            policy_pb2.StepStreamResponse(session_id=request.session_id, step_index=request.step_index, failure=failure)
+        return policy_pb2.StepStreamResponse(
+            session_id=request.session_id, step_index=request.step_index, failure=failure
         )
+
+    def _start(self, message: policy_pb2.StepStreamRequest | None) -> None:
+        request = policy_pb2.StepRequest() if message is None else message.step
+        step = _StreamStep(self, request)
+        self.in_progress += 1
+        try:
+            self.handlers._ready(message).start_step(request, step, OWNER.get())
+        except Refusal as refusal:
+            step.set_exception(refusal)
+
+    def _end_if_idle(self) -> None:
+        if self.read_all and not self.in_progress:
+            self.answers.put_nowait(None)
+
+
+class _StreamStep:
+    """Waits for a step of a stream, and puts its answer into the queue of the stream at once: a future would do so in
+    the next turn of the event loop."""
+
+    __slots__ = ("_done", "_request", "_start", "_stream")
+
+    def __init__(self, stream: _StepStream, request: policy_pb2.StepRequest) -> None:
+        self._stream, self._request, self._start, self._done = stream, request, time.perf_counter(), False
+
+    def done(self) -> bool:
+        return self._done or self._stream.ended
+
+    def cancelled(self) -> bool:
+        return self._stream.ended and not self._done
+
+    def set_result(self, response: bytes, /) -> None:
+        self._done = True
+        self._stream.handlers._metrics.step_s.observe(time.perf_counter() - self._start)
+        self._stream.answer(stream_answer(self._request.session_id, self._request.step_index, response))
+
+    def set_exception(self, exception: Exception, /) -> None:
+        self._done = True
+        self._stream.answer(self._stream.failure(self._request, exception))

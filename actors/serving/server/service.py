@@ -13,7 +13,7 @@ from actors.serving.server.batcher import Batcher, BatchResult
 from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
-from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable
+from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable, Waiter
 from actors.serving.server.training import EpisodeCollector, TrainingEpisode
 from actors.sessions.plain import NO_MASK
 from actors.sessions.refusal import Reason, Refusal
@@ -146,7 +146,7 @@ class PolicyService:
         layout = self.models.layout(request.spaces_hash)
         session = self.sessions.open(layout, state.seed, state.latest, owner=owner)
         self._pin(session, self.models.find(state.policy_version))
-        session.next_index, session.last_digest, session.hazard = (
+        session.next_index, session.last_request, session.hazard = (
             state.next_step_index, state.last_request, state.hazard
         )  # fmt: skip
         if state.last_response:  # whose id of the session the appended one replaces
@@ -228,34 +228,32 @@ class PolicyService:
         """Estimate of the largest StepResponse with exported state."""
         return self.sessions.state_table.bytes_per_row + _MAX_RESPONSE_BYTES
 
-    def start_step(self, request: policy_pb2.StepRequest, owner: str = "") -> asyncio.Future[bytes]:
-        """Start a step, or, if the request repeats one, join the step in progress or return the stored answer.
+    def start_step(self, request: policy_pb2.StepRequest, waiter: Waiter, owner: str = "") -> None:
+        """Start a step, or, if the request repeats one, join the step in progress or answer what is stored.
 
-        The result is a serialized `StepResponse`. Raises `Refusal`, as the returned future may.
+        `waiter` gets a serialized `StepResponse`, or an exception. Raises `Refusal`.
         """
         session = self._session(request.session_id, owner)
-        index, requested = request.step_index, request_digest(request)
-        export = request.export_state and session.training is None
-        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        index, export = request.step_index, request.export_state and session.training is None
         pending = session.pending
         if pending is None and self.draining:
             raise Refusal(
                 Reason.DRAINING, "this server is shutting down: continue at another server with the exported state"
             )
-        if pending is not None and index == pending.step_index:
-            if requested != pending.digest:
+        if pending is not None and index == pending.request.step_index:
+            if request_digest(request) != request_digest(pending.request):
                 raise _conflict(index)
             pending.waiters.append(waiter)
             pending.export |= export
             self.metrics.replays.inc()
-            return waiter
+            return
         if index == session.next_index - 1 and session.last_response:
-            if requested != session.last_digest:
+            if request_digest(request) != request_digest(session.last_request):
                 raise _conflict(index)
             self.metrics.replays.inc()
             self.sessions.touch(session)
             waiter.set_result(self._response_bytes(session, export and pending is None))
-            return waiter
+            return
         if index != session.next_index:
             raise Refusal(
                 Reason.STEP_GAP,
@@ -279,10 +277,9 @@ class PolicyService:
             raise Refusal(Reason.NOT_TRAINING, "this session takes no rewards: open it with `train`")
         if session.pinned is None:
             self._pin(session)
-        session.pending = PendingStep(session, query, index, requested, export, [waiter], reward)
+        session.pending = PendingStep(session, query, request, export, [waiter], reward)
         self.sessions.touch(session)
         self.batcher.submit(session.pending)
-        return waiter
 
     def _finish(self, step: PendingStep, outcome: BatchResult | Exception, row: int) -> None:
         """Handle the outcome of one step: store the answer, advance the session, and answer the waiting calls."""
@@ -302,7 +299,7 @@ class PolicyService:
     def _answer(self, session: Session, step: PendingStep, outcome: BatchResult, row: int) -> None:
         response = policy_pb2.StepResponse(
             session_id=session.id,
-            step_index=step.step_index,
+            step_index=step.request.step_index,
             action=outcome.actions[row],
             log_probs=outcome.log_probs[row],
             value=outcome.values[row],
@@ -312,8 +309,8 @@ class PolicyService:
             response.continuous.extend(
                 continuous_values(session.layout.spaces.action, np.array(outcome.actions[row])).tolist()
             )
-        session.last_response, session.last_digest = response.SerializeToString(), step.digest
-        session.next_index = step.step_index + 1
+        session.last_response, session.last_request = response.SerializeToString(), step.request
+        session.next_index += 1
         if session.training is not None and outcome.record is not None:
             session.training.record(outcome.record, row, step.reward)
         self.metrics.steps.inc()
@@ -334,7 +331,7 @@ class PolicyService:
             seed=session.seed,
             latest=session.latest,
             policy_version=self._model(session).version,
-            last_request=session.last_digest,
+            last_request=request_digest(session.last_request),
             last_response=session.last_response,
             hazard=session.hazard,
             owner=session.owner,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -15,8 +15,18 @@ from actors.serving.messages import MessageLayout, StepQuery
 from actors.serving.server.models import ServedModel
 from actors.serving.server.training import TrainingEpisode
 from actors.sessions.refusal import IMPORT_REQUIRED, Reason, Refusal
+from actors.wire import policy_pb2
 
 EVICT_AFTER_S = 3.0  # without a step, after which a session may be evicted when a new one needs its place
+
+
+class Waiter(Protocol):
+    """What waits for a step: an `asyncio.Future`, or what answers on a stream."""
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def set_result(self, response: bytes, /) -> None: ...
+    def set_exception(self, exception: Exception, /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -25,10 +35,9 @@ class PendingStep:
 
     session: Session
     query: StepQuery
-    step_index: int
-    digest: bytes
+    request: policy_pb2.StepRequest
     export: bool  # whether a call wants the exported state
-    waiters: list[asyncio.Future[bytes]] = field(default_factory=list)
+    waiters: list[Waiter] = field(default_factory=list)
     reward: float | None = None  # of the previous step, in a training session
     closing: bool = False  # whether the session is closed after the step
 
@@ -51,7 +60,7 @@ class Session:
     training: TrainingEpisode | None = None  # its episode, if it is a training session
     next_index: int = 0
     hazard: float = 0.0  # see `actors.policy.distribution`
-    last_digest: bytes = b""  # of the last step's request
+    last_request: policy_pb2.StepRequest | bytes = b""  # of the last step; after an import, the digest of it
     last_response: bytes = b""  # serialized StepResponse without the exported state
     pending: PendingStep | None = None
     last_used_s: float = 0.0

@@ -74,10 +74,13 @@ def test_a_repeat_joins_the_step_in_progress_and_closing_waits_for_it() -> None:
         async def main() -> None:
             session = service.sessions.open(service.models.layout(SPACES.hash), 0)
             request = step_request(session.id, 0, *step_inputs(0, 0), True, False)
-            calls = [service.start_step(request) for _ in range(4)]
+            calls = [running.loop.create_future() for _ in range(4)]
+            for call in calls:
+                service.start_step(request, call)
             for index, reason in ((0, Reason.STEP_CONFLICT), (1, Reason.STEP_GAP)):
+                other = step_request(session.id, index, *step_inputs(0, 1), True, False)
                 with pytest.raises(Refusal) as caught:
-                    service.start_step(step_request(session.id, index, *step_inputs(0, 1), True, False))
+                    service.start_step(other, running.loop.create_future())
                 assert caught.value.reason == reason
             calls[0].cancel()
             service.close_session(policy_pb2.CloseSessionRequest(session_id=session.id))
@@ -90,7 +93,9 @@ def test_a_repeat_joins_the_step_in_progress_and_closing_waits_for_it() -> None:
             assert service.sessions.find(session.id, "") is None
             # a step that nobody waits for any more is dropped
             session = service.sessions.open(service.models.layout(SPACES.hash), 0)
-            service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False)).cancel()
+            call = running.loop.create_future()
+            service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False), call)
+            call.cancel()
             async with asyncio.timeout(10):
                 while session.pending is not None:
                     await asyncio.sleep(0.01)

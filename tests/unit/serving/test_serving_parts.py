@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
-from actors.serving.messages import request_digest
+from actors.serving.messages import request_digest, stream_answer
 from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, playable
-from actors.wire.policy_pb2 import StepRequest
+from actors.wire.policy_pb2 import StepRequest, StepResponse, StepStreamResponse
 from tests.support.examples import examples
 from tests.support.learning.toy import SPEC
 
@@ -58,3 +59,11 @@ def test_a_repeated_step_may_leave_the_default_out_and_ask_for_the_state() -> No
         assert request_digest(StepRequest(**{"session_id": "a", "step_index": 3, "reward": 0.5} | again)) == first
     for other in ({"deterministic": False}, {"reward": 0.25}, {"step_index": 4}):
         assert request_digest(StepRequest(**{"session_id": "a", "step_index": 3, "reward": 0.5} | other)) != first
+
+
+@pytest.mark.parametrize("actions", [0, 1, 110, 125, 130, 16_370, 20_000, 2**21])
+def test_an_answer_on_a_stream_is_the_message_that_protobuf_writes(actions: int) -> None:
+    response = StepResponse(action=[1] * actions, value=0.5)
+    expected = StepStreamResponse(session_id="a", step_index=3, step=response)
+    assert StepStreamResponse.FromString(stream_answer("a", 3, response.SerializeToString())) == expected
+    assert stream_answer("a", 3, response.SerializeToString()) == expected.SerializeToString(deterministic=True)

@@ -14,6 +14,7 @@ from actors.policy.state import StateSizes
 from actors.serving.messages import MessageLayout, parse_step, step_request
 from actors.serving.server.sessions import EVICT_AFTER_S, PendingStep, SessionTable, StateTable
 from actors.sessions.refusal import Refusal
+from actors.wire.policy_pb2 import StepRequest
 from tests.support.examples import examples
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import step_inputs
@@ -76,7 +77,7 @@ def test_sessions_are_opened_and_evicted_as_in_the_model(operations: list[tuple[
                 sessions.touch(session)
                 known[chosen].last_used_s = now
             elif kind == "s" and session.pending is None:
-                session.pending, known[chosen].busy = PendingStep(session, QUERY, 0, b"", False), True
+                session.pending, known[chosen].busy = PendingStep(session, QUERY, StepRequest(), False), True
             elif kind == "s":
                 session.pending, known[chosen].busy = None, False
                 sessions.touch(session)  # as when a step starts: the wait for its batch is short
