@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from actors.types.spaces import Spaces
 from actors.wire import episode_pb2, policy_pb2
 
 MAX_SLOTS = 8
+MASKS_KEPT = 4096  # of which is known whether they are valid
 OVERHEAD_BYTES = 1024  # of a request, besides its arrays
 _NOT_FINITE = "obs contains NaN or Inf: encode missing features with their documented values"
 _OUT_OF_RANGE = "blueprint_indices must be between -1 (empty) and {}"
@@ -62,6 +64,8 @@ class MessageLayout:
         self.mask = ArraySpec("mask", episode_pb2.DTYPE_BITS, (spec.flat_size,))
         self.slot_mask = ArraySpec("slot_mask_by_op", episode_pb2.DTYPE_BITS, by_slot)
         self.rest_mask = ArraySpec("rest_mask", episode_pb2.DTYPE_BITS, (*by_slot, spec.rest_size))
+        self.reason_against = lru_cache(MASKS_KEPT)(self._reason_against)
+        """Of the bytes of masks: why a step with them is refused, or None. A session has few masks, again and again."""
 
     @property
     def request_bytes(self) -> int:
@@ -69,13 +73,26 @@ class MessageLayout:
         arrays = (self.obs, self.mask, self.slot_mask, self.rest_mask)
         return sum(array.num_bytes for array in arrays) + 8 * self.spaces.slots + OVERHEAD_BYTES
 
+    def unpack(self, mask: Sequence[bytes], slot_mask: Sequence[bytes], rest_mask: Sequence[bytes]) -> ActionMasks:
+        """Unpack the masks of N steps; those that spaces without slots do not have are ignored."""
+        flat, spec = self.mask.unpack(mask), self.spaces.action
+        if not spec.conditioned:
+            return ActionMasks.of_flat(spec, flat)
+        return ActionMasks(flat[:, : spec.num_ops], self.slot_mask.unpack(slot_mask), self.rest_mask.unpack(rest_mask))
+
+    def _reason_against(self, mask: bytes, slot_mask: bytes, rest_mask: bytes) -> str | None:
+        masks = self.unpack([mask], [slot_mask], [rest_mask])
+        if not playable(self.spaces.action, masks)[0]:
+            return _UNPLAYABLE
+        return None if np.array_equal(masks.flat(), self.mask.unpack([mask])) else _CONTRADICTION
+
 
 @dataclass(slots=True)
 class StepQuery:
     """One step's arrays, with dtype and shape already validated. `make_step_batch` validates their contents."""
 
     obs: bytes
-    blueprint_indices: NDArray[np.int64]  # [S]
+    blueprint_indices: bytes  # int64 [S]
     mask: bytes
     slot_mask: bytes
     rest_mask: bytes
@@ -147,9 +164,11 @@ def parse_step(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest, l
     return StepQuery(obs, blueprints, mask, slot_mask, rest_mask, deterministic)
 
 
-def _parse_blueprint_indices(array: episode_pb2.Array, slots: int) -> NDArray[np.int64]:
+def _parse_blueprint_indices(array: episode_pb2.Array, slots: int) -> bytes:
     if not slots and not array.data:
-        return np.zeros(0, dtype=np.int64)
+        return b""
+    if array.dtype == episode_pb2.DTYPE_INT64 and array.shape == [slots] and len(array.data) == 8 * slots:
+        return array.data
     if array.dtype not in INT_TYPES:
         raise Refusal(Reason.WRONG_SHAPE, f"blueprint_indices has dtype {array.dtype}, expected an integer type")
     dtype = INT_TYPES[array.dtype]
@@ -158,32 +177,26 @@ def _parse_blueprint_indices(array: episode_pb2.Array, slots: int) -> NDArray[np
             Reason.WRONG_SHAPE,
             f"blueprint_indices has shape {list(array.shape)} and {len(array.data)} bytes, expected [{slots}]",
         )
-    return np.frombuffer(array.data, dtype).astype(np.int64)
+    return np.frombuffer(array.data, dtype).astype(np.int64).tobytes()
 
 
 def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> StepBatch:
     """Stack queries and validate their contents. An invalid query does not affect the others."""
-    spaces, spec, n = layout.spaces, layout.spaces.action, len(queries)
+    spaces, n = layout.spaces, len(queries)
     obs = np.frombuffer(b"".join([q.obs for q in queries]), "<f4").reshape(n, spaces.obs_size).astype(np.float32)
-    blueprints = np.stack([q.blueprint_indices for q in queries])
-    flat = layout.mask.unpack([q.mask for q in queries])
-    if spec.conditioned:
-        slot = layout.slot_mask.unpack([q.slot_mask for q in queries])
-        masks = ActionMasks(flat[:, : spec.num_ops], slot, layout.rest_mask.unpack([q.rest_mask for q in queries]))
-        agree = (masks.flat() == flat).all(-1)
-    else:
-        masks, agree = ActionMasks.of_flat(spec, flat), np.ones(n, dtype=np.bool_)
-    in_range = ((blueprints >= -1) & (blueprints < max(spaces.num_blueprints, 1))).all(-1)
-    refusals: list[Refusal | None] = [None] * n
+    octets = b"".join([q.blueprint_indices for q in queries])
+    blueprints = np.frombuffer(octets, "<i8").reshape(n, spaces.slots).astype(np.int64)
+    packed = [(q.mask, q.slot_mask, q.rest_mask) for q in queries]
+    against = [layout.reason_against(*masks) for masks in packed]
+    refusals = [None if text is None else Refusal(Reason.ILLEGAL_MASK, text) for text in against]
+    in_range = (blueprints >= -1) & (blueprints < max(spaces.num_blueprints, 1))
     for valid, reason, message in (
-        (np.isfinite(obs).all(-1), Reason.NOT_FINITE, _NOT_FINITE),
         (in_range, Reason.OUT_OF_RANGE, _OUT_OF_RANGE.format(spaces.num_blueprints - 1)),
-        (playable(spec, masks), Reason.ILLEGAL_MASK, _UNPLAYABLE),
-        (agree, Reason.ILLEGAL_MASK, _CONTRADICTION),
+        (np.isfinite(obs), Reason.NOT_FINITE, _NOT_FINITE),
     ):
-        for i in map(int, np.flatnonzero(~np.asarray(valid))):
-            refusals[i] = refusals[i] or Refusal(reason, message)
-    return StepBatch(obs, blueprints, masks, refusals)
+        for i in () if valid.all() else np.flatnonzero(~valid.all(-1)).tolist():
+            refusals[i] = Refusal(reason, message)  # each gets the id of its request
+    return StepBatch(obs, blueprints, layout.unpack(*zip(*packed, strict=True)), refusals)
 
 
 def stream_answer(session_id: str, step_index: int, response: bytes) -> bytes:
