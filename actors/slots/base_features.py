@@ -26,10 +26,9 @@ def _overfit(v: ModelView) -> list[float]:
 
 
 def _stage_counts(v: ModelView) -> list[float]:
-    counts = [0] * len(Stage)
-    for slot in v.slots:
-        counts[slot.stage] += 1
-    return [count / len(v.slots) for count in counts]
+    """How many slots a model has does not matter: a policy that learned with five meets models with two."""
+    stages = [slot.stage for slot in v.slots if slot.stage != Stage.DORMANT] or [Stage.DORMANT]
+    return [stages.count(stage) / len(stages) for stage in Stage]
 
 
 BASE = (
@@ -45,7 +44,7 @@ BASE = (
             lambda v: _flags(v.training.val_losses)[1:]),
     Feature("accuracy_known", HISTORY, 0, 1, "whether each entry of accuracy is known",
             lambda v: _flags(v.training.accuracies)),
-    Feature("stage_counts", len(Stage), 0, 1, "share of slots in each stage", _stage_counts),
+    Feature("stage_counts", len(Stage), 0, 1, "share of the slots in use in each stage; dormant if none is", _stage_counts),
     Feature("last_op", len(Op), 0, 1, "last executed op, one-hot", lambda v: one_hot(v.last_op, len(Op))),
     Feature("last_success", 1, 0, 1, "whether that op had an effect", lambda v: [float(v.last_success)]),
     Feature("budget_used", 1, 0, 1, "parameters that were added to the model / budget, at most 1",

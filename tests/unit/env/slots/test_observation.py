@@ -88,6 +88,7 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str, se
             p, c = episode.prices
             ratio = episode.train_losses[-1] / episode.val_losses[-1] if epoch else None
             stages = [slot.stage for slot in episode.lifecycle.slots]
+            used = [s for s in stages if s != Stage.DORMANT] or [Stage.DORMANT]
             added = max(counter.model_params() - counter.host_params(), 0)
             accuracy = env.network.evaluate(*env.observed, episode.growth.blended()).accuracy
             expected = {
@@ -99,7 +100,7 @@ def test_observations_of_random_episodes_fit_the_table(slots: int, task: str, se
                 "growth": counter.doublings() / 4,
                 "overfit": [1.0, max(log2(ratio) / 8, -1.0)] if ratio else [0.0, 0.0],
                 "last_op": np.eye(6)[episode.growth.last_op],
-                "stage_counts": [stages.count(s) / slots for s in Stage],
+                "stage_counts": [used.count(s) / len(used) for s in Stage],
                 "budget_used": added / episode.growth.budget_params,
             }
             for s, slot in enumerate(episode.lifecycle.slots):
