@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,3 +54,12 @@ def test_it_plays_with_fewer_slots_than_it_was_trained_with(slots: int, column_s
     for width in (2, 32):
         rows = played(replace(CONFIG, slots=slots, column_slots=column_slots), width)
         assert not any(row.illegal for row in rows)
+
+
+def test_it_lets_a_column_join_in_a_model_with_two_slots(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It learned with five. In this example, columns contribute 10 points and more."""
+    monkeypatch.setenv("TAMIYO_POLICY", "trained")
+    runpy.run_path("examples/grow_your_model.py")
+    assert int(capsys.readouterr().out.split()[-2]) > 2000  # parameters at the end; the model has 714
