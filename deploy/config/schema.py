@@ -93,8 +93,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ImitationConfig:
-    """Pretraining: before PPO, a new policy imitates a teacher, which lets columns learn where regressions expect that to
-    pay, and gives each up once they do not."""
+    """Pretraining: before PPO, a new policy imitates a teacher, which lets columns learn where regressions expect that
+    to pay, and gives each up once they do not."""
 
     episodes: int = 0
     """Demonstrations of the teacher. For several families of tasks; 0 without `files`, or `run.init_from`, disables
