@@ -27,7 +27,8 @@ def _overfit(v: ModelView) -> list[float]:
 
 def _stage_counts(v: ModelView) -> list[float]:
     """How many slots a model has does not matter: a policy that learned with five meets models with two."""
-    stages = [slot.stage for slot in v.slots if slot.stage != Stage.DORMANT] or [Stage.DORMANT]
+    stages: list[Stage] = [slot.stage for slot in v.slots if slot.stage != Stage.DORMANT]
+    stages = stages or [Stage.DORMANT]
     return [stages.count(stage) / len(stages) for stage in Stage]
 
 
