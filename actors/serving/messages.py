@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from actors.types.spaces import Spaces
 from actors.wire import episode_pb2, policy_pb2
 
 MAX_SLOTS = 8
-MASKS_KEPT = 4096  # of which is known whether they are valid
+MASKS_KEPT = 4096  # of which it is remembered whether they are valid
 OVERHEAD_BYTES = 1024  # of a request, besides its arrays
 _NOT_FINITE = "obs contains NaN or Inf: encode missing features with their documented values"
 _OUT_OF_RANGE = "blueprint_indices must be between -1 (empty) and {}"
@@ -64,8 +63,7 @@ class MessageLayout:
         self.mask = ArraySpec("mask", episode_pb2.DTYPE_BITS, (spec.flat_size,))
         self.slot_mask = ArraySpec("slot_mask_by_op", episode_pb2.DTYPE_BITS, by_slot)
         self.rest_mask = ArraySpec("rest_mask", episode_pb2.DTYPE_BITS, (*by_slot, spec.rest_size))
-        self.reason_against = lru_cache(MASKS_KEPT)(self._reason_against)
-        """Of the bytes of masks: why a step with them is refused, or None. A session has few masks, again and again."""
+        self._reasons = dict[tuple[bytes, bytes, bytes], str | None]()  # of masks that were seen before
 
     @property
     def request_bytes(self) -> int:
@@ -80,11 +78,17 @@ class MessageLayout:
             return ActionMasks.of_flat(spec, flat)
         return ActionMasks(flat[:, : spec.num_ops], self.slot_mask.unpack(slot_mask), self.rest_mask.unpack(rest_mask))
 
-    def _reason_against(self, mask: bytes, slot_mask: bytes, rest_mask: bytes) -> str | None:
-        masks = self.unpack([mask], [slot_mask], [rest_mask])
-        if not playable(self.spaces.action, masks)[0]:
-            return _UNPLAYABLE
-        return None if np.array_equal(masks.flat(), self.mask.unpack([mask])) else _CONTRADICTION
+    def reasons_against(self, packed: Sequence[tuple[bytes, bytes, bytes]]) -> list[str | None]:
+        """Return for the masks of each step why they are refused, or None. Most steps repeat masks of earlier ones, so
+        that only new ones are validated, all at once."""
+        if new := list({masks for masks in packed if masks not in self._reasons}):
+            if len(self._reasons) + len(new) > MASKS_KEPT:
+                self._reasons = {masks: self._reasons[masks] for masks in packed if masks in self._reasons}
+            masks = self.unpack(*zip(*new, strict=True))
+            agree = (masks.flat() == self.mask.unpack([mask for mask, _, _ in new])).all(-1)
+            for one, legal, same in zip(new, playable(self.spaces.action, masks), agree, strict=True):
+                self._reasons[one] = _UNPLAYABLE if not legal else None if same else _CONTRADICTION
+        return [self._reasons[masks] for masks in packed]
 
 
 @dataclass(slots=True)
@@ -187,7 +191,7 @@ def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> Step
     octets = b"".join([q.blueprint_indices for q in queries])
     blueprints = np.frombuffer(octets, "<i8").reshape(n, spaces.slots).astype(np.int64)
     packed = [(q.mask, q.slot_mask, q.rest_mask) for q in queries]
-    against = [layout.reason_against(*masks) for masks in packed]
+    against = layout.reasons_against(packed)
     refusals = [None if text is None else Refusal(Reason.ILLEGAL_MASK, text) for text in against]
     in_range = (blueprints >= -1) & (blueprints < max(spaces.num_blueprints, 1))
     for valid, reason, message in (

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
-from actors.serving.messages import request_digest, stream_answer
+from actors.serving.messages import MASKS_KEPT, MessageLayout, request_digest, stream_answer
 from actors.serving.server.metrics import ServingMetrics
 from actors.types.actions import ActionMasks, playable
 from actors.wire.policy_pb2 import StepRequest, StepResponse, StepStreamResponse
 from tests.support.examples import examples
-from tests.support.learning.toy import SPEC
+from tests.support.learning.toy import SPACES, SPEC
 
 
 def brute_force(masks: ActionMasks) -> bool:
@@ -67,3 +67,25 @@ def test_an_answer_on_a_stream_is_the_message_that_protobuf_writes(actions: int)
     expected = StepStreamResponse(session_id="a", step_index=3, step=response)
     assert StepStreamResponse.FromString(stream_answer("a", 3, response.SerializeToString())) == expected
     assert stream_answer("a", 3, response.SerializeToString()) == expected.SerializeToString(deterministic=True)
+
+
+def test_masks_are_refused_for_their_own_reason_however_many_were_seen_before() -> None:
+    """The reasons of batches of repeated and of new masks, beyond what is remembered, are those of an enumeration."""
+    rng, layout, specs = np.random.default_rng(0), MessageLayout(SPACES), (SPEC.num_ops, SPEC.num_slots, SPEC.rest_size)
+    seen, found = list[tuple[bytes, bytes, bytes]](), list[str | None]()
+    for batch in range(3):
+        for _ in range(MASKS_KEPT // 2 + 1 if batch else 50):
+            op, slot, rest = (rng.random(specs[:n]) < 0.8 for n in (1, 2, 3))
+            flat = ActionMasks(op, slot, rest).flat()
+            flat[-1] ^= rng.random() < 0.2  # no longer the union
+            seen.append(tuple(np.packbits(m).tobytes() for m in (flat, slot, rest)))  # type: ignore[arg-type]
+        found = layout.reasons_against(seen[-100:] + seen[:50])
+        layout.reasons_against(seen)
+    for masks, reason in zip(seen[-100:] + seen[:50], found, strict=True):
+        op, slot, rest = (m[0] for m in layout.unpack(*([m] for m in masks)))
+        given = np.unpackbits(np.frombuffer(masks[0], np.uint8), count=SPEC.flat_size).astype(bool)
+        agrees = (ActionMasks(op, slot, rest).flat() == given).all()
+        expected = "allow" if not brute_force(ActionMasks(op, slot, rest)) else None if agrees else "union"
+        assert (reason is None) == (expected is None)
+        assert expected is None or expected in str(reason)
+    assert {None if r is None else "union" in r for r in found} == {None, True, False}
