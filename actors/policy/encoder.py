@@ -27,10 +27,11 @@ def _encoder(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class SlotEncoder(nn.Module):
-    """Encodes base features and slots separately, and pools the slot encodings (mean and max).
+    """Encodes base features and slots separately, and pools the encodings of slots with a seed (mean and max).
 
-    All slots share one encoder. The parameters do not depend on the number of slots, and permuting the slots only
-    permutes `Encoded.slots`.
+    All slots share one encoder. The parameters do not depend on the number of slots, permuting the slots only permutes
+    `Encoded.slots`, and further empty slots leave the core's input as it is: a policy that learned on models with many
+    slots acts alike on models with few.
     """
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:
@@ -54,7 +55,10 @@ class SlotEncoder(nn.Module):
         base = self.base(self.base_normalizer(base))
         features = torch.cat([self.slot_normalizer(slots), self.blueprint(blueprint_indices + 1)], -1)
         encoded = self.slot(features)
-        return Encoded(torch.cat([base, encoded.mean(1), encoded.amax(1)], -1), encoded)
+        filled = (blueprint_indices >= 0).unsqueeze(-1).to(encoded.dtype)
+        seeds = encoded * filled
+        mean = seeds.sum(1) / filled.sum(1).clamp(min=1.0)
+        return Encoded(torch.cat([base, mean, seeds.amax(1)], -1), encoded)
 
     def update_normalizer(self, obs: Tensor) -> Tensor:
         """See `ObservationNormalizer.update`."""

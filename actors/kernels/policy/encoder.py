@@ -64,6 +64,11 @@ def _index(z: NetShape, blueprints: Array, step: int, slot: int) -> int:
 
 
 @inner
+def _has_seed(z: NetShape, blueprints: Array, slot: int) -> bool:
+    return not z.blind and blueprints[slot] >= 0
+
+
+@inner
 def encode(z: NetShape, a: Activations, w: Weights, stats: Array, steps: StepInputs, act: Array) -> None:
     """Compute the core's inputs and the encodings of slots."""
     n, inputs, width, stride = steps.order.size, base_inputs(z), z.encoder, row_width(z, 0)
@@ -82,7 +87,7 @@ def encode(z: NetShape, a: Activations, w: Weights, stats: Array, steps: StepInp
     if z.slot_size > 0:
         _encode(w, SLOT, act, a.slot_in, features, n * z.slots, width, a.slot_hat, a.slot_inv, a.slots, width)
         for p in range(n):
-            _pool(z, act, a.slots + p * z.slots * width, a.rows + p * stride + width)
+            _pool(z, steps.blueprints[steps.order[p]], act, a.slots + p * z.slots * width, a.rows + p * stride + width)
     else:
         encodings = vector(w, SLOT_TABLE)[: z.slots * width]
         for p in range(n):
@@ -105,17 +110,25 @@ def _encode(
 
 
 @inner
-def _pool(z: NetShape, act: Array, slots: int, at: int) -> None:
-    """Write mean and maximum over the encodings of one step's slots."""
-    width = z.encoder
-    share = np.float32(1.0 / z.slots)
-    for j in range(width):
-        total, most = act[slots + j], act[slots + j]
-        for s in range(1, z.slots):
-            encoding = act[slots + s * width + j]
-            total += encoding
-            most = most if most > encoding else encoding
-        act[at + j], act[at + width + j] = total * share, most
+def _share(z: NetShape, blueprints: Array) -> np.float32:
+    """Return 1 / the number of slots with a seed, 0 without any."""
+    seeds = 0
+    for s in range(z.slots):
+        seeds += int(_has_seed(z, blueprints, s))
+    return np.float32(1.0 / seeds) if seeds > 0 else _ZERO
+
+
+@inner
+def _pool(z: NetShape, blueprints: Array, act: Array, slots: int, at: int) -> None:
+    """Write mean and maximum over the encodings of those of one step's slots that have a seed; 0 without any."""
+    width, share = z.encoder, _share(z, blueprints)
+    act[at : at + 2 * width] = _ZERO
+    for s in range(z.slots):
+        if _has_seed(z, blueprints, s):
+            for j in range(width):
+                encoding = act[slots + s * width + j]
+                act[at + j] += encoding * share
+                act[at + width + j] = max(act[at + width + j], encoding)
 
 
 @inner
@@ -144,8 +157,9 @@ def encode_gradient(
         return
     for p in range(n):
         _pool_gradient(
-            z, act, a.slots + p * z.slots * width, dslots, p * z.slots * width, drows, p * z.core_input + width
-        )
+            z, steps.blueprints[steps.order[p]], act, a.slots + p * z.slots * width, dslots, p * z.slots * width, drows,
+            p * z.core_input + width,
+        )  # fmt: skip
     rows = n * z.slots
     _encode_gradient(
         params, grads, SLOT, act, a.slot_in, features, rows, width, a.slot_hat, a.slot_inv, a.slots, width,
@@ -183,19 +197,22 @@ def _encode_gradient(
 
 
 @inner
-def _pool_gradient(z: NetShape, act: Array, slots: int, dslots: Array, d0: int, drow: Array, at: int) -> None:
+def _pool_gradient(
+    z: NetShape, blueprints: Array, act: Array, slots: int, dslots: Array, d0: int, drow: Array, at: int
+) -> None:
     """Add the gradients of mean and maximum; equal maxima share theirs, as in PyTorch."""
-    width = z.encoder
-    share = np.float32(1.0 / z.slots)
+    width, share = z.encoder, _share(z, blueprints)
     for j in range(width):
-        most, ties = act[slots + j], 1
-        for s in range(1, z.slots):
-            encoding = act[slots + s * width + j]
-            if encoding > most:
-                most, ties = encoding, 1
-            elif encoding == most:
-                ties += 1
-        mean, peak = drow[at + j] * share, drow[at + width + j] / np.float32(ties)
+        most, ties = _ZERO, 0
         for s in range(z.slots):
-            k = s * width + j
-            dslots[d0 + k] += mean + (peak if act[slots + k] == most else _ZERO)
+            if _has_seed(z, blueprints, s):
+                encoding = act[slots + s * width + j]
+                if encoding > most:
+                    most, ties = encoding, 1
+                elif encoding == most:
+                    ties += 1
+        mean, peak = drow[at + j] * share, drow[at + width + j] / np.float32(max(ties, 1))
+        for s in range(z.slots):
+            if _has_seed(z, blueprints, s):
+                k = s * width + j
+                dslots[d0 + k] += mean + (peak if act[slots + k] == most else _ZERO)
