@@ -143,7 +143,7 @@ def test_sampled_bootstraps_are_values_of_ops_as_often_as_the_policy_takes_them(
 ) -> None:
     """Counted over many episodes that end in the same state; never the value of the likeliest op alone."""
     count, heads = 400, len(SPACES.action.heads)
-    obs, blueprints = np.linspace(-1.0, 1.0, SPACES.obs_size, dtype=np.float32), np.full(SPACES.slots, -1)
+    obs, blueprints = np.linspace(-1.0, 1.0, SPACES.obs_size, dtype=np.float32), np.zeros(SPACES.slots, dtype=np.int64)
     legal = ActionMasks.all_legal(SPACES.action, count)
     one = ActionMasks(*(m[0] for m in legal if m is not None))
     monkeypatch.setattr(toy._ToyEnv, "look", lambda env: (obs, blueprints, one))

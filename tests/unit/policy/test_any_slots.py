@@ -1,4 +1,5 @@
-"""A checkpoint runs with any number of slots, is equivariant under their permutation, and its heads are conditioned."""
+"""A checkpoint runs with any number of slots, whose order and whose number of empty ones do not matter; its heads are
+conditioned."""
 
 from __future__ import annotations
 
@@ -70,6 +71,22 @@ def test_permuting_slots_permutes_only_the_choice_of_slot(slots: int, heads: str
     assert (np.array(order)[theirs.actions[:, 1]] == ours.actions[:, 1]).all()
     others = [0, 2, 3]
     assert (ours.actions[:, others] == theirs.actions[:, others]).all()
+    assert np.allclose(ours.log_probs, theirs.log_probs, atol=1e-6)
+    assert np.allclose(ours.values, theirs.values, atol=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(state, their_state, strict=True))
+
+
+def test_further_empty_slots_change_no_decision() -> None:
+    few, many = (from_weights(to_weights(toy_network(), 0, 0, 1), spaces=SPACES.with_slots(slots)) for slots in (2, 5))
+    obs, blueprints, masks = inputs(2)
+    wider = ActionMasks(masks.op, np.zeros((5, 3, 5), np.bool_), np.zeros((5, 3, 5, 5), np.bool_))
+    wider.slot[:, :, :2], wider.rest[:, :, :2] = masks.slot, masks.rest
+    empty = np.random.default_rng(0).standard_normal((5, 9)).astype(np.float32)
+    noise = np.random.default_rng(1).random((5, 4))
+    ours, state = few.act(obs, blueprints, masks, few.initial_state(5), noise)
+    given = (np.concatenate([obs, empty], 1), np.pad(blueprints, ((0, 0), (0, 3)), constant_values=-1), wider)
+    theirs, their_state = many.act(*given, many.initial_state(5), noise)
+    assert (ours.actions == theirs.actions).all()
     assert np.allclose(ours.log_probs, theirs.log_probs, atol=1e-6)
     assert np.allclose(ours.values, theirs.values, atol=1e-5)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(state, their_state, strict=True))
