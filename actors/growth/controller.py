@@ -227,7 +227,7 @@ class GrowthController:
         more += evaluation * sum(map(self._growth.epoch_cost, measured))
         counted, more = self._ranks.broadcast((self._flops.counted, more))
         self._flops.use(counted)
-        self._growth.count_epoch(joined, training, more=more)
+        self._growth.compute.add(self._growth.epoch_cost(joined, training) + more)
 
     def _ask(self) -> tuple[SeedAction, str, Answer | None]:
         """Return (the policy's action, why it cannot be applied or "", the policy's answer)."""

@@ -180,7 +180,8 @@ class HostEpisode:
         due = len(plan.subsets) > 1
         self.growth.record_contributions(result.ablations, plan.blended, plan.training, due, label)
         self.train_losses.append(result.train_loss)
-        self.growth.count_epoch(plan.blended, plan.training, plan.subsets, self._evaluation)
+        spent = self.growth.epoch_cost(plan.blended, plan.training, plan.subsets, self._evaluation)
+        self.growth.compute.add(spent)
         (observed, loss), accuracy = result.validation
         self.epoch += 1
         before = self.growth.filled()

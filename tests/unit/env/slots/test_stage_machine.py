@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actors.slots.lifecycle import GATES, Gates, Lifecycle, SeedAction
-from actors.slots.stage import IllegalTransition, Ramp, Slot, Stage
+from actors.slots.lifecycle import GATES, Gates, IllegalAction, Lifecycle, SeedAction
+from actors.slots.stage import Ramp, Slot, Stage
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, Op
 
 EFFECT = {  # (op, stage) -> stage after it; anything else is illegal
@@ -62,7 +62,7 @@ def test_every_op_in_every_stage(op: Op, stage: Stage) -> None:
     assert masks.rest[op].any() == (effect is not None and op not in (Op.ADVANCE, Op.FOSSILIZE))
     action = SeedAction(op, blueprint=1, alpha_target=1, alpha_speed=SLOW)
     if effect is None:
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(IllegalAction):
             machine.apply(action)
         assert machine.slots[0].stage is stage
     else:
@@ -115,7 +115,7 @@ def test_a_slow_prune_lowers_alpha_while_no_op_is_legal() -> None:
         assert masks.op.tolist() == [True, False, False, False, False, False]
         for op in Op:
             if op is not Op.WAIT:
-                with pytest.raises(IllegalTransition):
+                with pytest.raises(IllegalAction):
                     machine.apply(SeedAction(op))
         np.testing.assert_allclose(tick(machine), [0.6 * (2 - len(seen) + 1) / 3], atol=1e-15)
     assert seen == [("BLENDING", 0.0)] * 3
