@@ -173,10 +173,7 @@ class MixedNetworks(FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
-            block_plans = block.by_row(plans, None)
-            if all(plan is None for plan in block_plans):
-                continue
-            for e, result in zip(block.envs, block.networks.run_epoch(block_plans), strict=True):
+            for e, result in zip(block.envs, block.networks.run_epoch(block.by_row(plans, None)), strict=True):
                 if e is not None:
                     results[e] = result
         return results

@@ -40,13 +40,15 @@ class Moments(NamedTuple):
     mean: Tensor  # [C], or [E, C] for a stack
     var: Tensor  # of the same shape
 
-    @classmethod
-    def fresh(cls, *shape: int, dtype: torch.dtype, device: torch.device | None = None) -> Moments:
-        """Return the running statistics of a norm that has seen no batch."""
-        return cls(torch.zeros(shape, dtype=dtype, device=device), torch.ones(shape, dtype=dtype, device=device))
-
 
 Running = Mapping[str, Moments]  # by norm
+
+
+def fresh(norms: Mapping[str, int], *rows: int, dtype: torch.dtype, device: torch.device | None = None) -> Running:
+    """Return the running statistics `[*rows, C]` of norms that have seen no batch, from their channels by name."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    shapes = {name: (*rows, channels) for name, channels in norms.items()}
+    return {name: Moments(like.new_zeros(shape), like.new_ones(shape)) for name, shape in shapes.items()}
 
 
 def batch_statistics(running: Running | None = None) -> Normalize:

@@ -253,8 +253,9 @@ class GrowthState:
         """Return what an epoch with these seeds costs, in epochs of the bare model.
 
         `subsets` are evaluated; the model itself would be in any case. `evaluation` is the cost of evaluating the bare
-        model once, in epochs of its training. Seeds of the stream learn in a pass of their own through the model. A column needs no other pass through it.
-        Each set of seeds in the stream is evaluated by a pass of its own, columns by one pass.
+        model once, in epochs of its training. Seeds of the stream learn in a pass of their own through the model. A
+        column needs no other pass through it. Each set of seeds in the stream is evaluated by a pass of its own,
+        columns by one pass.
         """
         host = 0.0 if self.lifecycle.replaced else self.host_flops
         flops = {s: self._seed_flops(s) for s in (*blended, *training)}

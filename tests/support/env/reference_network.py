@@ -24,6 +24,7 @@ from actors.layers.batch_norm import (
     Moments,
     Normalize,
     batch_statistics,
+    fresh,
     running_statistics,
 )
 from actors.layers.convolution import After
@@ -135,7 +136,7 @@ class ReferenceNetwork:
         self.weight_decay, self.clip_norm = weight_decay, clip_norm
         self.group = ParameterGroup.create(draw_params(host.shapes(), rng, dtype), weight_decay)
         self.seeds: dict[int, ReferenceSeed | ReferenceColumn] = {}
-        self.running = _fresh(host.norms(), dtype)
+        self.running = dict(fresh(host.norms(), dtype=dtype))
 
     def germinate(self, slot: int, blueprint: int, blend: int, rng: np.random.Generator) -> None:
         """Add a seed with a fresh optimizer. It is not part of the host's function yet.
@@ -153,7 +154,7 @@ class ReferenceNetwork:
             host = column_host(self.host, column.scale)
             group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), self.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
-            self.running |= _fresh(seed.norms(), self.dtype)
+            self.running |= fresh(seed.norms(), dtype=self.dtype)
 
     def prune(self, slot: int) -> None:
         """Remove the seed of a slot."""
@@ -288,10 +289,6 @@ def recorded_statistics(into: dict[str, Moments]) -> Normalize:
         return after(F.batch_norm(h, *into[name], gain.flatten(), bias.flatten(), False, 0.1, EPS), dims)
 
     return normalize
-
-
-def _fresh(norms: Mapping[str, int], dtype: torch.dtype) -> dict[str, Moments]:
-    return {name: Moments.fresh(channels, dtype=dtype) for name, channels in norms.items()}
 
 
 def _evaluated(logits: Tensor, y: Tensor) -> EvalResult:

@@ -9,7 +9,15 @@ from torch import nn
 
 from actors.env.hosts.make import make_host
 from actors.env.tasks import make_task
-from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, running_statistics
+from actors.layers.batch_norm import (
+    Affine,
+    Moments,
+    batch_statistics,
+    calibrated,
+    calibrating,
+    fresh,
+    running_statistics,
+)
 from actors.rng import Purpose, stream
 from tests.support.env.reference_network import ReferenceNetwork, recorded_statistics
 
@@ -20,7 +28,7 @@ def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
     module = (nn.BatchNorm1d if len(space) == 1 else nn.BatchNorm2d)(6)
     gain, bias = torch.rand(1, 6), torch.randn(1, 6)
     module.weight.data, module.bias.data = gain[0].clone(), bias[0].clone()
-    running = {"n": Moments.fresh(6, dtype=torch.float32)}
+    running = fresh({"n": 6}, dtype=torch.float32)
     train = batch_statistics(running)
     for _ in range(5):
         h = 2 + 3 * torch.randn(16, 6, *space)
