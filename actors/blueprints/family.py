@@ -13,9 +13,28 @@ import torch
 from actors.blueprints.blends import GateLogits, channel_gate_logits, unit_gate_logits
 from actors.blueprints.blueprint import NOOP, Blueprint
 from actors.blueprints.channel import channel_blueprints
-from actors.blueprints.column import COLUMNS, ColumnBlueprint
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import ConfigError, require
+
+
+@dataclass(frozen=True)
+class ColumnBlueprint:
+    """A column: a second, independent network of the host's architecture, which `actors.env.hosts.host` makes.
+
+    It reads the host's input, and its logits are mixed with the host's: `(1 - alpha) * logits + alpha * column(x)`. In
+    TRAINING it learns either what the average of both still lacks, with the host constant, or the task itself.
+    """
+
+    name: str
+    scale: float
+    """Width of the column in multiples of the host's width."""
+
+    def __post_init__(self) -> None:
+        require(self.scale > 0, f"column blueprint {self.name!r} has scale {self.scale}: it must be positive")
+
+
+SCALES = {"column_half": 0.5, "column_same": 1.0, "column_double": 2.0, "column_quad": 4.0}
+COLUMNS = [ColumnBlueprint(name, scale) for name, scale in SCALES.items()]
 
 
 @dataclass(frozen=True)

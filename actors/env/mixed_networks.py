@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 from actors.config import require
 from actors.env.compiled.networks import NumbaNetworks, has_kernels
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
+from actors.env.fleet_networks import FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import padded_host
 from actors.env.stacked.networks import TorchNetworks
@@ -39,17 +39,6 @@ def host_kind(host: Host, sample: tuple[int, ...], least_channels: int = LEAST_C
     are padded to a power of two, or to `least_channels`, which is one.
     """
     return HostKind(sample[1:], max(least_channels, 1 << (host.width - 1).bit_length()) if sample[1:] else 0)
-
-
-def host_kinds(
-    narrowest: Host, widest: Host, sample: tuple[int, ...], least_channels: int = LEAST_CHANNELS
-) -> dict[HostKind, Host]:
-    """Return the kinds of the hosts between two that differ in width, and the widest host of each kind."""
-    kinds = {}
-    for width in range(narrowest.width, widest.width + 1):
-        host = widest.with_width(width)
-        kinds[host_kind(host, sample, least_channels)] = host
-    return kinds
 
 
 def block_envs(kind: HostKind, num_envs: int, device: str) -> int:
@@ -166,7 +155,7 @@ class MixedNetworks(FleetNetworks):
         block, row = self._position[env]
         return block.networks.can_train_twin(row)
 
-    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         block, row = self._position[env]
         return block.networks.train_twin(row, epochs)
 
@@ -204,7 +193,7 @@ def make_networks(
     backend: Literal["auto", "numba", "torch"],
     kernels: bool,
 ) -> FleetNetworks:
-    """Make the networks of a fleet; `hosts` holds the kinds of hosts of each of its tasks, with the widest of each.
+    """Make the networks of a fleet; `hosts` are all that its episodes may have, each with its kind.
 
     If `kernels`, hosts that have kernels are trained on the CPU, also where `settings` name another device.
 

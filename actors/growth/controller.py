@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import isfinite, log
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
@@ -239,7 +238,7 @@ class GrowthController:
         answer, reason = self._advisor.ask(seen["obs"], seen["blueprint_indices"], self._growth.masks())
         if answer is None:
             return SeedAction(Op.WAIT), reason, None
-        action, illegal = self._growth.read(np.asarray(answer.action))
+        action, illegal = self._growth.read(answer.action)
         return action, illegal, answer
 
     def _training_state(self) -> TrainingState:

@@ -1,8 +1,8 @@
 """BatchNorm (Ioffe & Szegedy, 2015) as functions: the source of its statistics is an argument of a forward pass.
 
-A `Normalize` takes the name of a norm, a plane `h [M, C, height, width]` (environments folded into C), gain and bias,
-the number of its dimensions in space, and what follows the norm. Only the main pass of the training loop updates
-running statistics.
+A `Normalize` takes the name of a norm, a plane `h [M, C, height, width]` (environments folded into C), gain `[C]` and
+bias `[C]`, the number of its dimensions in space, and what follows the norm. Only the main pass of the training loop
+updates running statistics.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ def batch_statistics(running: Running | None = None) -> Normalize:
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
         mean, var = (t.view(-1) for t in known[name]) if name in known else (None, None)
-        gain, bias = gain.flatten(), bias.flatten()
         if rows_innermost(h):
             return _by_kernel(h, gain, bias, mean, var, dims, after)
         if mean is not None:
@@ -74,7 +73,6 @@ def row_statistics(running: Running, rows: Tensor) -> Normalize:
     """
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        gain, bias = gain.flatten(), bias.flatten()
         padding = (0 if rows_innermost(h) else -h.shape[1] % LANES) + h.shape[1]
         mean, var = (F.pad(t, (0, padding - len(t))) for t in (buffer[rows].flatten() for buffer in running[name]))
         if rows_innermost(h):
@@ -113,7 +111,6 @@ def running_statistics(running: Running) -> Normalize:
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
         mean, var = (t.reshape(-1) for t in running[name])
-        gain, bias = gain.flatten(), bias.flatten()
         if rows_innermost(h):
             scale = gain * torch.rsqrt(var + EPS)
             return rescaled(h, scale[:, None], (bias - mean * scale)[:, None], after.window(dims), after.relu)
@@ -130,7 +127,6 @@ def calibrating(into: dict[str, Affine], rows: int) -> Normalize:
     """Normalize by the statistics of each set of seeds, `rows` consecutive rows of the batch; store them in `into`."""
 
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        gain, bias = gain.flatten(), bias.flatten()
         if rows_innermost(h):
             into[name] = calibration(h, gain, bias, len(h) // rows, EPS)
         else:

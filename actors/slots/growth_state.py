@@ -149,6 +149,7 @@ class GrowthState:
 
         An illegal action is returned as WAIT. `masks` are the current ones, if the caller has them.
         """
+        choices = np.asarray(choices, dtype=np.int64)
         sizes = np.array(self.spec.sizes)
         if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
             return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"

@@ -10,9 +10,9 @@ import torch
 from actors.blueprints.blueprint import NOOP
 from actors.env.compiled.compile import compile_kernels
 from actors.env.compiled.numba_network import NumbaNetwork
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks
+from actors.env.fleet_networks import FleetNetworks
 from actors.env.hosts.host import Host
 from actors.slots.contributions import NOTHING, EvalResult, Validation
 
@@ -41,7 +41,7 @@ class NumbaNetworks(FleetNetworks):
     def can_train_twin(self, env: int) -> bool:
         return True
 
-    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         return self.networks[env].train_twin(epochs)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from actors.blueprints.blends import gate_shapes
 from actors.env.compiled.column_arrays import ColumnArrays
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY, EpochMeasures
+from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import column_host, draw_into
 from actors.env.tasks import Split
 from actors.kernels.decorators import Array
@@ -124,7 +124,7 @@ class NumbaNetwork:
         validation = Validation(results[current], scored)
         return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, validation, results)
 
-    def train_twin(self, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         """See `FleetNetworks.train_twin`."""
         kept = self.params, self.moments
         m = self.moments
@@ -136,7 +136,7 @@ class NumbaNetwork:
         for epoch in epochs:
             self._set_modes({}, {})
             loss, _, _ = self._train(epoch)
-            measures.append(EpochMeasures(loss, self.validate({})))
+            measures.append((loss, self.validate({})))
         self.params, self.moments = kept
         return measures
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
+from actors.env.fleet_networks import FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host, column_host
 from actors.env.stacked.cuda_graph import StepResult, run_steps
 from actors.env.stacked.epoch import StackedEpoch
@@ -79,7 +79,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def can_train_twin(self, env: int) -> bool:
         return False  # a host's bits depend on the size of its stack
 
-    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         """Not available, see `can_train_twin`."""
         raise NotImplementedError("the torch backend trains all hosts of a stack together")
 

@@ -53,11 +53,10 @@ class Measurement:
 def measurements() -> dict[str, tuple[Measurement, ...]]:
     """Return the measurements in small, medium and large hosts, by family; families added later have none."""
     families = json.loads(MEASURED.read_text())["families"]
-    return {name: tuple(map(_measurement, found)) for name, found in families.items()}
-
-
-def _measurement(data: dict[str, Any]) -> Measurement:
-    return Measurement(data["never"], _grown(data["seed"]), _grown(data["column"]))
+    return {
+        name: tuple(Measurement(of["never"], _grown(of["seed"]), _grown(of["column"])) for of in found)
+        for name, found in families.items()
+    }
 
 
 def _grown(data: dict[str, Any]) -> Grown:

@@ -26,12 +26,7 @@ ENVS = len(MLP_BLUEPRINTS) - 1
 # (op, slot): germinate, train, blend, in two slots of the stream and a column slot
 SCRIPT = [(1, 1), (5, 1), (1, 3), (5, 3), (1, 2), (5, 1), (5, 2), (5, 3), (2, 1)]
 CONFIG = EnvConfig(
-    host_width=(5, 8),
-    horizon_epochs=len(SCRIPT),
-    inner_steps=(2, 4),
-    budget_ratio=20.0,
-    backend="torch",
-    device="cpu",
+    host_width=(5, 8), horizon_epochs=len(SCRIPT), inner_steps=(2, 4), budget_ratio=20.0, backend="torch", device="cpu"
 )
 
 

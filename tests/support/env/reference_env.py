@@ -57,7 +57,7 @@ class ReferenceEnv:
     @tf32(False)
     def step(self, action: NDArray[np.int64]) -> Step:
         """Take one action and train one epoch; see `SeedTrainingEnv` for the order of events."""
-        executed, illegal = self.episode.read(action)
+        executed, illegal = self.episode.growth.read(action)
         plan = self.episode.plan_epoch(executed, illegal)
         self._prune(plan.pruned)
         if (new := plan.germinated) is not None:
@@ -78,12 +78,12 @@ class ReferenceEnv:
         info = self.episode.info(self.masks())
         if illegal:
             info["illegal_action"] = illegal
-        if outcome.ended:
+        if outcome.end_reason is not None:
             info |= {"end_reason": outcome.end_reason, "telemetry": outcome.telemetry}
         return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
 
     def masks(self) -> ActionMasks:
-        return self.episode.masks()
+        return self.episode.growth.masks()
 
     @tf32(False)
     def test_accuracy(self) -> float:

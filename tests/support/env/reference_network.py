@@ -18,15 +18,7 @@ from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
 from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import Host, column_host, draw_params
-from actors.layers.batch_norm import (
-    EPS,
-    NOTHING,
-    Moments,
-    Normalize,
-    batch_statistics,
-    fresh,
-    running_statistics,
-)
+from actors.layers.batch_norm import EPS, NOTHING, Moments, Normalize, batch_statistics, fresh, running_statistics
 from actors.layers.convolution import After
 from actors.slots.contributions import EvalResult
 
@@ -286,7 +278,7 @@ def recorded_statistics(into: dict[str, Moments]) -> Normalize:
     def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
         batch = (0, *range(2, h.dim()))
         into[name] = Moments(h.mean(batch), h.var(batch, correction=0))
-        return after(F.batch_norm(h, *into[name], gain.flatten(), bias.flatten(), False, 0.1, EPS), dims)
+        return after(F.batch_norm(h, *into[name], gain, bias, False, 0.1, EPS), dims)
 
     return normalize
 

@@ -26,8 +26,8 @@ from tests.support.env.reference_network import ReferenceNetwork, recorded_stati
 def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
     """Compare training output, running statistics and evaluation over several batches, and both ways to calibrate."""
     module = (nn.BatchNorm1d if len(space) == 1 else nn.BatchNorm2d)(6)
-    gain, bias = torch.rand(1, 6), torch.randn(1, 6)
-    module.weight.data, module.bias.data = gain[0].clone(), bias[0].clone()
+    gain, bias = torch.rand(6), torch.randn(6)
+    module.weight.data, module.bias.data = gain.clone(), bias.clone()
     running = fresh({"n": 6}, dtype=torch.float32)
     train = batch_statistics(running)
     for _ in range(5):

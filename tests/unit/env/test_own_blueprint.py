@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from actors.blueprints.blueprint import NOOP, Blueprint, Param
-from actors.blueprints.column import ColumnBlueprint
-from actors.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
+from actors.blueprints.family import FAMILIES, IMAGE, VECTOR, ColumnBlueprint, blueprint_choices, register_blueprint
 from actors.config import ConfigError, EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op

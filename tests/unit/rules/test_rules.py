@@ -102,7 +102,7 @@ def scripted_trial(rule: str, worth: dict[str, float], **settings: Any) -> Scrip
     def follow(episode: HostEpisode) -> Action:
         held[:] = [episode]
         seen = episode.observation()
-        return session.step(seen["obs"], seen["blueprint_indices"], episode.masks()).action
+        return session.step(seen["obs"], seen["blueprint_indices"], episode.growth.masks()).action
 
     def accuracy(epoch: int, on: frozenset[int]) -> float:
         if not on:

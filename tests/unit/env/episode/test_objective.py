@@ -86,13 +86,7 @@ class Played:
         return self.final - self.untrained - prices.doubling * size - prices.compute_doubling * effort - 5.0 * panic
 
 
-def play(
-    env: ReferenceEnv,
-    seed: int,
-    poison: int = -1,
-    how: str = "nan",
-    script: Sequence[Action] = (),
-) -> Played:
+def play(env: ReferenceEnv, seed: int, poison: int = -1, how: str = "nan", script: Sequence[Action] = ()) -> Played:
     """Play a legal episode, random after the script; set the host's parameters to NaN before epoch `poison`, or the
     last one."""
     rng = np.random.default_rng(seed)
@@ -165,8 +159,7 @@ def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
 def test_what_makes_the_governor_panic() -> None:
     def first_panic(epochs: list[tuple[float, float]], untrained_loss: float = 2.4) -> int:
         """Return the epoch, of (validation loss, accuracy) each, at which a governor for ten classes panics, or -1."""
-        watch = Governor(10, float(np.log(10)))
-        watch.begin(untrained_loss)
+        watch = Governor(10, untrained_loss)
         for i, (loss, points) in enumerate(epochs):
             if watch.check(loss, loss, points):
                 return i

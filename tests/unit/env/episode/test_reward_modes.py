@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode import host_episode
-from actors.env.episode.twin import (
-    fitted_coefficients,
-    twin_coefficient,
-    twin_config,
-)
+from actors.env.episode.twin import fitted_coefficients, twin_coefficient, twin_config
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.slots.contributions import EvalResult, Validation
@@ -135,7 +131,7 @@ def test_a_twin_ends_where_the_governor_would_end_its_episode() -> None:
     first = episode.accuracies[0]
     results = [(50.0, 1.0), (60.0, 0.9), (0.0, math.inf), (90.0, 0.1), (95.0, 0.1)]
     # Rewards are made of the accuracy on the scored rows, here half of that on the observed ones.
-    episode.set_twin([1.0] * 5, [Validation(EvalResult(*r), r[0] / 2) for r in results])
+    episode.set_twin([(1.0, Validation(EvalResult(*r), r[0] / 2)) for r in results])
     assert episode.reward.twin == (first, 25.0, 30.0, 30.0, 30.0, 30.0)
 
 
