@@ -28,13 +28,8 @@ from actors.layers.layer_norm import Units
 from actors.precision import tf32
 from actors.slots.contributions import EvalResult, Subset, Validation
 
-
-class Trained(NamedTuple):
-    """What one epoch of training measured in one environment, see `EpochResult`."""
-
-    loss: float
-    gradient_norms: dict[int, list[float]]
-    scores: dict[int, float]
+Trained = tuple[float, dict[int, list[float]], dict[int, float]]
+"""What training measured in one environment: the first three fields of `EpochResult`."""
 
 
 class Saved(NamedTuple):
@@ -219,7 +214,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
             if plan is not None and (norm := host_norms[count][e]) > 0:
                 free = set(range(self.total_slots)) - set(plan.alphas)
                 scores = {s: at_outputs[count][e][min(s, self.host.slots)] / norm for s in free}
-            trained.append(Trained(means[count][e], norms[e], scores))
+            trained.append((means[count][e], norms[e], scores))
         return trained
 
     def _save_snapshot(self) -> None:

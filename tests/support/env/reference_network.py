@@ -23,19 +23,12 @@ from actors.layers.convolution import After
 from actors.slots.contributions import EvalResult
 
 
-@dataclass
 class ParameterGroup:
     """Parameters with their own optimizer: those of the host, or those of one seed and its gate."""
 
-    params: dict[str, Tensor]
-    optimizer: torch.optim.Optimizer
-    lr_scale: float = 1.0
-
-    @classmethod
-    def create(cls, params: dict[str, Tensor], weight_decay: float) -> ParameterGroup:
-        """Create a group whose optimizer has taken no step."""
-        adam = torch.optim.AdamW(list(params.values()), weight_decay=weight_decay, fused=True)
-        return cls(params, adam)
+    def __init__(self, params: dict[str, Tensor], weight_decay: float) -> None:
+        self.params, self.lr_scale = params, 1.0
+        self.optimizer = torch.optim.AdamW(list(params.values()), weight_decay=weight_decay, fused=True)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -88,15 +81,8 @@ class ReferenceColumn:
         return {self.prefix + name: channels for name, channels in self.host.norms().items()}
 
 
-@dataclass
-class EpochStatistics:
-    """What one epoch of training measured."""
-
-    train_loss: float  # mean over minibatches, nats
-    gradient_norms: dict[int, list[float]]  # slot -> norm at each minibatch, before clipping
-    scores: dict[int, float]  # by slot, see `EpochResult.scores`; slots with a seed too
-
-
+Trained = tuple[float, dict[int, list[float]], dict[int, float]]
+"""The first three fields of `EpochResult`; scores are those of slots with a seed too."""
 Snapshot = tuple[dict[int, list[Tensor]], dict[str, Moments]]
 """Copies of all state but the optimizers': parameters by slot, the host's under -1, and running statistics."""
 
@@ -126,7 +112,7 @@ class ReferenceNetwork:
         self.host, self.column_slots = host, column_slots
         self.dtype = dtype
         self.weight_decay, self.clip_norm = weight_decay, clip_norm
-        self.group = ParameterGroup.create(draw_params(host.shapes(), rng, dtype), weight_decay)
+        self.group = ParameterGroup(draw_params(host.shapes(), rng, dtype), weight_decay)
         self.seeds: dict[int, ReferenceSeed | ReferenceColumn] = {}
         self.running = dict(fresh(host.norms(), dtype=dtype))
 
@@ -140,11 +126,11 @@ class ReferenceNetwork:
         if column is None:
             width, grown = self.host.slot_width(slot), family.blueprints[blueprint]
             shapes = grown.shapes(width) | gate_shapes(blend, width)
-            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), self.weight_decay)
+            group = ParameterGroup(draw_params(shapes, rng, self.dtype), self.weight_decay)
             self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
         else:
             host = column_host(self.host, column.scale)
-            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), self.weight_decay)
+            group = ParameterGroup(draw_params(host.shapes(), rng, self.dtype), self.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
             self.running |= fresh(seed.norms(), dtype=self.dtype)
 
@@ -186,7 +172,7 @@ class ReferenceNetwork:
 
     def train_epoch(
         self, x: Tensor, y: Tensor, blended: Mapping[int, float], training: Mapping[int, float], lr: float = 5e-3
-    ) -> EpochStatistics:
+    ) -> Trained:
         """Train one epoch on minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
         `blended` are the alphas of seeds that are part of the host's function, by slot, columns in the order in which
@@ -227,7 +213,7 @@ class ReferenceNetwork:
                 elif norm > 0:
                     scores = {s: float(g.norm()) / norm for s, g in zip(scored, at_outputs, strict=True)}
             losses.append(loss.detach())
-        return EpochStatistics(float(torch.stack(losses).mean()), norms, scores)
+        return float(torch.stack(losses).mean()), norms, scores
 
     def _running_of(self, slots: Collection[int], others: Collection[str] = ()) -> dict[str, Moments]:
         """Return the running statistics of the columns in these slots, and of `others`."""

@@ -152,11 +152,3 @@ PERMISSIVE, STRICT = GATES["permissive"], GATES["strict"]
 )
 def test_gates(gates: Gates, stage: Stage, op: Op, changes: dict[str, object], legal: bool) -> None:
     assert at(stage, gates, **changes).masks(EVERYTHING).op[op] == legal
-
-
-def test_germinate_needs_a_blueprint_within_budget() -> None:
-    machine = at(Stage.DORMANT)
-    for buyable in (set(), {0}, {2}, {1, 6}):
-        masks = machine.masks([tuple(blueprint in buyable for blueprint in range(1, 7))])
-        assert masks.op[Op.GERMINATE] == bool(buyable - {0})
-        assert set(np.flatnonzero(masks.rest[Op.GERMINATE, 0, :7])) == buyable - {0}  # NOOP is never legal
