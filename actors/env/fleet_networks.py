@@ -35,11 +35,11 @@ class FleetNetworks(Protocol):
 
     num_envs: int
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> dict[int, Validation]:
         """Draw new hosts for `envs` and keep the others unchanged.
 
         `episodes` holds the episode of every environment. Return the validation result of each new host without
-        seeds, by environment; entries of other environments have no meaning.
+        seeds, by environment.
         """
 
     def can_train_twin(self, env: int) -> bool:

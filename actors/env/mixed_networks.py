@@ -15,7 +15,7 @@ from actors.env.fleet_networks import FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import padded_host
 from actors.env.stacked.networks import TorchNetworks
-from actors.slots.contributions import NOTHING, EvalResult, Validation
+from actors.slots.contributions import EvalResult, Validation
 
 T = TypeVar("T")
 MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
@@ -110,7 +110,7 @@ class MixedNetworks(FleetNetworks):
         self.kinds, self.make_block, self.num_envs, self.device = tuple(kinds), make_block, num_envs, device
         self.blocks: list[Block] = []
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> dict[int, Validation]:
         kinds = {e: host_kind(episodes[e].host, episodes[e].task.shape, self.least_channels) for e in envs}
         stale = {block: block.leave(envs) for block in self.blocks}
         dropped = [block for block in self.blocks if block.idle]
@@ -127,14 +127,15 @@ class MixedNetworks(FleetNetworks):
                 stale[block] = list(range(len(block.envs)))
                 self.blocks.append(block)
         self._position = {e: (b, row) for b in self.blocks for row, e in enumerate(b.envs) if e is not None}
-        results: dict[int | None, Validation] = {}
+        results: dict[int, Validation] = {}
         for block in self.blocks:
             if rows := sorted(set(stale[block])):
                 # An idle row holds a copy of another row's host, since its numbers must be finite.
                 stand_in = next(episodes[e] for e in block.envs if e is not None)
                 present = [stand_in if e is None else episodes[e] for e in block.envs]
-                results.update(zip(block.envs, block.networks.reset(present, rows), strict=True))
-        return [results.get(e, NOTHING) for e in range(self.num_envs)]
+                started = block.networks.reset(present, rows)
+                results |= {e: started[row] for row in rows if (e := block.envs[row]) is not None}
+        return results
 
     def _new_blocks(
         self, kind: HostKind, waiting: Sequence[int], least: int, spare: dict[tuple[HostKind, int], FleetNetworks]

@@ -7,8 +7,8 @@ updates running statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,14 @@ from actors.kernels.cnn.layout import rows_innermost
 from actors.layers.convolution import After, keep_channels_last
 
 MOMENTUM, EPS = 0.1, 1e-5
-NOTHING = After()
 CALIBRATION_ROWS = 128
 LANES = 16
 """PyTorch's kernel rounds the channels beyond a multiple of this differently. A pass over a varying number of
 environments is padded to a multiple, so that an environment's result does not depend on the others."""
 
 
-class Normalize(Protocol):
-    """See the top of this file."""
-
-    def __call__(
-        self, name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING
-    ) -> Tensor: ...
+Normalize = Callable[[str, Tensor, Tensor, Tensor, int, After], Tensor]
+"""See the top of this file."""
 
 
 class Moments(NamedTuple):
@@ -55,7 +50,7 @@ def batch_statistics(running: Running | None = None) -> Normalize:
     """Normalize by the statistics of the batch; update those of `running`, if it has the norm."""
     known = running or {}
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         mean, var = (t.view(-1) for t in known[name]) if name in known else (None, None)
         if rows_innermost(h):
             return _by_kernel(h, gain, bias, mean, var, dims, after)
@@ -72,7 +67,7 @@ def row_statistics(running: Running, rows: Tensor) -> Normalize:
     The first environments of the batch have these rows; what further ones have seen is not recorded.
     """
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         padding = (0 if rows_innermost(h) else -h.shape[1] % LANES) + h.shape[1]
         mean, var = (F.pad(t, (0, padding - len(t))) for t in (buffer[rows].flatten() for buffer in running[name]))
         if rows_innermost(h):
@@ -109,7 +104,7 @@ def _in_whole_lanes(
 def running_statistics(running: Running) -> Normalize:
     """Normalize by running statistics (evaluation mode)."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         mean, var = (t.reshape(-1) for t in running[name])
         if rows_innermost(h):
             scale = gain * torch.rsqrt(var + EPS)
@@ -126,7 +121,7 @@ Affine = tuple[Tensor, Tensor]
 def calibrating(into: dict[str, Affine], rows: int) -> Normalize:
     """Normalize by the statistics of each set of seeds, `rows` consecutive rows of the batch; store them in `into`."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         if rows_innermost(h):
             into[name] = calibration(h, gain, bias, len(h) // rows, EPS)
         else:
@@ -142,7 +137,7 @@ def calibrating(into: dict[str, Affine], rows: int) -> Normalize:
 def calibrated(by_norm: Mapping[str, Affine], rows: int) -> Normalize:
     """Normalize other rows of the same sets of seeds, in the same order, as `calibrating` recorded."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         scale, shift = by_norm[name]
         if rows_innermost(h):
             return rescaled(h, scale, shift, after.window(dims), after.relu)

@@ -14,7 +14,7 @@ from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, TwinEpoc
 from actors.env.episode.host_episode import HostEpisode
 from actors.env.fleet_networks import FleetNetworks
 from actors.env.hosts.host import Host
-from actors.slots.contributions import NOTHING, EvalResult, Validation
+from actors.slots.contributions import EvalResult, Validation
 
 
 def has_kernels(host: Host) -> bool:
@@ -31,12 +31,10 @@ class NumbaNetworks(FleetNetworks):
         self.networks: list[NumbaNetwork] = []
         compile_kernels(self.dtype.name)
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
-        for e, episode in enumerate(episodes):
-            if e in envs:
-                new = NumbaNetwork(episode, self.column_slots, self.dtype)
-                self.networks[e : e + 1] = [new]
-        return [n.validate({}) if e in envs else NOTHING for e, n in enumerate(self.networks)]
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> dict[int, Validation]:
+        for e in sorted(envs):
+            self.networks[e : e + 1] = [NumbaNetwork(episodes[e], self.column_slots, self.dtype)]
+        return {e: self.networks[e].validate({}) for e in envs}
 
     def can_train_twin(self, env: int) -> bool:
         return True

@@ -52,7 +52,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
     @tf32(False)
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> dict[int, Validation]:
         self.episodes = list(episodes)
         self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
         for e in envs:
@@ -69,7 +69,8 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         self.scoring = StackedEvaluation(self, *scored, calibration)
         self._save_snapshot()
         bare: list[Subset] = [frozenset()]
-        return [validation for validation, _ in self._validated([], [bare] * len(episodes))]
+        validated = self._validated([], [bare] * len(episodes))
+        return {e: validated[e][0] for e in envs}
 
     def can_train_twin(self, env: int) -> bool:
         return False  # a host's bits depend on the size of its stack

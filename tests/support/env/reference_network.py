@@ -18,7 +18,7 @@ from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
 from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import Host, column_host, draw_params
-from actors.layers.batch_norm import EPS, NOTHING, Moments, Normalize, batch_statistics, fresh, running_statistics
+from actors.layers.batch_norm import EPS, Moments, Normalize, batch_statistics, fresh, running_statistics
 from actors.layers.convolution import After
 from actors.slots.contributions import EvalResult
 
@@ -71,7 +71,7 @@ class ReferenceColumn:
     def logits(self, x: Tensor, normalize: Normalize) -> Tensor:
         """Return the column's own logits."""
 
-        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
             return normalize(self.prefix + name, h, gain, bias, dims, after)
 
         return self.host.forward(self.group.params, x, lambda s, h: h, None, own_norm)
@@ -261,7 +261,7 @@ class ReferenceNetwork:
 def recorded_statistics(into: dict[str, Moments]) -> Normalize:
     """Normalize by the statistics of the batch and store them in `into`, to evaluate other rows with them."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         batch = (0, *range(2, h.dim()))
         into[name] = Moments(h.mean(batch), h.var(batch, correction=0))
         return after(F.batch_norm(h, *into[name], gain, bias, False, 0.1, EPS), dims)

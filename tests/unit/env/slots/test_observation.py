@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from actors.blueprints.family import blueprint_index
-from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.objective import Prices
-from actors.slots.observation import bounds, observe
-from actors.slots.slot_features import SLOT
+from actors.slots.observation import BASE, SLOT, bounds, observe
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op

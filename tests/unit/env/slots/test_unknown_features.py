@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.slots.base_features import BASE
-from actors.slots.slot_features import SLOT
+from actors.slots.observation import BASE, SLOT
 from tests.support.env.walks import WAIT, grow, tiny_env
 
 GROUPS = {
