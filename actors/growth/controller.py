@@ -277,7 +277,7 @@ class GrowthController:
     ) -> Decision:
         names, slots = self._seeds.names, self._growth.slots
         pairs = zip(self._seeds.slot_shapes, slots, strict=True)
-        blueprints = [shape.family.name_of(slot.blueprint) if slot.blueprint >= 0 else "" for shape, slot in pairs]
+        blueprints = [shape.family.names[slot.blueprint] if slot.blueprint >= 0 else "" for shape, slot in pairs]
         wanted = "" if answer is None else asked.op.name + ("" if asked.op is Op.WAIT else f" {names[asked.slot]}")
         wait = action.op is Op.WAIT
         return Decision(

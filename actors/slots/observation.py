@@ -135,7 +135,8 @@ OF_SLOT = (
             "known, if the slot can be filled; by the cheapest and by the dearest legal seed: doublings of the "
             "model's parameters / 4, if it joined; doublings of the training FLOPs / 4, if it trained from now to the "
             "horizon", _costs),
-    _measured("score", 0, 5, "known; symlog(norm of the gradient at an empty slot / norm of the host's gradient)", symlog),
+    _measured("score", 0, 5, "known; symlog(norm of the gradient at an empty slot / norm of the host's gradient)",
+              symlog),
 )  # fmt: skip
 """What holds for a slot with or without a seed."""
 

@@ -43,14 +43,9 @@ class NumbaNetwork:
         self.params = np.zeros(host.num_params(), self.dtype)
         draw_into(host.shapes(), self.params, episode.host_rng())
         size, formula, hidden, blend, mode = np.zeros((5, slots), np.int64)
-        self.seeds = Seeds(self._zeros(slots, largest), size, formula, hidden, blend, np.zeros(slots), mode)
-        self.moments = Adam(
-            np.zeros_like(self.params),
-            np.zeros_like(self.params),
-            self._zeros(slots, largest),
-            self._zeros(slots, largest),
-            np.zeros(slots + self.column_slots + 1, np.int64),
-        )
+        q, steps = self._zeros(slots, largest), np.zeros(slots + self.column_slots + 1, np.int64)
+        self.seeds = Seeds(q, size, formula, hidden, blend, np.zeros(slots), mode)
+        self.moments = Adam(*(np.zeros_like(t) for t in (self.params, self.params, q, q)), steps)
         max_hidden = max(b.hidden(width) for b in self.blueprints)
         sizes = (slots, width, max_hidden, host.num_classes)
         self.work = make_work(*sizes, ROWS_AT_ONCE, self.dtype)

@@ -55,8 +55,7 @@ class HostEpisode:
         self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
         files = DataFiles(config.data_dir, config.download)
-        self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
-        task = self.task
+        self.task = task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
         self.settings = draw_settings(config, config.tasks[choice], run_seed, seed)
         self.horizon_epochs, self.prices = self.settings.horizon_epochs, self.settings.prices
         rng = stream(run_seed, seed, Purpose.VALIDATION_ROWS)
@@ -65,7 +64,7 @@ class HostEpisode:
         self.observed, self.scored = task.val.rows(order[:observed]), task.val.rows(order[observed:])
         """Validation rows on which the policy sees measurements, and those on which J and rewards are measured."""
         self.host = host = make_host(task, width_scale * self.settings.host_width, config.slots)
-        self._names = tuple(map(host.family.name_of, range(len(host.family.blueprints))))
+        self._names = host.family.names
         host_params = host.num_params()
         flops = forward_flops(host, task.shape)
         column = column_slot(host.family, lambda scale: column_host(host, scale).num_params(), flops.columns)

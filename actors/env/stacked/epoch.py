@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.blueprint import Params
-from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
+from actors.env.fleet_networks import CLIP_NORM
 from actors.env.hosts.host import Resume
 from actors.env.stacked.column_group import ColumnGroup, Outputs, mixed_logits
 from actors.env.stacked.cuda_graph import StepResult
-from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
+from actors.env.stacked.param_bank import ParamBank, RowOptimizer, flat_gradients
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import RunKey, StackedSeed, runs_of
 from actors.kernels.cnn.functions import CrossEntropy
@@ -31,22 +31,16 @@ class StackedEpoch:
 
     def __init__(self, stack: StackedParameters, seeds: Sequence[StackedSeed], lr: Tensor) -> None:
         self.stack, self.seeds = stack, seeds
-        self.host_optimizer = RowOptimizer(stack.hosts, None, lr, WEIGHT_DECAY)
+        self.host_optimizer = RowOptimizer(stack.hosts, None, lr)
         self.host_leaves = stack.hosts.leaves(self.host_optimizer.params)
         # Seeds of one bank keep their order, so that those of one slot and mode are consecutive rows.
-        self.by_bank: dict[int, list[int]] = {}
-        for i, seed in enumerate(seeds):
-            self.by_bank.setdefault(seed.bank, []).append(i)
-        self.optimizers = {
-            b: RowOptimizer(
-                stack.banks[b], stack.rows(group := [seeds[i] for i in indices]), _rates(group, lr), WEIGHT_DECAY
-            )
-            for b, indices in self.by_bank.items()
-        }
+        banks = dict.fromkeys(seed.bank for seed in seeds)
+        self.by_bank = {b: [i for i, seed in enumerate(seeds) if seed.bank == b] for b in banks}
+        self.optimizers = {b: self._optimizer(stack.banks[b], [s for s in seeds if s.bank == b], lr) for b in banks}
         self.bank_index = {b: stack.index(indices) for b, indices in self.by_bank.items()}
         # Seeds in the stream come first; only they have gates.
         in_stream = [seed for seed in seeds if seed.slot < stack.host.slots]
-        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), WEIGHT_DECAY)
+        self.gate_optimizer = self._optimizer(stack.gates, in_stream, lr)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
         # Parameters, or gates, of consecutive seeds of one slot and mode (and bank and turn) are leaves together.
@@ -191,6 +185,10 @@ class StackedEpoch:
         by_env = [*(self.stack.layout.by_env(grad) for grad in grads[:-1]), grads[-1].flatten(1)]
         return torch.stack([grad.square().sum(1).sqrt() for grad in by_env], 1)
 
+    def _optimizer(self, bank: ParamBank, seeds: Sequence[StackedSeed], lr: Tensor) -> RowOptimizer:
+        """Return the optimizer of seeds, each at the learning rate of its environment."""
+        return RowOptimizer(bank, self.stack.rows(seeds), lr[[seed.env for seed in seeds]])
+
     def _run_leaves(self, b: int, run: slice) -> dict[str, Tensor]:
         start = self.bank_row[run.start]
         return self.stack.banks[b].leaves(self.optimizers[b].params[start : start + run.stop - run.start])
@@ -226,11 +224,6 @@ class StackedEpoch:
         if not blended:
             return lambda: leaves
         return lambda: {name: torch.cat([t, leaves[name]]) for name, t in constant().items()}
-
-
-def _rates(seeds: Sequence[StackedSeed], lr: Tensor) -> Tensor:
-    """Return the learning rate of each seed, that of its environment."""
-    return lr[[seed.env for seed in seeds]]
 
 
 def _logits_of(groups: Sequence[ColumnGroup], x: Tensor) -> Outputs:

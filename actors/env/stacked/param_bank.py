@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.blueprints.blueprint import Param
+from actors.env.fleet_networks import WEIGHT_DECAY
 from actors.env.hosts.host import Host
 from actors.layers.batch_norm import fresh
 from actors.layers.layer_norm import Units
@@ -95,10 +96,10 @@ class RowOptimizer:
     `rows` are indices; None means all rows. `lr [n]` are their learning rates, in float64.
     """
 
-    def __init__(self, bank: ParamBank, rows: Tensor | None, lr: Tensor, weight_decay: float) -> None:
+    def __init__(self, bank: ParamBank, rows: Tensor | None, lr: Tensor) -> None:
         self.bank, self.rows = bank, rows
-        self.lr, self._kept = (t[:, None].to(bank.params) for t in (lr, 1.0 - lr * weight_decay))
-        everything = (bank.params, bank.first_moment, bank.second_moment, bank.steps)
+        self.lr, self._kept = (t[:, None].to(bank.params) for t in (lr, 1.0 - lr * WEIGHT_DECAY))
+        everything = bank.params, bank.first_moment, bank.second_moment, bank.steps
         self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in everything)
 
     def store(self) -> None:

@@ -27,14 +27,13 @@ EFFECT = {  # (op, stage) -> stage after it; anything else is illegal
     (Op.FOSSILIZE, "HOLDING"): "FOSSILIZED",
 }
 SLOW, INSTANT = 1, 0
-ANY_BLEND = (True, True, True)
 EVERYTHING = [(True,) * 6]
 
 
 def at(stage: Stage, gates: Gates = GATES["strict"], **changes: object) -> Lifecycle:
     """Return one slot in `stage`, with all the evidence that any gate needs."""
     blended = stage in (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
-    machine = Lifecycle([ANY_BLEND], gates)
+    machine = Lifecycle([False], gates)
     fields: dict[str, object] = {"stage": stage, "epochs_in_stage": 9, "trained_epochs": 9, "gradient_health": 1.0}
     fields |= {"contribution": 5.0, "alpha_target": 0.5, "ramp": Ramp(0.0, 0.5, 3, 3) if blended else None}
     machine.slots = [Slot(**(fields | changes))]
