@@ -200,10 +200,9 @@ def make_networks(
 
     Raise `ConfigError` if `backend` is `numba` and a host has no kernels.
     """
-    by_kind: dict[HostKind, list[Host]] = {}
+    padded: dict[HostKind, Host] = {}
     for kind, host in hosts:
-        by_kind.setdefault(kind, []).append(host)
-    padded = {kind: padded_host(same) for kind, same in by_kind.items()}
+        padded[kind] = padded_host(padded.get(kind, host), host)
     with_kernels = {kind for kind, host in padded.items() if kernels and has_kernels(host)}
     require(
         backend != "numba" or with_kernels == set(padded),

@@ -66,8 +66,8 @@ class SeedTrainingFleet:
         self.dtype, self.device = dtype, _device(config, gpu)
         kernels = self.device.type == "cpu" and dtype is torch.float32 and config.batch_size % NARROW == 0
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
-        most_steps, graph = config.max_horizon_epochs * config.max_inner_steps, self.device.type == "cuda"
-        settings = NetworkSettings(most_steps, dtype, self.device, least, config.cuda_graph and graph)
+        most_steps, on_gpu = config.max_horizon_epochs * config.max_inner_steps, self.device.type == "cuda"
+        settings = NetworkSettings(most_steps, dtype, self.device, least, config.cuda_graph and on_gpu)
         hosts: list[tuple[HostKind, Host]] = []
         for name, task in zip(config.tasks, tasks, strict=True):
             narrowest, widest = width_range(config, name)

@@ -229,12 +229,8 @@ class Lifecycle:
             rested = slot.epochs_in_stage >= (EMBARGO_EPOCHS if slot.stage is Stage.EMBARGOED else 1)
             if slot.stage is Stage.BLENDING and slot.at_target:
                 slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
-            elif slot.stage is Stage.PRUNED and rested:
-                slot.move_to(Stage.EMBARGOED)
-            elif slot.stage is Stage.EMBARGOED and rested:
-                slot.move_to(Stage.RESETTING)
-            elif slot.stage is Stage.RESETTING and rested:
-                slot.move_to(Stage.DORMANT)
+            elif slot.stage >= Stage.PRUNED and rested:
+                slot.move_to(Stage((slot.stage + 1) % len(Stage)))  # the next one; DORMANT follows the last
             slot.epochs_in_stage += 1
             slot.age_epochs += slot.active
 

@@ -83,12 +83,11 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         if all(plan is None for plan in plans):
             return [None] * len(plans)
-        for e, plan in enumerate(plans):
-            if plan is not None:
-                self.prune(e, plan.pruned)
-                if plan.germinated is not None:
-                    self._germinate(e, plan.germinated)
         given = [(e, plan) for e, plan in enumerate(plans) if plan is not None]
+        for e, plan in given:
+            self.prune(e, plan.pruned)
+            if plan.germinated is not None:
+                self._germinate(e, plan.germinated)
         learning = [seed for e, plan in given for seed in self._seeds_of(e, plan.blended)]
         learning += [seed for e, plan in given for seed in self._seeds_of(e, plan.training, plan.training)]
         trained = self._train(plans, sorted(learning))
@@ -220,9 +219,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
 
     def _save_snapshot(self) -> None:
         """Save parameters and running statistics of hosts and seeds."""
-        owners: dict[ParamBank, list[tuple[int, int]]] = {
-            self.hosts: [(env, env) for env in range(self.num_envs)]
-        }  # by bank, (row, environment)
+        owners = {self.hosts: [(env, env) for env in range(self.num_envs)]}  # rows of a bank and their environments
         for env, slot in self._seeds:
             for bank in self._banks_of(env, slot):
                 owners.setdefault(bank, []).append((self.row(env, slot), env))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.blueprints.blueprint import Param
-from actors.env.fleet_networks import WEIGHT_DECAY
+from actors.env.fleet_networks import WEIGHT_DECAY, NetworkSettings
 from actors.env.hosts.host import Host
 from actors.layers.batch_norm import fresh
 from actors.layers.layer_norm import Units
@@ -22,16 +22,10 @@ class ParamBank:
     """Parameter vectors `[rows, size]`, with AdamW moments, a step counter and running statistics for each row."""
 
     def __init__(
-        self,
-        shapes: dict[str, Param],
-        norms: Mapping[str, int],
-        rows: int,
-        max_steps: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, shapes: dict[str, Param], norms: Mapping[str, int], rows: int, settings: NetworkSettings
     ) -> None:
         """`norms` are the channels of each BatchNorm by name."""
-        self.shapes = shapes
+        self.shapes, dtype, device = shapes, settings.dtype, settings.device
         self.running = fresh(norms, rows, dtype=dtype, device=device)
         self.size = sum(p.size for p in shapes.values())
         self.params = torch.zeros(rows, self.size, dtype=dtype, device=device)
@@ -39,7 +33,8 @@ class ParamBank:
         self.second_moment = torch.zeros_like(self.params)
         self.steps = torch.zeros(rows, dtype=torch.long, device=device)
         self.statistics = [t for moments in self.running.values() for t in moments]
-        t = np.arange(max_steps + 1, dtype=np.float64)
+        self.optimized = self.params, self.first_moment, self.second_moment, self.steps
+        t = np.arange(settings.max_steps + 1, dtype=np.float64)
         self.correction1 = torch.tensor(1.0 - BETA1**t, dtype=dtype, device=device)  # by number of steps
         self.correction2 = torch.tensor(np.sqrt(1.0 - BETA2**t), dtype=dtype, device=device)
 
@@ -75,8 +70,8 @@ class ParamBank:
 class ColumnBank(ParamBank):
     """Columns padded to the shape of `host`, with their real widths."""
 
-    def __init__(self, host: Host, rows: int, max_steps: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(host.shapes(), host.norms(), rows, max_steps, dtype, device)
+    def __init__(self, host: Host, rows: int, settings: NetworkSettings) -> None:
+        super().__init__(host.shapes(), host.norms(), rows, settings)
         self.host = host
         self._widths = torch.zeros_like(self.steps)
 
@@ -99,15 +94,13 @@ class RowOptimizer:
     def __init__(self, bank: ParamBank, rows: Tensor | None, lr: Tensor) -> None:
         self.bank, self.rows = bank, rows
         self.lr, self._kept = (t[:, None].to(bank.params) for t in (lr, 1.0 - lr * WEIGHT_DECAY))
-        everything = bank.params, bank.first_moment, bank.second_moment, bank.steps
-        self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in everything)
+        self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in bank.optimized)
 
     def store(self) -> None:
         """Write the rows back to the bank."""
         if self.rows is not None:
-            bank = self.bank
-            copies = (self.params, self.first, self.second, self.steps)
-            for t, copy in zip((bank.params, bank.first_moment, bank.second_moment, bank.steps), copies, strict=True):
+            copies = self.params, self.first, self.second, self.steps
+            for t, copy in zip(self.bank.optimized, copies, strict=True):
                 t[self.rows] = copy
 
     def saved(self, rows: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:

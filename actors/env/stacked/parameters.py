@@ -34,24 +34,23 @@ class StackedParameters:
     def __init__(self, host: Host, column_slots: int, num_envs: int, settings: NetworkSettings) -> None:
         self.settings, self.host, self.column_slots, self.num_envs = settings, host, column_slots, num_envs
         self.dtype, self.device = settings.dtype, settings.device
-        table = (settings.max_steps, settings.dtype, settings.device)
         rows = num_envs * host.slots
-        self.hosts = ParamBank(host.shapes(), host.norms(), num_envs, *table)
+        self.hosts = ParamBank(host.shapes(), host.norms(), num_envs, settings)
         self.running = self.hosts.running
         self.layout = StackLayout(host.family.dims)
         widths = [host.slot_width(s) for s in range(host.slots)]
         self.widths = list(dict.fromkeys(widths))
         self.blueprints = [b for _ in self.widths for b in host.family.blueprints]
         self.column_banks = {
-            blueprint: ColumnBank(column_host(host, column.scale), num_envs * column_slots, *table)
+            blueprint: ColumnBank(column_host(host, column.scale), num_envs * column_slots, settings)
             for blueprint, column in enumerate(host.family.columns)
             if column is not None
         }
         self.banks: list[ParamBank] = [
-            *(ParamBank(b.shapes(w), {}, rows, *table) for w in self.widths for b in host.family.blueprints),
+            *(ParamBank(b.shapes(w), {}, rows, settings) for w in self.widths for b in host.family.blueprints),
             *self.column_banks.values(),
         ]
-        self.gates = ParamBank(gate_shapes(GATED, max(widths)), {}, rows, *table)
+        self.gates = ParamBank(gate_shapes(GATED, max(widths)), {}, rows, settings)
 
     @property
     def total_slots(self) -> int:

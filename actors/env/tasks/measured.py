@@ -6,18 +6,16 @@ The figures of `measured.json` were measured once, by a program that is not kept
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 MEASURED = Path(__file__).with_name("measured.json")
 PRICE = 1.0
 """Points per doubling of the parameters in `Grown.priced`."""
 
 
-@dataclass(frozen=True)
-class Gain:
+class Gain(NamedTuple):
     """The gain of a rule over never growing, in points, with its 95% interval."""
 
     mean: float
@@ -32,16 +30,14 @@ class Gain:
         return "hurts" if self.high < 0 else "even"
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(NamedTuple):
     """What one way of growing brings."""
 
     free: Gain  # of accuracy
     priced: Gain  # of J at `PRICE`, where compute is free
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """The result of one task family in hosts of one width."""
 
     never: float  # mean final validation accuracy without growth, points
