@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.blueprints.blueprint import Blueprint, Param, Params
-    from actors.blueprints.column import ColumnBlueprint
-    from actors.blueprints.family import blueprint_index, register_blueprint
+    from actors.blueprints.family import ColumnBlueprint, blueprint_index, register_blueprint
     from actors.env import make_env
     from actors.env.seed_fleet import make_fleet
     from actors.env.tasks.family import TaskFamily
@@ -112,8 +111,7 @@ __all__ = [
 
 _NAMES = {
     "actors.blueprints.blueprint": "Blueprint Param Params",
-    "actors.blueprints.column": "ColumnBlueprint",
-    "actors.blueprints.family": "blueprint_index register_blueprint",
+    "actors.blueprints.family": "ColumnBlueprint blueprint_index register_blueprint",
     "actors.env": "make_env",
     "actors.env.seed_fleet": "make_fleet",
     "actors.env.tasks.family": "TaskFamily",

@@ -41,6 +41,11 @@ class Param(NamedTuple):
         return np.full(self.shape, float(self.start == "one"))
 
 
+def vector(size: int, start: Literal["zero", "one"] = "zero") -> Param:
+    """Return a vector, such as a bias."""
+    return Param((1, size), start)
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """The architecture of a seed: which parameters it has, and a pure function of them.

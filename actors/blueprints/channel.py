@@ -12,28 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.blueprints.blueprint import NOOP, Blueprint, Param, Params
+from actors.blueprints.blueprint import NOOP, Blueprint, Param, Params, vector
+from actors.blueprints.vector import norm_shapes, two_layer_shapes
 from actors.layers.convolution import contiguous_stack, fold, pointwise, two_layers
 from actors.layers.layer_norm import Units
 
 TAPS = 3
 
 
-def _vector(size: int) -> Param:
-    return Param((1, size), "zero")
-
-
 def _norm(dims: int) -> Blueprint:
     """Add a scaled instance normalization (Ulyanov et al., 2016): each channel of each sample is standardized."""
-
-    def shapes(width: int) -> dict[str, Param]:
-        return {"gain": Param((1, width), "one"), "bias": _vector(width), "scale": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
         gain, bias = ((p["scale"] * p[name]).flatten() for name in ("gain", "bias"))
         return h + F.group_norm(fold(h, dims).contiguous(), len(gain), gain, bias).view(h.shape)
 
-    return Blueprint("norm", shapes, forward)
+    return Blueprint("norm", norm_shapes, forward)
 
 
 def _two_layers(name: str, dims: int, hidden: Callable[[int], int], taps: tuple[int, int]) -> Blueprint:
@@ -41,12 +35,8 @@ def _two_layers(name: str, dims: int, hidden: Callable[[int], int], taps: tuple[
 
     def shapes(width: int) -> dict[str, Param]:
         k = hidden(width)
-        return {
-            "w1": Param((k, width, *(taps[0],) * dims), "fan_in"),
-            "b1": _vector(k),
-            "w2": Param((width, k, *(taps[1],) * dims), "zero"),
-            "b2": _vector(width),
-        }
+        first = {"w1": Param((k, width, *(taps[0],) * dims), "fan_in"), "b1": vector(k)}
+        return first | {"w2": Param((width, k, *(taps[1],) * dims), "zero"), "b2": vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
         return two_layers(h, p, dims)
@@ -58,8 +48,7 @@ def _depthwise(dims: int) -> Blueprint:
     """Add a depthwise convolution with two filters per channel, then ReLU and a 1x1 convolution."""
 
     def shapes(width: int) -> dict[str, Param]:
-        filters = {"w1": Param((2 * width, 1, *(TAPS,) * dims), "fan_in"), "b1": _vector(2 * width)}
-        return filters | {"w2": Param((2 * width, width), "zero"), "b2": _vector(width)}
+        return two_layer_shapes(width, 2 * width) | {"w1": Param((2 * width, 1, *(TAPS,) * dims), "fan_in")}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
         return two_layers(h, {**p, "w2": pointwise(p["w2"], dims)}, dims, groups=h.shape[-dims - 1])
@@ -69,11 +58,6 @@ def _depthwise(dims: int) -> Blueprint:
 
 def _attention(dims: int) -> Blueprint:
     """Scale channels by squeeze-and-excitation (Hu et al., 2018), which starts at 2 * sigmoid(0) = 1."""
-
-    def shapes(width: int) -> dict[str, Param]:
-        k = max(2, width // 2)
-        squeeze = {"w1": Param((width, k), "fan_in"), "b1": _vector(k)}
-        return squeeze | {"w2": Param((k, width), "zero"), "b2": _vector(width)}
 
     def forward(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
         h = contiguous_stack(h, dims)
@@ -85,7 +69,7 @@ def _attention(dims: int) -> Blueprint:
         factor = excitation if squeezed.dim() == 2 else excitation.transpose(0, 1)
         return h * factor[(..., *(None,) * dims)]
 
-    return Blueprint("attention", shapes, forward)
+    return Blueprint("attention", lambda width: two_layer_shapes(width, max(2, width // 2)), forward)
 
 
 def channel_blueprints(dims: int) -> list[Blueprint]:

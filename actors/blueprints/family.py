@@ -13,9 +13,28 @@ import torch
 from actors.blueprints.blends import GateLogits, channel_gate_logits, unit_gate_logits
 from actors.blueprints.blueprint import NOOP, Blueprint
 from actors.blueprints.channel import channel_blueprints
-from actors.blueprints.column import COLUMNS, ColumnBlueprint
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import ConfigError, require
+
+
+@dataclass(frozen=True)
+class ColumnBlueprint:
+    """A column: a second, independent network of the host's architecture, which `actors.env.hosts.host` makes.
+
+    It reads the host's input, and its logits are mixed with the host's: `(1 - alpha) * logits + alpha * column(x)`. In
+    TRAINING it learns either what the average of both still lacks, with the host constant, or the task itself.
+    """
+
+    name: str
+    scale: float
+    """Width of the column in multiples of the host's width."""
+
+    def __post_init__(self) -> None:
+        require(self.scale > 0, f"column blueprint {self.name!r} has scale {self.scale}: it must be positive")
+
+
+SCALES = {"column_half": 0.5, "column_same": 1.0, "column_double": 2.0, "column_quad": 4.0}
+COLUMNS = [ColumnBlueprint(name, scale) for name, scale in SCALES.items()]
 
 
 @dataclass(frozen=True)
@@ -28,10 +47,10 @@ class Family:
     columns: list[ColumnBlueprint | None]  # for column slots; as many
     gate_logits: GateLogits  # of the blend `gated`
 
-    def name_of(self, index: int) -> str:
-        """Return the name of a blueprint, or "noop" if this family has none of this index."""
-        column = self.columns[index]
-        return self.blueprints[index].name if column is None else column.name
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by index, "noop" where this family has no blueprint."""
+        return tuple((column or stream).name for stream, column in zip(self.blueprints, self.columns, strict=True))
 
 
 def _family(name: str, dims: int, blueprints: list[Blueprint], gate_logits: GateLogits) -> Family:
@@ -48,9 +67,8 @@ FAMILIES = {family.name: family for family in (VECTOR, SEQUENCE, IMAGE)}
 
 def blueprint_choices() -> tuple[str, ...]:
     """Return the name of each blueprint index; where families differ, their names joined by a slash."""
-    indices = range(len(VECTOR.blueprints))
-    names = ([family.name_of(i) for family in FAMILIES.values()] for i in indices)
-    return tuple("/".join(dict.fromkeys(n for n in by_family if n != NOOP.name)) or NOOP.name for by_family in names)
+    indices = zip(*(family.names for family in FAMILIES.values()), strict=True)
+    return tuple("/".join(dict.fromkeys(n for n in names if n != NOOP.name)) or NOOP.name for names in indices)
 
 
 def blueprint_index(name: str) -> int:
@@ -59,9 +77,8 @@ def blueprint_index(name: str) -> int:
     Raises `ConfigError` for an unknown name.
     """
     for family in FAMILIES.values():
-        for index in range(1, len(family.blueprints)):
-            if family.name_of(index) == name != NOOP.name:
-                return index
+        if name != NOOP.name and name in family.names:
+            return family.names.index(name)
     raise ConfigError(f"there is no blueprint {name!r}: choose from {', '.join(blueprint_choices()[1:])}")
 
 
@@ -77,8 +94,7 @@ def register_blueprint(**by_family: Blueprint | ColumnBlueprint) -> int:
     for name, blueprint in by_family.items():
         require(name in FAMILIES, f"{name!r} is not a host family: choose from {', '.join(FAMILIES)}")
         family = FAMILIES[name]
-        taken = any(family.name_of(i) == blueprint.name for i in range(len(family.blueprints)))
-        require(not taken, f"the {name} family already has a blueprint {blueprint.name!r}")
+        require(blueprint.name not in family.names, f"the {name} family already has a blueprint {blueprint.name!r}")
         if isinstance(blueprint, Blueprint):
             _check_start(family, blueprint)
     for name, family in FAMILIES.items():

@@ -7,23 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from actors.blueprints.blueprint import NOOP, Blueprint, Param, Params
+from actors.blueprints.blueprint import NOOP, Blueprint, Param, Params, vector
 from actors.layers.layer_norm import Units, layer_norm
 
 
-def _two_layers(hidden: Callable[[int], int]) -> Callable[[int], dict[str, Param]]:
-    """Return the shapes of two layers with `hidden(width)` units between them."""
-
-    def shapes(width: int) -> dict[str, Param]:
-        k, vector = hidden(width), Param((1, width), "zero")
-        return {
-            "w1": Param((width, k), "fan_in"),
-            "b1": Param((1, k), "zero"),
-            "w2": Param((k, width), "zero"),
-            "b2": vector,
-        }
-
-    return shapes
+def two_layer_shapes(width: int, hidden: int) -> dict[str, Param]:
+    """Return the parameters of two layers with `hidden` units between them."""
+    first = {"w1": Param((width, hidden), "fan_in"), "b1": vector(hidden)}
+    return first | {"w2": Param((hidden, width), "zero"), "b2": vector(width)}
 
 
 def _residual(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
@@ -32,12 +23,12 @@ def _residual(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 def _residual_mlp(name: str, hidden: Callable[[int], int]) -> Blueprint:
     """Add a two-layer MLP of `hidden(width)` units."""
-    return Blueprint(name, _two_layers(hidden), _residual, "residual")
+    return Blueprint(name, lambda width: two_layer_shapes(width, hidden(width)), _residual, "residual")
 
 
-def _norm_shapes(width: int) -> dict[str, Param]:
-    vector = Param((1, width), "zero")
-    return {"gain": Param((1, width), "one"), "bias": vector, "scale": vector}
+def norm_shapes(width: int) -> dict[str, Param]:
+    """Return the parameters of a norm whose output is scaled, at first by 0."""
+    return {"gain": vector(width, "one"), "bias": vector(width), "scale": vector(width)}
 
 
 def _norm(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
@@ -46,9 +37,9 @@ def _norm(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 
 def _gated_shapes(width: int) -> dict[str, Param]:
-    matrix, vector = Param((width, width), "fan_in"), Param((1, width), "zero")
-    out = {"w2": Param((width, width), "zero"), "b2": vector}
-    return {"w1": matrix, "b1": vector, "value_w": matrix, "value_b": vector} | out
+    matrix, zeros = Param((width, width), "fan_in"), vector(width)
+    value = {"value_w": matrix, "value_b": zeros}
+    return {"w1": matrix, "b1": zeros} | value | {"w2": Param((width, width), "zero"), "b2": zeros}
 
 
 def _gated(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
@@ -64,10 +55,10 @@ def _attention(p: Params, h: Tensor, units: Units | None = None) -> Tensor:
 
 MLP_BLUEPRINTS: list[Blueprint] = [
     NOOP,
-    Blueprint("norm", _norm_shapes, _norm, "norm"),
+    Blueprint("norm", norm_shapes, _norm, "norm"),
     _residual_mlp("bottleneck", lambda width: max(2, width // 4)),
     _residual_mlp("dense", lambda width: width),
     Blueprint("gated", _gated_shapes, _gated, "gated"),
-    Blueprint("attention", _two_layers(lambda width: max(3, width // 2)), _attention, "excitation"),
+    Blueprint("attention", lambda width: two_layer_shapes(width, max(3, width // 2)), _attention, "excitation"),
     _residual_mlp("mlp_wide", lambda width: 4 * width),
 ]

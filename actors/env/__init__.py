@@ -8,14 +8,13 @@ Where to read on:
 
 - The rules: `episode/` (`host_episode.py`, one episode without tensors, and its parts: an epoch as data, rewards, the
   governor that stops broken training, the never-grow twin as a baseline, the record of the epochs), `actors/slots`
-  (stages, legal actions, contributions, observation), `rng.py` (seeding).
+  (stages, legal actions, contributions, observation), `actors/rng.py` (seeding).
 - The networks: `hosts/` (MLP, 1-D and 2-D CNN), `actors/blueprints` (what seeds can be, how they are blended).
 - The data: `tasks/`.
-- What runs: `seed_fleet.py` steps environments together. It trains their hosts
-  through the interface in `fleet_networks.py`, which has two backends: `compiled/` (Numba) and `stacked/` (PyTorch).
-  `mixed_networks.py` chooses one, and combines hosts of different kinds. Tests compare both backends with a reference
-  in plain PyTorch.
-- As Gymnasium's: `env.py` (a fleet of one), `vector_env.py` (a fleet), `registration.py`, `rendering/`.
+- What runs: `seed_fleet.py` steps environments together. It trains their hosts through the interface in
+  `fleet_networks.py`, which has two backends: `compiled/` (Numba) and `stacked/` (PyTorch). `mixed_networks.py` chooses
+  one, and combines hosts of different kinds. Tests compare both backends with a reference in plain PyTorch.
+- As Gymnasium's: `env.py` (a fleet of one), `vector_env.py` (a fleet), `rendering/`. `actors/gym` registers them.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple, TypeVar
 
 from actors.config import require
 from actors.env.compiled.networks import NumbaNetworks, has_kernels
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
+from actors.env.fleet_networks import FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import padded_host
 from actors.env.stacked.networks import TorchNetworks
-from actors.slots.contributions import NOTHING, EvalResult, Validation
+from actors.slots.contributions import EvalResult, Validation
 
 T = TypeVar("T")
 MAX_BLOCK_ENVS, MIN_BLOCK_ENVS, MAX_BLOCK_POSITIONS = 16, 4, 4096
@@ -39,17 +39,6 @@ def host_kind(host: Host, sample: tuple[int, ...], least_channels: int = LEAST_C
     are padded to a power of two, or to `least_channels`, which is one.
     """
     return HostKind(sample[1:], max(least_channels, 1 << (host.width - 1).bit_length()) if sample[1:] else 0)
-
-
-def host_kinds(
-    narrowest: Host, widest: Host, sample: tuple[int, ...], least_channels: int = LEAST_CHANNELS
-) -> dict[HostKind, Host]:
-    """Return the kinds of the hosts between two that differ in width, and the widest host of each kind."""
-    kinds = {}
-    for width in range(narrowest.width, widest.width + 1):
-        host = widest.with_width(width)
-        kinds[host_kind(host, sample, least_channels)] = host
-    return kinds
 
 
 def block_envs(kind: HostKind, num_envs: int, device: str) -> int:
@@ -121,7 +110,7 @@ class MixedNetworks(FleetNetworks):
         self.kinds, self.make_block, self.num_envs, self.device = tuple(kinds), make_block, num_envs, device
         self.blocks: list[Block] = []
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> dict[int, Validation]:
         kinds = {e: host_kind(episodes[e].host, episodes[e].task.shape, self.least_channels) for e in envs}
         stale = {block: block.leave(envs) for block in self.blocks}
         dropped = [block for block in self.blocks if block.idle]
@@ -138,14 +127,15 @@ class MixedNetworks(FleetNetworks):
                 stale[block] = list(range(len(block.envs)))
                 self.blocks.append(block)
         self._position = {e: (b, row) for b in self.blocks for row, e in enumerate(b.envs) if e is not None}
-        results: dict[int | None, Validation] = {}
+        results: dict[int, Validation] = {}
         for block in self.blocks:
             if rows := sorted(set(stale[block])):
                 # An idle row holds a copy of another row's host, since its numbers must be finite.
                 stand_in = next(episodes[e] for e in block.envs if e is not None)
                 present = [stand_in if e is None else episodes[e] for e in block.envs]
-                results.update(zip(block.envs, block.networks.reset(present, rows), strict=True))
-        return [results.get(e, NOTHING) for e in range(self.num_envs)]
+                started = block.networks.reset(present, rows)
+                results |= {e: started[row] for row in rows if (e := block.envs[row]) is not None}
+        return results
 
     def _new_blocks(
         self, kind: HostKind, waiting: Sequence[int], least: int, spare: dict[tuple[HostKind, int], FleetNetworks]
@@ -166,17 +156,14 @@ class MixedNetworks(FleetNetworks):
         block, row = self._position[env]
         return block.networks.can_train_twin(row)
 
-    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         block, row = self._position[env]
         return block.networks.train_twin(row, epochs)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         results: list[EpochResult | None] = [None] * self.num_envs
         for block in self.blocks:
-            block_plans = block.by_row(plans, None)
-            if all(plan is None for plan in block_plans):
-                continue
-            for e, result in zip(block.envs, block.networks.run_epoch(block_plans), strict=True):
+            for e, result in zip(block.envs, block.networks.run_epoch(block.by_row(plans, None)), strict=True):
                 if e is not None:
                     results[e] = result
         return results
@@ -207,16 +194,15 @@ def make_networks(
     backend: Literal["auto", "numba", "torch"],
     kernels: bool,
 ) -> FleetNetworks:
-    """Make the networks of a fleet; `hosts` holds the kinds of hosts of each of its tasks, with the widest of each.
+    """Make the networks of a fleet; `hosts` are all that its episodes may have, each with its kind.
 
     If `kernels`, hosts that have kernels are trained on the CPU, also where `settings` name another device.
 
     Raise `ConfigError` if `backend` is `numba` and a host has no kernels.
     """
-    by_kind: dict[HostKind, list[Host]] = {}
+    padded: dict[HostKind, Host] = {}
     for kind, host in hosts:
-        by_kind.setdefault(kind, []).append(host)
-    padded = {kind: padded_host(same) for kind, same in by_kind.items()}
+        padded[kind] = padded_host(padded.get(kind, host), host)
     with_kernels = {kind for kind, host in padded.items() if kernels and has_kernels(host)}
     require(
         backend != "numba" or with_kernels == set(padded),

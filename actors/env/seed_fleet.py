@@ -18,7 +18,7 @@ from actors.env.episode.twin import Trajectory, padded, twin_config
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.hosts.host import Host
 from actors.env.hosts.make import make_host
-from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kinds, make_networks
+from actors.env.mixed_networks import LEAST_CHANNELS, LEAST_CHANNELS_OF_KERNELS, HostKind, host_kind, make_networks
 from actors.kernels.cnn.layout import NARROW
 from actors.slots.lifecycle import IllegalAction
 from actors.slots.spaces import seed_spaces
@@ -66,18 +66,14 @@ class SeedTrainingFleet:
         self.dtype, self.device = dtype, _device(config, gpu)
         kernels = self.device.type == "cpu" and dtype is torch.float32 and config.batch_size % NARROW == 0
         least = LEAST_CHANNELS_OF_KERNELS if kernels else LEAST_CHANNELS
-        settings = NetworkSettings(
-            config.max_horizon_epochs * config.max_inner_steps,
-            dtype,
-            self.device,
-            least,
-            config.cuda_graph and self.device.type == "cuda",
-        )
+        most_steps, on_gpu = config.max_horizon_epochs * config.max_inner_steps, self.device.type == "cuda"
+        settings = NetworkSettings(most_steps, dtype, self.device, least, config.cuda_graph and on_gpu)
         hosts: list[tuple[HostKind, Host]] = []
         for name, task in zip(config.tasks, tasks, strict=True):
-            widths = (width_scale * width for width in width_range(config, name))
-            narrowest, widest = (make_host(task, width, config.slots) for width in widths)
-            hosts += host_kinds(narrowest, widest, task.shape, least).items()
+            narrowest, widest = width_range(config, name)
+            for width in range(width_scale * narrowest, width_scale * widest + 1):
+                host = make_host(task, width, config.slots)
+                hosts.append((host_kind(host, task.shape, least), host))
         self.networks = make_networks(
             hosts, config.column_slots, num_envs, settings, config.backend, config.device != "cuda"
         )
@@ -114,7 +110,7 @@ class SeedTrainingFleet:
         """
         n = self.num_envs
         running = map(int, np.flatnonzero(self._running))
-        read = {e: self.episodes[e].read(actions[e], self._masks[e]) for e in running}
+        read = {e: self.episodes[e].growth.read(actions[e], self._masks[e]) for e in running}
         self.illegal = {e: why for e, (_, why) in read.items() if why}
         if strict and self.illegal:
             raise IllegalAction("; ".join(f"environment {e}: {why}" for e, why in self.illegal.items()))
@@ -123,8 +119,7 @@ class SeedTrainingFleet:
             episode = self.episodes[e]
             plans[e] = planned = episode.plan_epoch(action, why)
             if epochs := episode.twin_epochs(planned):
-                twin = self.networks.train_twin(e, epochs)
-                episode.set_twin([m.train_loss for m in twin], [m.validation for m in twin])
+                episode.set_twin(self.networks.train_twin(e, epochs))
         results = self.networks.run_epoch(plans)
         rewards, terminated, truncated = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
         reasons: list[EndReason | None] = [None] * n
@@ -192,7 +187,7 @@ class SeedTrainingFleet:
 
     def _observe(self, env: int) -> None:
         episode = self.episodes[env]
-        self._observations[env], self._masks[env] = episode.observation(), episode.masks()
+        self._observations[env], self._masks[env] = episode.observation(), episode.growth.masks()
 
     def _step(
         self,

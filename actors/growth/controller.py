@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import isfinite, log
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
@@ -227,7 +226,7 @@ class GrowthController:
         more += evaluation * sum(map(self._growth.epoch_cost, measured))
         counted, more = self._ranks.broadcast((self._flops.counted, more))
         self._flops.use(counted)
-        self._growth.count_epoch(joined, training, more=more)
+        self._growth.compute.add(self._growth.epoch_cost(joined, training) + more)
 
     def _ask(self) -> tuple[SeedAction, str, Answer | None]:
         """Return (the policy's action, why it cannot be applied or "", the policy's answer)."""
@@ -239,7 +238,7 @@ class GrowthController:
         answer, reason = self._advisor.ask(seen["obs"], seen["blueprint_indices"], self._growth.masks())
         if answer is None:
             return SeedAction(Op.WAIT), reason, None
-        action, illegal = self._growth.read(np.asarray(answer.action))
+        action, illegal = self._growth.read(answer.action)
         return action, illegal, answer
 
     def _training_state(self) -> TrainingState:
@@ -278,7 +277,7 @@ class GrowthController:
     ) -> Decision:
         names, slots = self._seeds.names, self._growth.slots
         pairs = zip(self._seeds.slot_shapes, slots, strict=True)
-        blueprints = [shape.family.name_of(slot.blueprint) if slot.blueprint >= 0 else "" for shape, slot in pairs]
+        blueprints = [shape.family.names[slot.blueprint] if slot.blueprint >= 0 else "" for shape, slot in pairs]
         wanted = "" if answer is None else asked.op.name + ("" if asked.op is Op.WAIT else f" {names[asked.slot]}")
         wait = action.op is Op.WAIT
         return Decision(

@@ -99,7 +99,7 @@ class SeedManager:
     def report_forbidden_columns(self, limit: int) -> None:
         """Say which columns are too large for a budget of so many parameters, and can never grow."""
         for shape in [site.shape for site in self._column_sites().values()][:1]:  # the others are like it
-            costs = {shape.family.name_of(i): cost for i, cost in enumerate(shape.costs) if cost is not None}
+            costs = {shape.family.names[i]: cost for i, cost in enumerate(shape.costs) if cost is not None}
             forbidden = [f"{name} ({cost:,} parameters)" for name, cost in costs.items() if cost > limit]
             if forbidden:
                 logger.warning(

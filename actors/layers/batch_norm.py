@@ -1,14 +1,14 @@
 """BatchNorm (Ioffe & Szegedy, 2015) as functions: the source of its statistics is an argument of a forward pass.
 
-A `Normalize` takes the name of a norm, a plane `h [M, C, height, width]` (environments folded into C), gain and bias,
-the number of its dimensions in space, and what follows the norm. Only the main pass of the training loop updates
-running statistics.
+A `Normalize` takes the name of a norm, a plane `h [M, C, height, width]` (environments folded into C), gain `[C]` and
+bias `[C]`, the number of its dimensions in space, and what follows the norm. Only the main pass of the training loop
+updates running statistics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,14 @@ from actors.kernels.cnn.layout import rows_innermost
 from actors.layers.convolution import After, keep_channels_last
 
 MOMENTUM, EPS = 0.1, 1e-5
-NOTHING = After()
 CALIBRATION_ROWS = 128
 LANES = 16
 """PyTorch's kernel rounds the channels beyond a multiple of this differently. A pass over a varying number of
 environments is padded to a multiple, so that an environment's result does not depend on the others."""
 
 
-class Normalize(Protocol):
-    """See the top of this file."""
-
-    def __call__(
-        self, name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING
-    ) -> Tensor: ...
+Normalize = Callable[[str, Tensor, Tensor, Tensor, int, After], Tensor]
+"""See the top of this file."""
 
 
 class Moments(NamedTuple):
@@ -40,22 +35,23 @@ class Moments(NamedTuple):
     mean: Tensor  # [C], or [E, C] for a stack
     var: Tensor  # of the same shape
 
-    @classmethod
-    def fresh(cls, *shape: int, dtype: torch.dtype, device: torch.device | None = None) -> Moments:
-        """Return the running statistics of a norm that has seen no batch."""
-        return cls(torch.zeros(shape, dtype=dtype, device=device), torch.ones(shape, dtype=dtype, device=device))
-
 
 Running = Mapping[str, Moments]  # by norm
+
+
+def fresh(norms: Mapping[str, int], *rows: int, dtype: torch.dtype, device: torch.device | None = None) -> Running:
+    """Return the running statistics `[*rows, C]` of norms that have seen no batch, from their channels by name."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    shapes = {name: (*rows, channels) for name, channels in norms.items()}
+    return {name: Moments(like.new_zeros(shape), like.new_ones(shape)) for name, shape in shapes.items()}
 
 
 def batch_statistics(running: Running | None = None) -> Normalize:
     """Normalize by the statistics of the batch; update those of `running`, if it has the norm."""
     known = running or {}
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         mean, var = (t.view(-1) for t in known[name]) if name in known else (None, None)
-        gain, bias = gain.flatten(), bias.flatten()
         if rows_innermost(h):
             return _by_kernel(h, gain, bias, mean, var, dims, after)
         if mean is not None:
@@ -71,8 +67,7 @@ def row_statistics(running: Running, rows: Tensor) -> Normalize:
     The first environments of the batch have these rows; what further ones have seen is not recorded.
     """
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        gain, bias = gain.flatten(), bias.flatten()
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         padding = (0 if rows_innermost(h) else -h.shape[1] % LANES) + h.shape[1]
         mean, var = (F.pad(t, (0, padding - len(t))) for t in (buffer[rows].flatten() for buffer in running[name]))
         if rows_innermost(h):
@@ -109,9 +104,8 @@ def _in_whole_lanes(
 def running_statistics(running: Running) -> Normalize:
     """Normalize by running statistics (evaluation mode)."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         mean, var = (t.reshape(-1) for t in running[name])
-        gain, bias = gain.flatten(), bias.flatten()
         if rows_innermost(h):
             scale = gain * torch.rsqrt(var + EPS)
             return rescaled(h, scale[:, None], (bias - mean * scale)[:, None], after.window(dims), after.relu)
@@ -127,8 +121,7 @@ Affine = tuple[Tensor, Tensor]
 def calibrating(into: dict[str, Affine], rows: int) -> Normalize:
     """Normalize by the statistics of each set of seeds, `rows` consecutive rows of the batch; store them in `into`."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
-        gain, bias = gain.flatten(), bias.flatten()
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         if rows_innermost(h):
             into[name] = calibration(h, gain, bias, len(h) // rows, EPS)
         else:
@@ -144,7 +137,7 @@ def calibrating(into: dict[str, Affine], rows: int) -> Normalize:
 def calibrated(by_norm: Mapping[str, Affine], rows: int) -> Normalize:
     """Normalize other rows of the same sets of seeds, in the same order, as `calibrating` recorded."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         scale, shift = by_norm[name]
         if rows_innermost(h):
             return rescaled(h, scale, shift, after.window(dims), after.relu)

@@ -16,6 +16,12 @@ class Units(NamedTuple):
     mask: Tensor  # [E, 1, W], 1 for real units, 0 for padding
     share: Tensor  # [E, W, 1], 1 / (number of real units) for real units, 0 for padding
 
+    @classmethod
+    def of_widths(cls, widths: Tensor, padded: int, dtype: torch.dtype) -> Units:
+        """Mark the first `widths` `[E]` of `padded` units."""
+        mask = (torch.arange(padded, device=widths.device) < widths[:, None]).to(dtype)
+        return cls(mask[:, None, :], (mask / widths[:, None])[:, :, None])
+
     def rows(self, index: Tensor | slice) -> Units:
         """Return the units of some environments."""
         return Units(self.mask[index], self.share[index])

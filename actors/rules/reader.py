@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.slots.base_features import BASE
 from actors.slots.model_view import Feature
-from actors.slots.slot_features import BLIND_EPOCHS, SLOT
+from actors.slots.observation import BASE, BLIND_EPOCHS, SLOT
 from actors.types.spaces import Spaces
 
 

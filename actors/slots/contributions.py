@@ -29,10 +29,6 @@ class Validation(NamedTuple):
     scored: float  # accuracy on the other rows, of which J and rewards are made, points
 
 
-NOTHING = Validation(EvalResult(0.0, 0.0), 0.0)
-"""That of an environment that was not evaluated."""
-
-
 @dataclass(frozen=True)
 class Contributions:
     """Points of validation accuracy, by slot."""

@@ -149,6 +149,7 @@ class GrowthState:
 
         An illegal action is returned as WAIT. `masks` are the current ones, if the caller has them.
         """
+        choices = np.asarray(choices, dtype=np.int64)
         sizes = np.array(self.spec.sizes)
         if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
             return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
@@ -221,8 +222,7 @@ class GrowthState:
         """Return the parameters that such a seed adds, including the gate of its blend."""
         shape = self.slot_shapes[slot]
         cost = shape.costs[blueprint]
-        if cost is None:
-            raise ValueError(f"blueprint {blueprint} cannot grow in slot {slot}")
+        assert cost is not None, f"blueprint {blueprint} cannot grow in slot {slot}"
         return cost + (shape.gate_params if blend == GATED else 0)
 
     def params(self) -> SeedParams:
@@ -244,21 +244,6 @@ class GrowthState:
         """Return how often the parameters of the model that would be exported have doubled."""
         return doublings(self.host_params, self.params().joined)
 
-    def count_epoch(
-        self,
-        blended: Collection[int],
-        training: Collection[int],
-        subsets: Collection[Subset] = (),
-        evaluation: float = 0.0,
-        more: float = 0.0,
-    ) -> None:
-        """Add an epoch with these seeds to the training compute.
-
-        `subsets` were evaluated; the model itself would have been in any case. `evaluation` is the cost of evaluating
-        the bare model once, and `more` what else was spent, both in epochs of its training.
-        """
-        self.compute.add(self.epoch_cost(blended, training, subsets, evaluation) + more)
-
     def epoch_cost(
         self,
         blended: Collection[int],
@@ -266,10 +251,12 @@ class GrowthState:
         subsets: Collection[Subset] = (),
         evaluation: float = 0.0,
     ) -> float:
-        """Return what an epoch costs, in epochs of the bare model; see `count_epoch`.
+        """Return what an epoch with these seeds costs, in epochs of the bare model.
 
-        Seeds of the stream learn in a pass of their own through the model. A column needs no other pass through it.
-        Each set of seeds in the stream is evaluated by a pass of its own, columns by one pass.
+        `subsets` are evaluated; the model itself would be in any case. `evaluation` is the cost of evaluating the bare
+        model once, in epochs of its training. Seeds of the stream learn in a pass of their own through the model. A
+        column needs no other pass through it. Each set of seeds in the stream is evaluated by a pass of its own,
+        columns by one pass.
         """
         host = 0.0 if self.lifecycle.replaced else self.host_flops
         flops = {s: self._seed_flops(s) for s in (*blended, *training)}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import require
-from actors.slots.stage import IllegalTransition, Ramp, Slot, Stage
+from actors.slots.stage import Ramp, Slot, Stage
 from actors.types.actions import ALPHA_SPEEDS_EPOCHS, ALPHA_TARGETS, BLENDS, PROFILES, ActionMasks, Op
 
 LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
@@ -24,13 +24,12 @@ LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
 }
 """Stages in which an op can be legal. Gates, the budget and an alpha that falls to 0 restrict it further."""
 
-
 EMBARGO_EPOCHS = 2
 """Epochs before the slot of a pruned seed can be used again."""
 
 
 class IllegalAction(ValueError):
-    """An action that the masks forbid."""
+    """An action that the masks, or the stage of its slot, forbid."""
 
 
 @dataclass(frozen=True)
@@ -139,25 +138,23 @@ class Lifecycle:
         replaced = self.replaced
         return _masks(tuple([self._legal(s, blueprints, replaced) for s, blueprints in enumerate(affordable)]))
 
-    def _legal(self, s: int, affordable: tuple[bool, ...], replaced: bool) -> LegalOps:
+    def _legal(self, s: int, affordable: tuple[bool, ...], replaced: bool) -> LegalChoices:
         slot = self.slots[s]
-        free, exists = not slot.pruning, self.columns[s] or not replaced
-        return LegalOps(
-            germinate=exists and slot.stage is Stage.DORMANT and any(affordable),
-            set_alpha_target=slot.stage in (Stage.BLENDING, Stage.HOLDING) and free,
-            prune=self.gates.prune and Stage.GERMINATED <= slot.stage <= Stage.HOLDING and free,
-            fossilize=slot.stage is Stage.HOLDING and self.gates.may_fossilize(slot),
-            advance=self._may_advance(s),
-            affordable=affordable,
-            column=self.columns[s],
-            alpha_target=slot.alpha_target,
-        )
+        permitted = {
+            Op.GERMINATE: (self.columns[s] or not replaced) and any(affordable),
+            Op.SET_ALPHA_TARGET: True,
+            Op.PRUNE: self.gates.prune,
+            Op.FOSSILIZE: self.gates.may_fossilize(slot),
+            Op.ADVANCE: self._may_advance(s),
+        }
+        ops = tuple([op for op, holds in permitted.items() if holds and _possible(op, slot)])
+        return LegalChoices(ops, affordable, self.columns[s], slot.alpha_target)
 
     def apply(self, action: SeedAction) -> bool:
         """Apply an action that the masks allow; return whether it had an effect (WAIT always has).
 
         With `automatic_advance`, seeds advance first: a seed joins in the epoch from which on it is part of the model.
-        Raise `IllegalTransition` for an op that the stage of the slot does not permit.
+        Raise `IllegalAction` for an op that the stage of the slot does not permit.
         """
         for s, seed in enumerate(self.slots):
             if self.automatic_advance and self._may_advance(s):
@@ -165,9 +162,9 @@ class Lifecycle:
         if action.op is Op.WAIT:
             return True
         slot = self.slots[action.slot]
-        if slot.stage not in LEGAL_STAGES[action.op] or slot.pruning:
+        if not _possible(action.op, slot):
             ramp = ", which is being pruned" if slot.pruning else ""
-            raise IllegalTransition(f"{action.op.name} is not possible in stage {slot.stage.name}{ramp}")
+            raise IllegalAction(f"{action.op.name} is not possible in stage {slot.stage.name}{ramp}")
         before = (slot.stage, slot.alpha_target, slot.pruning)
         speed_epochs = ALPHA_SPEEDS_EPOCHS[action.alpha_speed]
         match action.op:
@@ -232,12 +229,8 @@ class Lifecycle:
             rested = slot.epochs_in_stage >= (EMBARGO_EPOCHS if slot.stage is Stage.EMBARGOED else 1)
             if slot.stage is Stage.BLENDING and slot.at_target:
                 slot.move_to(Stage.PRUNED if slot.pruning else Stage.HOLDING)
-            elif slot.stage is Stage.PRUNED and rested:
-                slot.move_to(Stage.EMBARGOED)
-            elif slot.stage is Stage.EMBARGOED and rested:
-                slot.move_to(Stage.RESETTING)
-            elif slot.stage is Stage.RESETTING and rested:
-                slot.move_to(Stage.DORMANT)
+            elif slot.stage >= Stage.PRUNED and rested:
+                slot.move_to(Stage((slot.stage + 1) % len(Stage)))  # the next one; DORMANT follows the last
             slot.epochs_in_stage += 1
             slot.age_epochs += slot.active
 
@@ -248,37 +241,33 @@ class Lifecycle:
                 slot.move_to(Stage.PRUNED)
 
 
-class LegalOps(NamedTuple):
-    """The ops and blueprints that are legal for one slot."""
+def _possible(op: Op, slot: Slot) -> bool:
+    return slot.stage in LEGAL_STAGES[op] and not slot.pruning
 
-    germinate: bool
-    set_alpha_target: bool
-    prune: bool
-    fossilize: bool
-    advance: bool
+
+class LegalChoices(NamedTuple):
+    """What is legal for one slot."""
+
+    ops: tuple[Op, ...]
     affordable: tuple[bool, ...]  # by blueprint, without NOOP
     column: bool  # whether the slot is for a column, which has no choice of a blend
     alpha_target: float
 
 
 @lru_cache(maxsize=4096)
-def _masks(legal: tuple[LegalOps, ...]) -> ActionMasks:
+def _masks(legal: tuple[LegalChoices, ...]) -> ActionMasks:
     """Build the masks of these slots. They are read-only and cached, since the same situations recur."""
     num_blueprints = 1 + len(legal[0].affordable)
     sections = np.cumsum([0, num_blueprints, len(BLENDS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS_EPOCHS)])
     blueprint, blend, target, speed = (slice(a, b) for a, b in pairwise(sections))
     slot_mask = np.zeros((len(Op), len(legal)), dtype=np.bool_)
     rest: NDArray[np.bool_] = np.zeros((len(Op), len(legal), int(sections[-1])), dtype=np.bool_)
-    for s, ops in enumerate(legal):
-        slot_mask[Op.GERMINATE, s] = ops.germinate
-        slot_mask[Op.SET_ALPHA_TARGET, s] = ops.set_alpha_target
-        slot_mask[Op.PRUNE, s] = ops.prune
-        slot_mask[Op.FOSSILIZE, s] = ops.fossilize
-        slot_mask[Op.ADVANCE, s] = ops.advance
-        rest[Op.GERMINATE, s, blueprint] = (False, *ops.affordable)  # never NOOP
-        rest[Op.GERMINATE, s, blend] = [not ops.column or i == 0 for i in range(len(BLENDS))]
+    for s, choices in enumerate(legal):
+        slot_mask[choices.ops, s] = True
+        rest[Op.GERMINATE, s, blueprint] = (False, *choices.affordable)  # never NOOP
+        rest[Op.GERMINATE, s, blend] = [not choices.column or i == 0 for i in range(len(BLENDS))]
         rest[Op.GERMINATE, s, target] = True
-        rest[Op.SET_ALPHA_TARGET, s, target] = [t != ops.alpha_target for t in ALPHA_TARGETS]
+        rest[Op.SET_ALPHA_TARGET, s, target] = [t != choices.alpha_target for t in ALPHA_TARGETS]
         rest[[Op.GERMINATE, Op.SET_ALPHA_TARGET, Op.PRUNE], s, speed] = True
     op: NDArray[np.bool_] = np.any(slot_mask, axis=1)
     op[Op.WAIT] = True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from actors.blueprints.family import blueprint_choices
-from actors.slots.base_features import BASE
-from actors.slots.slot_features import SLOT
+from actors.slots.observation import BASE, SLOT
 from actors.types.actions import seed_action_spec
 from actors.types.spaces import Spaces
 

@@ -1,4 +1,4 @@
-"""`Stage`, the transitions between stages, and `Slot`, the state of one slot."""
+"""`Stage`, and `Slot`, the state of one slot."""
 
 from __future__ import annotations
 
@@ -23,22 +23,6 @@ class Stage(IntEnum):
 ACTIVE = frozenset({Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED})
 BLENDED = frozenset({Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED})
 """Stages whose seed is part of the host's function."""
-
-TRANSITIONS: dict[Stage, frozenset[Stage]] = {
-    Stage.DORMANT: frozenset({Stage.GERMINATED}),
-    Stage.GERMINATED: frozenset({Stage.TRAINING, Stage.PRUNED}),
-    Stage.TRAINING: frozenset({Stage.BLENDING, Stage.PRUNED}),
-    Stage.BLENDING: frozenset({Stage.HOLDING, Stage.PRUNED}),
-    Stage.HOLDING: frozenset({Stage.BLENDING, Stage.FOSSILIZED, Stage.PRUNED}),
-    Stage.FOSSILIZED: frozenset({Stage.PRUNED}),  # with a model that a column replaced
-    Stage.PRUNED: frozenset({Stage.EMBARGOED}),
-    Stage.EMBARGOED: frozenset({Stage.RESETTING}),
-    Stage.RESETTING: frozenset({Stage.DORMANT}),
-}
-
-
-class IllegalTransition(RuntimeError):
-    """A transition that is not in `TRANSITIONS`."""
 
 
 @dataclass
@@ -101,9 +85,7 @@ class Slot:
         return self.ramp is not None and self.ramp.done >= self.ramp.epochs
 
     def move_to(self, stage: Stage) -> None:
-        """Change the stage, and clear a slot that loses its seed. Raise `IllegalTransition` if that is not possible."""
-        if stage not in TRANSITIONS[self.stage]:
-            raise IllegalTransition(f"there is no transition from {self.stage.name} to {stage.name}")
+        """Change the stage, and clear a slot that loses its seed."""
         if stage not in ACTIVE:
             self.__dict__.update(Slot().__dict__)
         self.stage = stage

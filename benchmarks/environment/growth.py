@@ -67,7 +67,7 @@ def grown(
     fleet.reset(range(envs))
     seed, column = blueprint_index(host.seed), blueprint_index("column_same")
     for episode in episodes(fleet):
-        episode.governor = NeverPanics(episode.task.num_classes, episode.task.chance_loss)
+        episode.governor = NeverPanics(episode.task.num_classes, 0.0)
         episode.config = replace(config, contribution_every=config.max_horizon_epochs)
         episode.settings = episode.settings._replace(inner_steps=1)
     for op, slot in GROWTH[mix]:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from actors.metrics.registry import FAMILIES, METRICS, SERVE, Metric
-from actors.slots.base_features import BASE
-from actors.slots.slot_features import SLOT
+from actors.slots.observation import BASE, SLOT
 from actors.slots.spaces import seed_spaces
 from actors.types.actions import RELEVANT_HEADS, Op
 from deploy.config.convert import field_docs

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.blueprints.family import blueprint_choices
 from actors.config import EnvConfig
 from actors.env.compiled.numba_network import NumbaNetwork
 from actors.env.episode.host_episode import HostEpisode
 from actors.kernels.compile import compile_once
 from actors.slots.lifecycle import SeedAction
-from actors.types.actions import Op, seed_action_spec
+from actors.slots.spaces import seed_spaces
+from actors.types.actions import Op
 
 
 def compile_kernels(dtype: str = "float32") -> None:
@@ -22,8 +22,7 @@ def compile_kernels(dtype: str = "float32") -> None:
 def fill_cache(dtype: str) -> None:
     """Compile all kernels in this process, by training a network for a minibatch."""
     config = EnvConfig(tasks=("spirals",), horizon_epochs=1, inner_steps=1)
-    spec = seed_action_spec(config.total_slots, blueprint_choices(), config.profile)
-    episode = HostEpisode(config, 0, 0, spec)
+    episode = HostEpisode(config, 0, 0, seed_spaces(config.total_slots).action)
     plan = episode.plan_epoch(SeedAction(Op.WAIT))
     network = NumbaNetwork(episode, config.column_slots, np.dtype(dtype))
     network.validate({})

@@ -10,11 +10,11 @@ import torch
 from actors.blueprints.blueprint import NOOP
 from actors.env.compiled.compile import compile_kernels
 from actors.env.compiled.numba_network import NumbaNetwork
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks
+from actors.env.fleet_networks import FleetNetworks
 from actors.env.hosts.host import Host
-from actors.slots.contributions import NOTHING, EvalResult, Validation
+from actors.slots.contributions import EvalResult, Validation
 
 
 def has_kernels(host: Host) -> bool:
@@ -31,17 +31,15 @@ class NumbaNetworks(FleetNetworks):
         self.networks: list[NumbaNetwork] = []
         compile_kernels(self.dtype.name)
 
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
-        for e, episode in enumerate(episodes):
-            if e in envs:
-                new = NumbaNetwork(episode, self.column_slots, self.dtype)
-                self.networks[e : e + 1] = [new]
-        return [n.validate({}) if e in envs else NOTHING for e, n in enumerate(self.networks)]
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> dict[int, Validation]:
+        for e in sorted(envs):
+            self.networks[e : e + 1] = [NumbaNetwork(episodes[e], self.column_slots, self.dtype)]
+        return {e: self.networks[e].validate({}) for e in envs}
 
     def can_train_twin(self, env: int) -> bool:
         return True
 
-    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         return self.networks[env].train_twin(epochs)
 
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:

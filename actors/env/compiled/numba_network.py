@@ -10,9 +10,9 @@ import numpy as np
 
 from actors.blueprints.blends import gate_shapes
 from actors.env.compiled.column_arrays import ColumnArrays
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY, EpochMeasures
+from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import column_host, draw_into
 from actors.env.tasks import Split
 from actors.kernels.decorators import Array
@@ -43,14 +43,10 @@ class NumbaNetwork:
         self.params = np.zeros(host.num_params(), self.dtype)
         draw_into(host.shapes(), self.params, episode.host_rng())
         size, formula, hidden, blend, mode = np.zeros((5, slots), np.int64)
-        self.seeds = Seeds(self._zeros(slots, largest), size, formula, hidden, blend, np.zeros(slots), mode)
-        self.moments = Adam(
-            np.zeros_like(self.params),
-            np.zeros_like(self.params),
-            self._zeros(slots, largest),
-            self._zeros(slots, largest),
-            np.zeros(slots + self.column_slots + 1, np.int64),
-        )
+        q, steps = self._zeros(slots, largest), np.zeros(slots + self.column_slots + 1, np.int64)
+        self.seeds = Seeds(q, size, formula, hidden, blend, np.zeros(slots), mode)
+        first, second = np.zeros_like(self.params), np.zeros_like(self.params)
+        self.moments = Adam(first, second, np.zeros_like(q), np.zeros_like(q), steps)
         max_hidden = max(b.hidden(width) for b in self.blueprints)
         sizes = (slots, width, max_hidden, host.num_classes)
         self.work = make_work(*sizes, ROWS_AT_ONCE, self.dtype)
@@ -124,7 +120,7 @@ class NumbaNetwork:
         validation = Validation(results[current], scored)
         return EpochResult(loss, {s: norms[:, s].tolist() for s in alphas}, known, validation, results)
 
-    def train_twin(self, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         """See `FleetNetworks.train_twin`."""
         kept = self.params, self.moments
         m = self.moments
@@ -136,7 +132,7 @@ class NumbaNetwork:
         for epoch in epochs:
             self._set_modes({}, {})
             loss, _, _ = self._train(epoch)
-            measures.append(EpochMeasures(loss, self.validate({})))
+            measures.append((loss, self.validate({})))
         self.params, self.moments = kept
         return measures
 

@@ -20,6 +20,10 @@ class HostEpoch(NamedTuple):
     lr: float
 
 
+TwinEpoch = tuple[float, Validation]
+"""What an epoch of a host without seeds measured: the mean training loss, nats, and the validation after it."""
+
+
 @dataclass(frozen=True)
 class NewSeed:
     """A seed to germinate."""
@@ -70,7 +74,3 @@ class EpochOutcome:
     pruned: tuple[int, ...]  # slots whose seeds were removed at the end of this epoch
     end_reason: EndReason | None
     telemetry: dict[str, float]  # empty until the end; `objective` is J, whatever the reward mode
-
-    @property
-    def ended(self) -> bool:
-        return self.terminated or self.truncated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import isfinite
+from math import isfinite, log
 from statistics import median
 
 PENALTY_POINTS = 5.0  # charged for a panic, beside what the rest of the training would have cost
@@ -22,16 +22,11 @@ class Governor:
     `COLLAPSE_POINTS` above chance falls to within `CHANCE_MARGIN_POINTS` of it.
     """
 
-    def __init__(self, num_classes: int, chance_loss: float) -> None:
-        self.chance_accuracy = 100.0 / num_classes
-        self.chance_loss = chance_loss
-        self._losses: deque[float] = deque(maxlen=WINDOW_EPOCHS)
+    def __init__(self, num_classes: int, untrained_loss: float) -> None:
+        """`untrained_loss` is the validation loss of the untrained host, to which the first epoch is compared."""
+        self.chance_accuracy, self.chance_loss = 100.0 / num_classes, log(num_classes)
+        self._losses = deque([untrained_loss] if isfinite(untrained_loss) else [], maxlen=WINDOW_EPOCHS)
         self._best = 0.0
-
-    def begin(self, untrained_loss: float) -> None:
-        """Start with the untrained host's validation loss, to which the first epoch is compared."""
-        if isfinite(untrained_loss):
-            self._losses.append(untrained_loss)
 
     def check(self, train_loss: float, val_loss: float, accuracy: float) -> str | None:
         """Return the reason for a panic, or None after a healthy epoch; `accuracy` in points."""

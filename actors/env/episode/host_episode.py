@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actors.config import FEATURE_GROUPS, EnvConfig
 from actors.env.episode import governor
-from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, HostEpoch, NewSeed
+from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, HostEpoch, NewSeed, TwinEpoch
 from actors.env.episode.reward import EpisodeReward, potential
 from actors.env.episode.settings import draw_settings, observed_rows
 from actors.env.episode.timeline import Timeline
@@ -23,7 +23,7 @@ from actors.env.hosts.make import make_host
 from actors.env.tasks import DataFiles, Task, make_task
 from actors.rng import Purpose, restart, stream
 from actors.slots.compute import TRAINING_PASSES
-from actors.slots.contributions import Validation, subsets_to_evaluate
+from actors.slots.contributions import EvalResult, Validation, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
 from actors.slots.lifecycle import GATES, Lifecycle, SeedAction
 from actors.slots.model_view import TrainingState
@@ -44,7 +44,7 @@ def check_tasks(config: EnvConfig, run_seed: int) -> list[Task]:
 class HostEpisode:
     """One episode: its task, host, slots, horizon and rewards, but no network parameters.
 
-    Call `begin` with the validation result of the untrained host. Then, each epoch, `read` checks an action,
+    Call `begin` with the validation result of the untrained host. Then, each epoch, `growth.read` checks an action,
     `plan_epoch` says what to train and evaluate, the caller does it, and `complete_epoch` turns the result into reward
     and slot transitions.
     The episode follows from the configuration, `run_seed`, `seed` and the actions alone.
@@ -55,8 +55,7 @@ class HostEpisode:
         self.config, self.run_seed, self.seed, self.spec = config, run_seed, seed, spec
         choice = int(stream(run_seed, seed, Purpose.TASK_CHOICE).integers(len(config.tasks)))
         files = DataFiles(config.data_dir, config.download)
-        self.task: Task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
-        task = self.task
+        self.task = task = make_task(config.tasks[choice], stream(run_seed, seed, Purpose.TASK_DATA), files)
         self.settings = draw_settings(config, config.tasks[choice], run_seed, seed)
         self.horizon_epochs, self.prices = self.settings.horizon_epochs, self.settings.prices
         rng = stream(run_seed, seed, Purpose.VALIDATION_ROWS)
@@ -65,7 +64,7 @@ class HostEpisode:
         self.observed, self.scored = task.val.rows(order[:observed]), task.val.rows(order[observed:])
         """Validation rows on which the policy sees measurements, and those on which J and rewards are measured."""
         self.host = host = make_host(task, width_scale * self.settings.host_width, config.slots)
-        self._names = tuple(map(host.family.name_of, range(len(host.family.blueprints))))
+        self._names = host.family.names
         host_params = host.num_params()
         flops = forward_flops(host, task.shape)
         column = column_slot(host.family, lambda scale: column_host(host, scale).num_params(), flops.columns)
@@ -78,7 +77,6 @@ class HostEpisode:
         self.growth = GrowthState(slot_shapes, host_params, rules, spec, flops.host)
         samples = self.settings.inner_steps * config.batch_size
         self._evaluation = observed / (TRAINING_PASSES * samples)  # in epochs of the bare host's training
-        self.governor = governor.Governor(task.num_classes, task.chance_loss)
         self.epoch = 0
         self.germinations = 0
         self.illegal_actions = 0
@@ -106,7 +104,7 @@ class HostEpisode:
         (observed, loss), accuracy = untrained
         self.accuracies, self.observed_accuracies, self.val_losses = [accuracy], [observed], [loss]
         self.standing = Standing(accuracy)
-        self.governor.begin(loss)
+        self.governor = governor.Governor(self.task.num_classes, loss)
         if twin is None:
             twin = self.accuracies if self.config.reference == "twin" else ()
         self.reward = EpisodeReward(self.config, twin, twin_coefficient(self.task.task_id))
@@ -120,14 +118,9 @@ class HostEpisode:
             *self.prices,
         )
 
-    def read(self, action: NDArray[np.int64], masks: ActionMasks | None = None) -> tuple[SeedAction, str]:
-        """See `GrowthState.read`."""
-        return self.growth.read(np.asarray(action, dtype=np.int64), masks)
-
     def plan_epoch(self, executed: SeedAction, illegal: str = "") -> EpochPlan:
-        """Take what `read` returned: an action, which is WAIT in the place of an illegal one, and why that was illegal.
-
-        Return the plan of the epoch.
+        """Return the plan of an epoch, from what `growth.read` returned: an action, which is WAIT in the place of an
+        illegal one, and why that was illegal.
         """
         self.illegal_actions += bool(illegal)
         pruned = self.growth.apply(executed, requested=not illegal)
@@ -153,16 +146,14 @@ class HostEpisode:
         joins = self.reward.twin is self.accuracies and bool(plan.blended)
         return [self._data(epoch) for epoch in range(self.epoch, self.horizon_epochs)] if joins else []
 
-    def set_twin(self, train_losses: Sequence[float], results: Sequence[Validation]) -> None:
-        """Complete the twin by its losses and validation results in the epochs that are left."""
-        measured = zip(self.observed_accuracies[1:], self.val_losses[1:], self.accuracies[1:], strict=True)
-        before = zip(self.train_losses, measured, strict=True)
-        after = ((t, (*observed, scored)) for t, (observed, scored) in zip(train_losses, results, strict=True))
-        watch = governor.Governor(self.task.num_classes, self.task.chance_loss)
-        watch.begin(self.val_losses[0])
+    def set_twin(self, left: Sequence[TwinEpoch]) -> None:
+        """Complete the twin by what it measured in the epochs that are left."""
+        observed = map(EvalResult, self.observed_accuracies[1:], self.val_losses[1:])
+        before = zip(self.train_losses, map(Validation, observed, self.accuracies[1:]), strict=True)
+        watch = governor.Governor(self.task.num_classes, self.val_losses[0])
         accuracies = [self.accuracies[0]]
-        for train_loss, (observed, loss, scored) in (*before, *after):
-            if watch.check(train_loss, loss, observed):
+        for train_loss, ((accuracy, loss), scored) in (*before, *left):
+            if watch.check(train_loss, loss, accuracy):
                 break
             accuracies.append(scored)
         self.reward.twin = padded(accuracies, self.horizon_epochs)
@@ -180,7 +171,8 @@ class HostEpisode:
         due = len(plan.subsets) > 1
         self.growth.record_contributions(result.ablations, plan.blended, plan.training, due, label)
         self.train_losses.append(result.train_loss)
-        self.growth.count_epoch(plan.blended, plan.training, plan.subsets, self._evaluation)
+        spent = self.growth.epoch_cost(plan.blended, plan.training, plan.subsets, self._evaluation)
+        self.growth.compute.add(spent)
         (observed, loss), accuracy = result.validation
         self.epoch += 1
         before = self.growth.filled()
@@ -250,10 +242,6 @@ class HostEpisode:
             order = self._passes[n] = self._order.permutation(len(self.task.train))
         return order
 
-    def masks(self) -> ActionMasks:
-        """Return the legal choices of the next action."""
-        return self.growth.masks()
-
     @property
     def lifecycle(self) -> Lifecycle:
         return self.growth.lifecycle
@@ -275,20 +263,18 @@ class HostEpisode:
 
     def observation(self) -> dict[str, NDArray[Any]]:
         """Return what the policy observes; see `SeedTrainingEnv`."""
-        accuracies: Sequence[float | None] = self.observed_accuracies
-        if "accuracy" in self.hidden_features:
-            accuracies = [None] * len(accuracies)
-        train_losses: Sequence[float | None] = self.train_losses
-        if "train_loss" in self.hidden_features:
-            train_losses = [None] * len(train_losses)
+
+        def shown(name: str, values: list[float]) -> Sequence[float | None]:
+            return [None] * len(values) if name in self.hidden_features else values
+
         training = TrainingState(
             epoch=self.epoch,
             horizon_epochs=self.horizon_epochs,
             chance_loss=self.task.chance_loss,
             num_classes=self.task.num_classes,
             val_losses=self.val_losses,
-            accuracies=accuracies,
-            train_losses=train_losses,
+            accuracies=shown("accuracy", self.observed_accuracies),
+            train_losses=shown("train_loss", self.train_losses),
             val_rows=None if "val_rows" in self.hidden_features else len(self.observed),
             time_hidden=self.config.time_hidden,
         )

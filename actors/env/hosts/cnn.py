@@ -11,7 +11,7 @@ from torch import Tensor
 
 from actors.blueprints.blueprint import Param, Params
 from actors.blueprints.family import IMAGE, SEQUENCE
-from actors.env.hosts.host import Host
+from actors.env.hosts.host import Host, affine_shapes, classifier_shapes
 from actors.layers.batch_norm import Normalize
 from actors.layers.convolution import After, classify, convolve, plane, pool_mean, unplane
 from actors.layers.layer_norm import Units
@@ -22,16 +22,9 @@ LEAST_POOLED = 8
 RECTIFIED = After(relu=True)
 
 
-def _norm_shapes(name: str, channels: int) -> dict[str, Param]:
-    return {f"{name}.gain": Param((1, channels), "one"), f"{name}.bias": Param((1, channels), "zero")}
-
-
-def _head_shapes(channels: int, classes: int) -> dict[str, Param]:
-    return {"out.w": Param((channels, classes), "fan_in"), "out.b": Param((1, classes), "zero")}
-
-
 def _batch_norm(name: str, p: Params, h: Tensor, dims: int, normalize: Normalize, after: After) -> Tensor:
-    return unplane(normalize(name, plane(h, dims), p[f"{name}.gain"], p[f"{name}.bias"], dims, after), h, dims)
+    gain, bias = p[f"{name}.gain"].flatten(), p[f"{name}.bias"].flatten()
+    return unplane(normalize(name, plane(h, dims), gain, bias, dims, after), h, dims)
 
 
 class CNN1dHost(Host):
@@ -48,10 +41,10 @@ class CNN1dHost(Host):
 
     def shapes(self) -> dict[str, Param]:
         w = self.width
-        shapes = {"in.w": Param((w, self.num_features, STEM_TAPS), "fan_in")} | _norm_shapes("in", w)
+        shapes = {"in.w": Param((w, self.num_features, STEM_TAPS), "fan_in")} | affine_shapes("in", w)
         for s in range(self.slots):
-            shapes |= {f"{s}.w": Param((w, w, TAPS), "fan_in")} | _norm_shapes(str(s), w)
-        return shapes | _norm_shapes("out", w) | _head_shapes(w, self.num_classes)
+            shapes |= {f"{s}.w": Param((w, w, TAPS), "fan_in")} | affine_shapes(str(s), w)
+        return shapes | affine_shapes("out", w) | classifier_shapes(w, self.num_classes)
 
     def _enter(self, p: Params, x: Tensor, norm: Normalize) -> Tensor:
         return _batch_norm("in", p, convolve(x, p["in.w"], None, 1), 1, norm, After(pool=True, relu=True))
@@ -90,9 +83,9 @@ class CNN2dHost(Host):
         shapes: dict[str, Param] = {}
         before = self.num_features
         for s, c in enumerate(self.channels):
-            shapes |= {f"{s}.w": Param((c, before, TAPS, TAPS), "fan_in")} | _norm_shapes(str(s), c)
+            shapes |= {f"{s}.w": Param((c, before, TAPS, TAPS), "fan_in")} | affine_shapes(str(s), c)
             before = c
-        return shapes | _head_shapes(before, self.num_classes)
+        return shapes | classifier_shapes(before, self.num_classes)
 
     def _block(self, s: int, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
         after = After(pool=s < 2 and min(h.shape[-2:]) >= LEAST_POOLED)

@@ -33,40 +33,33 @@ def forward_flops(host: Host, shape: tuple[int, ...]) -> ForwardFlops:
     family = host.family
     key = (repr(host), shape, *family.blueprints, *family.columns)  # hosts are plain data; users register blueprints
     if key not in _KNOWN:
-        _KNOWN[key] = _of_matrices(host) if not host.family.dims else _counted(host, shape)
+        bare = _of_host(host, shape)
+        seeds = [
+            tuple(None if b is NOOP else _of_seed(host, shape, s, b, bare) for b in family.blueprints)
+            for s in range(host.slots)
+        ]
+        columns = [None if c is None else _of_host(column_host(host, c.scale), shape) for c in family.columns]
+        _KNOWN[key] = ForwardFlops(bare, tuple(seeds), tuple(columns))
     return _KNOWN[key]
 
 
-def _of_matrices(host: Host) -> ForwardFlops:
-    """An MLP multiplies each sample by each of its matrices once."""
-
-    def flops(shapes: Mapping[str, Param]) -> float:
-        # A matrix with one row has the shape of a vector; only its name tells them apart.
-        return 2.0 * sum(p.size for name, p in shapes.items() if p.shape[0] > 1 or name.split(".")[-1].startswith("w"))
-
-    def seeds(width: int) -> tuple[float | None, ...]:
-        blueprints = host.family.blueprints
-        return tuple(None if b is NOOP else flops(b.shapes(width)) for b in blueprints)
-
-    columns = [None if c is None else column_host(host, c.scale) for c in host.family.columns]
-    return ForwardFlops(
-        flops(host.shapes()),
-        tuple(seeds(host.slot_width(s)) for s in range(host.slots)),
-        tuple(None if c is None else flops(c.shapes()) for c in columns),
-    )
+def _of_host(host: Host, shape: tuple[int, ...]) -> float:
+    return _counted(host, shape) if host.family.dims else _of_matrices(host.shapes())
 
 
-def _counted(host: Host, shape: tuple[int, ...]) -> ForwardFlops:
-    bare = _count(host, shape)
-    seeds = tuple(
-        tuple(None if b is NOOP else _count(host, shape, s, b) - bare for b in host.family.blueprints)
-        for s in range(host.slots)
-    )
-    columns = [None if c is None else column_host(host, c.scale) for c in host.family.columns]
-    return ForwardFlops(bare, seeds, tuple(None if c is None else _count(c, shape) for c in columns))
+def _of_seed(host: Host, shape: tuple[int, ...], slot: int, blueprint: Blueprint, bare: float) -> float:
+    if host.family.dims:
+        return _counted(host, shape, slot, blueprint) - bare
+    return _of_matrices(blueprint.shapes(host.slot_width(slot)))
 
 
-def _count(host: Host, shape: tuple[int, ...], at: int = -1, blueprint: Blueprint = NOOP) -> float:
+def _of_matrices(shapes: Mapping[str, Param]) -> float:
+    """An MLP multiplies each sample by each of its matrices once, which need not be counted."""
+    # A matrix with one row has the shape of a vector; only its name tells them apart.
+    return 2.0 * sum(p.size for name, p in shapes.items() if p.shape[0] > 1 or name.split(".")[-1].startswith("w"))
+
+
+def _counted(host: Host, shape: tuple[int, ...], at: int = -1, blueprint: Blueprint = NOOP) -> float:
     rng = np.random.default_rng(0)
     params = draw_params(host.shapes(), rng, torch.float32)
     grown = draw_params(blueprint.shapes(host.slot_width(at)), rng, torch.float32) if at >= 0 else {}

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import floor
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.blueprints.blueprint import Param, Params
+from actors.blueprints.blueprint import Param, Params, vector
 from actors.blueprints.family import Family
 from actors.layers.batch_norm import Normalize, batch_statistics
 from actors.layers.layer_norm import Units
@@ -51,10 +51,6 @@ class Host(ABC):
     def slot_width(self, slot: int) -> int:
         """Return the number of hidden units or channels at a slot."""
         return self.width
-
-    def with_width(self, width: int) -> Self:
-        """Return the same architecture at another width."""
-        return replace(self, width=width)
 
     def norms(self) -> dict[str, int]:
         """Return the number of channels of every BatchNorm by name; empty for hosts without BatchNorm."""
@@ -106,6 +102,16 @@ class Host(ABC):
         """Return the logits."""
 
 
+def affine_shapes(name: str, width: int) -> dict[str, Param]:
+    """Return the gain and the bias of a norm."""
+    return {f"{name}.gain": vector(width, "one"), f"{name}.bias": vector(width)}
+
+
+def classifier_shapes(width: int, classes: int) -> dict[str, Param]:
+    """Return the parameters of the last layer."""
+    return {"out.w": Param((width, classes), "fan_in"), "out.b": vector(classes)}
+
+
 def draw_params(shapes: Mapping[str, Param], rng: np.random.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
     """Draw leaf tensors that require gradients, in the order of `shapes`."""
     return {name: torch.tensor(p.draw(rng), dtype=dtype).requires_grad_() for name, p in shapes.items()}
@@ -126,4 +132,4 @@ def column_width(host_width: int, scale: float) -> int:
 
 def column_host(host: Host, scale: float) -> Host:
     """Return the host that computes a column of `host`. Nothing grows in its slots."""
-    return host.with_width(column_width(host.width, scale))
+    return replace(host, width=column_width(host.width, scale))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from actors.env.hosts.cnn import CNN1dHost, CNN2dHost
@@ -18,7 +17,7 @@ def make_host(task: Task, width: int, slots: int) -> Host:
     return HOSTS[task.kind](task.shape[0], width, task.num_classes, slots)
 
 
-def padded_host(hosts: Sequence[Host]) -> Host:
-    """Return the smallest host that each of `hosts` can be padded to; they have one kind and spatial size."""
-    largest = {name: max(getattr(h, name) for h in hosts) for name in ("num_features", "width", "num_classes")}
-    return replace(hosts[0], **largest)
+def padded_host(one: Host, other: Host) -> Host:
+    """Return the smallest host that both can be padded to; they have one kind and spatial size."""
+    sizes = ("num_features", "width", "num_classes")
+    return replace(one, **{name: max(getattr(one, name), getattr(other, name)) for name in sizes})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from actors.blueprints.blueprint import Param, Params
+from actors.blueprints.blueprint import Param, Params, vector
 from actors.blueprints.family import VECTOR
-from actors.env.hosts.host import Host
+from actors.env.hosts.host import Host, affine_shapes, classifier_shapes
 from actors.layers.batch_norm import Normalize
 from actors.layers.layer_norm import Units, layer_norm
 
@@ -22,12 +22,10 @@ class MLPHost(Host):
 
     def shapes(self) -> dict[str, Param]:
         w = self.width
-        one, zero = Param((1, w), "one"), Param((1, w), "zero")
-        shapes = {"in.w": Param((self.num_features, w), "fan_in"), "in.b": zero}
+        shapes = {"in.w": Param((self.num_features, w), "fan_in"), "in.b": vector(w)}
         for s in range(self.slots):
-            shapes |= {f"{s}.gain": one, f"{s}.bias": zero, f"{s}.w": Param((w, w), "fan_in"), f"{s}.b": zero}
-        classifier = {"out.w": Param((w, self.num_classes), "fan_in"), "out.b": Param((1, self.num_classes), "zero")}
-        return shapes | {"out.gain": one, "out.bias": zero} | classifier
+            shapes |= affine_shapes(str(s), w) | {f"{s}.w": Param((w, w), "fan_in"), f"{s}.b": vector(w)}
+        return shapes | affine_shapes("out", w) | classifier_shapes(w, self.num_classes)
 
     def _enter(self, p: Params, x: Tensor, norm: Normalize) -> Tensor:
         return x @ p["in.w"] + p["in.b"]

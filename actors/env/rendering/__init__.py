@@ -1,1 +1,1 @@
-"""Records of episodes (`Timeline`) and pictures of them."""
+"""Pictures of episodes, and the colors of all charts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import matplotlib
 import numpy as np
@@ -107,11 +107,9 @@ def _lane(ax: Axes, episode: Timeline, slot: int, last: int, width_in: float) ->
 
 def _blueprints(ax: Axes, names: list[str], last: int, lane_in: float) -> None:
     """Label each seed with its blueprint, shortened if the next seed leaves too little room."""
-    runs = [(name, len(list(run))) for name, run in groupby(names)]
-    starts = [sum(length for _, length in runs[:i]) for i in range(len(runs))]
-    named = [(start, name) for start, (name, _) in zip(starts, runs, strict=True) if name]
-    ends = [*(start for start, _ in named[1:]), last]
-    for (start, name), end in zip(named, ends, strict=False):
+    starts = [start for start, (before, name) in enumerate(pairwise(["", *names])) if name not in ("", before)]
+    for start, end in pairwise([*starts, last]):
+        name = names[start]
         letters = int((end - start) * lane_in / last / LETTER_IN)
         if letters < 2:
             continue

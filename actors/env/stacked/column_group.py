@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from actors.blueprints.blueprint import Params
-from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.layout import StackLayout
+from actors.env.stacked.param_bank import ColumnBank
 from actors.layers.batch_norm import Moments, Normalize
 from actors.layers.layer_norm import Units
 

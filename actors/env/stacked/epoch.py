@@ -9,23 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.blueprints.blueprint import Params
-from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
+from actors.env.fleet_networks import CLIP_NORM
 from actors.env.hosts.host import Resume
-from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup, Outputs, mixed_logits
 from actors.env.stacked.cuda_graph import StepResult
-from actors.env.stacked.param_bank import RowOptimizer, flat_gradients
+from actors.env.stacked.param_bank import ParamBank, RowOptimizer, flat_gradients
 from actors.env.stacked.parameters import StackedParameters
-from actors.env.stacked.slot_plan import StackedSeed, runs_of
+from actors.env.stacked.slot_plan import RunKey, StackedSeed, runs_of
 from actors.kernels.cnn.functions import CrossEntropy
 from actors.kernels.cnn.layout import suits
 from actors.layers.batch_norm import batch_statistics, row_statistics
-
-RunKey = tuple[int, bool, int, int]  # slot, whether in TRAINING, bank, turn
-
-
-def _run_key(seed: StackedSeed) -> RunKey:
-    return seed.slot, seed.training, seed.bank, seed.turn
 
 
 class StackedEpoch:
@@ -38,26 +31,20 @@ class StackedEpoch:
 
     def __init__(self, stack: StackedParameters, seeds: Sequence[StackedSeed], lr: Tensor) -> None:
         self.stack, self.seeds = stack, seeds
-        self.host_optimizer = RowOptimizer(stack.hosts, None, lr, WEIGHT_DECAY)
+        self.host_optimizer = RowOptimizer(stack.hosts, None, lr)
         self.host_leaves = stack.hosts.leaves(self.host_optimizer.params)
         # Seeds of one bank keep their order, so that those of one slot and mode are consecutive rows.
-        self.by_bank: dict[int, list[int]] = {}
-        for i, seed in enumerate(seeds):
-            self.by_bank.setdefault(seed.bank, []).append(i)
-        self.optimizers = {
-            b: RowOptimizer(
-                stack.banks[b], stack.rows(group := [seeds[i] for i in indices]), _rates(group, lr), WEIGHT_DECAY
-            )
-            for b, indices in self.by_bank.items()
-        }
-        self.bank_index = {b: torch.tensor(indices, device=stack.device) for b, indices in self.by_bank.items()}
+        banks = dict.fromkeys(seed.bank for seed in seeds)
+        self.by_bank = {b: [i for i, seed in enumerate(seeds) if seed.bank == b] for b in banks}
+        self.optimizers = {b: self._optimizer(stack.banks[b], [s for s in seeds if s.bank == b], lr) for b in banks}
+        self.bank_index = {b: stack.index(indices) for b, indices in self.by_bank.items()}
         # Seeds in the stream come first; only they have gates.
         in_stream = [seed for seed in seeds if seed.slot < stack.host.slots]
-        self.gate_optimizer = RowOptimizer(stack.gates, stack.rows(in_stream), _rates(in_stream, lr), WEIGHT_DECAY)
+        self.gate_optimizer = self._optimizer(stack.gates, in_stream, lr)
         self.seed_index = {(seed.env, seed.slot): i for i, seed in enumerate(seeds)}
         self.bank_row = {i: k for indices in self.by_bank.values() for k, i in enumerate(indices)}
         # Parameters, or gates, of consecutive seeds of one slot and mode (and bank and turn) are leaves together.
-        self.runs = {key: self._run_leaves(key[2], run) for key, run in runs_of(seeds, _run_key)}
+        self.runs = {key: self._run_leaves(key[2], run) for key, run in runs_of(seeds, lambda s: s.run)}
         self.gate_runs = {
             key: stack.gates.leaves(self.gate_optimizer.params[run])
             for key, run in runs_of(in_stream, lambda s: (s.slot, s.training))
@@ -65,7 +52,7 @@ class StackedEpoch:
         # A column that learns needs no other pass through its host: the logits of the main pass are constant.
         self.shadowed = sorted({seed.env for seed in in_stream if seed.training})
         rows = self.shadowed * 2 if len(self.shadowed) == 1 else self.shadowed  # never one, see `BlueprintGroup.grow`
-        self.shadow_rows = torch.tensor(rows, dtype=torch.long, device=stack.device)
+        self.shadow_rows = stack.index(rows)
         blended, training = ([seed for seed in seeds if seed.training is mode] for mode in (False, True))
         in_shadow = [seed for seed in in_stream if seed.env in set(self.shadowed)]
         self.first_slot = min((seed.slot for seed in in_stream if seed.training), default=-1)
@@ -116,21 +103,12 @@ class StackedEpoch:
         """Fix the state of environments that have had all their minibatches: what further steps do to them is undone
         by `store`.
         """
-        rows = torch.tensor(sorted(envs), device=self.stack.device)
-        o = self.host_optimizer
-        self._keep(rows, o.params, o.first, o.second, o.steps, *(t for m in self.stack.running.values() for t in m))
         chosen = [i for i, seed in enumerate(self.seeds) if seed.env in envs]
         gated = [i for i in chosen if self.seeds[i].slot < self.stack.host.slots]
-        for optimizer, indices in (
-            (self.gate_optimizer, gated),
-            *((o, [self.bank_row[i] for i in chosen if self.seeds[i].bank == b]) for b, o in self.optimizers.items()),
-        ):
-            if indices:
-                rows = torch.tensor(indices, device=self.stack.device)
-                self._keep(rows, optimizer.params, optimizer.first, optimizer.second, optimizer.steps)
-                if isinstance(optimizer.bank, ColumnBank) and optimizer.rows is not None:
-                    running = optimizer.bank.running.values()
-                    self._keep(optimizer.rows[rows], *(t for moments in running for t in moments))
+        parts = [(self.host_optimizer, sorted(envs)), (self.gate_optimizer, gated)]
+        for b, optimizer in self.optimizers.items():
+            parts.append((optimizer, [self.bank_row[i] for i in chosen if self.seeds[i].bank == b]))
+        self._kept += [saved for optimizer, rows in parts if rows for saved in optimizer.saved(self.stack.index(rows))]
 
     def store(self) -> None:
         """Write the trained seeds back to their banks."""
@@ -138,9 +116,6 @@ class StackedEpoch:
             t[rows] = values
         for optimizer in (*self.optimizers.values(), self.gate_optimizer):
             optimizer.store()
-
-    def _keep(self, rows: Tensor, *tensors: Tensor) -> None:
-        self._kept += [(t, rows, t[rows]) for t in tensors]
 
     def _loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross-entropy of each environment `[E]`."""
@@ -210,12 +185,16 @@ class StackedEpoch:
         by_env = [*(self.stack.layout.by_env(grad) for grad in grads[:-1]), grads[-1].flatten(1)]
         return torch.stack([grad.square().sum(1).sqrt() for grad in by_env], 1)
 
+    def _optimizer(self, bank: ParamBank, seeds: Sequence[StackedSeed], lr: Tensor) -> RowOptimizer:
+        """Return the optimizer of seeds, each at the learning rate of its environment."""
+        return RowOptimizer(bank, self.stack.rows(seeds), lr[[seed.env for seed in seeds]])
+
     def _run_leaves(self, b: int, run: slice) -> dict[str, Tensor]:
         start = self.bank_row[run.start]
         return self.stack.banks[b].leaves(self.optimizers[b].params[start : start + run.stop - run.start])
 
     def _leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
-        leaves = self.runs[_run_key(seeds[0])]
+        leaves = self.runs[seeds[0].run]
         return lambda: leaves
 
     def _gate_leaves(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
@@ -228,13 +207,13 @@ class StackedEpoch:
             return self._leaves(seeds)
         b = seeds[0].bank
         bank, optimizer = self.stack.banks[b], self.optimizers[b]
-        rows = torch.tensor([self.bank_row[self.seed_index[s.env, s.slot]] for s in seeds], device=self.stack.device)
+        rows = self.stack.index(self.bank_row[self.seed_index[s.env, s.slot]] for s in seeds)
         return lambda: bank.views(optimizer.params[rows])
 
     def _shadow_gates(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:
         learners = [seed for seed in seeds if seed.training]
         blended = [self.seed_index[s.env, s.slot] for s in seeds if not s.training]
-        rows = torch.tensor(blended, dtype=torch.long, device=self.stack.device)
+        rows = self.stack.index(blended)
 
         def constant() -> Params:
             return self.stack.gates.views(self.gate_optimizer.params[rows])
@@ -245,11 +224,6 @@ class StackedEpoch:
         if not blended:
             return lambda: leaves
         return lambda: {name: torch.cat([t, leaves[name]]) for name, t in constant().items()}
-
-
-def _rates(seeds: Sequence[StackedSeed], lr: Tensor) -> Tensor:
-    """Return the learning rate of each seed, that of its environment."""
-    return lr[[seed.env for seed in seeds]]
 
 
 def _logits_of(groups: Sequence[ColumnGroup], x: Tensor) -> Outputs:

@@ -10,32 +10,26 @@ import torch
 from torch import Tensor
 
 from actors.blueprints.blends import gate_shapes
-from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed
+from actors.env.episode.epoch import EpochPlan, EpochResult, HostEpoch, NewSeed, TwinEpoch
 from actors.env.episode.host_episode import HostEpisode
-from actors.env.fleet_networks import EpochMeasures, FleetNetworks, NetworkSettings
+from actors.env.fleet_networks import FleetNetworks, NetworkSettings
 from actors.env.hosts.host import Host, column_host
-from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.cuda_graph import StepResult, run_steps
 from actors.env.stacked.epoch import StackedEpoch
 from actors.env.stacked.evaluation import ROWS_AT_ONCE, StackedEvaluation
 from actors.env.stacked.layout import StackLayout
-from actors.env.stacked.param_bank import ParamBank
+from actors.env.stacked.param_bank import ColumnBank, ParamBank
 from actors.env.stacked.parameters import StackedParameters
 from actors.env.stacked.slot_plan import StackedSeed
 from actors.env.tasks.task import Split
 from actors.kernels.cnn.compile import compile_kernels
-from actors.layers.batch_norm import CALIBRATION_ROWS, Moments
+from actors.layers.batch_norm import CALIBRATION_ROWS
 from actors.layers.layer_norm import Units
 from actors.precision import tf32
 from actors.slots.contributions import EvalResult, Subset, Validation
 
-
-class Trained(NamedTuple):
-    """What one epoch of training measured in one environment, see `EpochResult`."""
-
-    loss: float
-    gradient_norms: dict[int, list[float]]
-    scores: dict[int, float]
+Trained = tuple[float, dict[int, list[float]], dict[int, float]]
+"""What training measured in one environment: the first three fields of `EpochResult`."""
 
 
 class Saved(NamedTuple):
@@ -58,14 +52,14 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         self._seeds: dict[tuple[int, int], NewSeed] = {}  # by (env, slot)
 
     @tf32(False)
-    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> list[Validation]:
+    def reset(self, episodes: Sequence[HostEpisode], envs: Collection[int]) -> dict[int, Validation]:
         self.episodes = list(episodes)
         self._seeds = {place: seed for place, seed in self._seeds.items() if place[0] not in envs}
         for e in envs:
             self.hosts.draw(e, episodes[e].host.shapes(), episodes[e].host_rng())
-        self.units = self._mask_units()
-        self._fresh_moments(list(envs))
-        self.class_counts = torch.tensor([episode.task.num_classes for episode in episodes], device=self.device)
+        widths = self.index(episode.host.width for episode in episodes)
+        self.units = None if self.layout.dims else Units.of_widths(widths, self.host.width, self.dtype)
+        self.class_counts = self.index(episode.task.num_classes for episode in episodes)
         every_class = torch.arange(self.host.num_classes, device=self.device)
         self.no_class = (every_class[None, :] >= self.class_counts[:, None])[:, None]
         self.train_x, self.train_y, _ = self._data([episode.task.train for episode in episodes])
@@ -75,12 +69,13 @@ class TorchNetworks(StackedParameters, FleetNetworks):
         self.scoring = StackedEvaluation(self, *scored, calibration)
         self._save_snapshot()
         bare: list[Subset] = [frozenset()]
-        return [validation for validation, _ in self._validated([], [bare] * len(episodes))]
+        validated = self._validated([], [bare] * len(episodes))
+        return {e: validated[e][0] for e in envs}
 
     def can_train_twin(self, env: int) -> bool:
         return False  # a host's bits depend on the size of its stack
 
-    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[EpochMeasures]:
+    def train_twin(self, env: int, epochs: Sequence[HostEpoch]) -> list[TwinEpoch]:
         """Not available, see `can_train_twin`."""
         raise NotImplementedError("the torch backend trains all hosts of a stack together")
 
@@ -88,12 +83,11 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def run_epoch(self, plans: Sequence[EpochPlan | None]) -> list[EpochResult | None]:
         if all(plan is None for plan in plans):
             return [None] * len(plans)
-        for e, plan in enumerate(plans):
-            if plan is not None:
-                self.prune(e, plan.pruned)
-                if plan.germinated is not None:
-                    self._germinate(e, plan.germinated)
         given = [(e, plan) for e, plan in enumerate(plans) if plan is not None]
+        for e, plan in given:
+            self.prune(e, plan.pruned)
+            if plan.germinated is not None:
+                self._germinate(e, plan.germinated)
         learning = [seed for e, plan in given for seed in self._seeds_of(e, plan.blended)]
         learning += [seed for e, plan in given for seed in self._seeds_of(e, plan.training, plan.training)]
         trained = self._train(plans, sorted(learning))
@@ -118,7 +112,7 @@ class TorchNetworks(StackedParameters, FleetNetworks):
     def roll_back(self, env: int, pruned: tuple[int, ...]) -> Validation:
         self.prune(env, pruned)
         for saved in self._snapshot:
-            mine = self._index([i for i, e in enumerate(saved.envs) if e == env])
+            mine = self.index(i for i, e in enumerate(saved.envs) if e == env)
             saved.tensor[saved.rows[mine]] = saved.values[mine]
         self.hosts.clear_moments(slice(env, env + 1))
         for e, s in self._seeds:
@@ -220,44 +214,19 @@ class TorchNetworks(StackedParameters, FleetNetworks):
             if plan is not None and (norm := host_norms[count][e]) > 0:
                 free = set(range(self.total_slots)) - set(plan.alphas)
                 scores = {s: at_outputs[count][e][min(s, self.host.slots)] / norm for s in free}
-            trained.append(Trained(means[count][e], norms[e], scores))
+            trained.append((means[count][e], norms[e], scores))
         return trained
-
-    def _index(self, rows: Sequence[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.long, device=self.device)
-
-    def _mask_units(self) -> Units | None:
-        """Return which hidden units are real; None for CNNs, whose padded channels stay 0 anyway."""
-        if self.layout.dims:
-            return None
-        real = torch.tensor([episode.host.slot_width(0) for episode in self.episodes], device=self.device)
-        mask = (torch.arange(self.host.slot_width(0), device=self.device)[None, :] < real[:, None]).to(self.dtype)
-        return Units(mask[:, None, :], (mask / real[:, None])[:, :, None])
-
-    def _fresh_moments(self, envs: list[int]) -> None:
-        """Reset the running statistics of BatchNorm for these environments."""
-        rows = self._index(envs)
-        for name, channels in self.host.norms().items():
-            fresh = Moments.fresh(self.num_envs, channels, dtype=self.dtype, device=self.device)
-            for t, new in zip(self.running.setdefault(name, fresh), fresh, strict=True):
-                t[rows] = new[rows]
 
     def _save_snapshot(self) -> None:
         """Save parameters and running statistics of hosts and seeds."""
-        envs = list(range(self.num_envs))
-        self._snapshot = [
-            Saved(t, self._index(envs), t.clone(), envs)
-            for t in (self.hosts.params, *(t for moments in self.running.values() for t in moments))
-        ]
-        places: dict[ParamBank, list[tuple[int, int]]] = {}
-        for place in self._seeds:
-            for bank in self._banks_of(*place):
-                places.setdefault(bank, []).append(place)
-        for bank, held in places.items():
-            rows, owners = self._index([self.row(*place) for place in held]), [e for e, _ in held]
-            moments = bank.running.values() if isinstance(bank, ColumnBank) else ()
-            tensors = (bank.params, *(t for m in moments for t in m))
-            self._snapshot += [Saved(t, rows, t[rows], owners) for t in tensors]
+        owners = {self.hosts: [(env, env) for env in range(self.num_envs)]}  # rows of a bank and their environments
+        for env, slot in self._seeds:
+            for bank in self._banks_of(env, slot):
+                owners.setdefault(bank, []).append((self.row(env, slot), env))
+        self._snapshot: list[Saved] = []
+        for bank, owned in owners.items():
+            rows, envs = self.index(row for row, _ in owned), [env for _, env in owned]
+            self._snapshot += [Saved(t, rows, t[rows], envs) for t in (bank.params, *bank.statistics)]
 
     def _data(self, splits: Sequence[Split]) -> tuple[Tensor, Tensor, Tensor]:
         """Return x `[E, N, *sample]`, y `[E, N]` and valid `[E, N]` of each environment's rows, padded with zeros."""

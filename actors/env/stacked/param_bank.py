@@ -1,37 +1,48 @@
-"""`ParamBank`: many small networks of one padded shape as rows of one matrix; and `RowOptimizer`, their AdamW."""
+"""`ParamBank`: many small networks of one padded shape as rows of one matrix; `ColumnBank`: one of whole columns; and
+`RowOptimizer`, their AdamW."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from actors.blueprints.blueprint import Param
+from actors.env.fleet_networks import WEIGHT_DECAY, NetworkSettings
+from actors.env.hosts.host import Host
+from actors.layers.batch_norm import fresh
+from actors.layers.layer_norm import Units
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class ParamBank:
-    """Parameter vectors `[rows, size]`, with AdamW moments and a step counter for each row."""
+    """Parameter vectors `[rows, size]`, with AdamW moments, a step counter and running statistics for each row."""
 
     def __init__(
-        self, shapes: dict[str, Param], rows: int, max_steps: int, dtype: torch.dtype, device: torch.device
+        self, shapes: dict[str, Param], norms: Mapping[str, int], rows: int, settings: NetworkSettings
     ) -> None:
-        self.shapes = shapes
+        """`norms` are the channels of each BatchNorm by name."""
+        self.shapes, dtype, device = shapes, settings.dtype, settings.device
+        self.running = fresh(norms, rows, dtype=dtype, device=device)
         self.size = sum(p.size for p in shapes.values())
         self.params = torch.zeros(rows, self.size, dtype=dtype, device=device)
         self.first_moment = torch.zeros_like(self.params)
         self.second_moment = torch.zeros_like(self.params)
         self.steps = torch.zeros(rows, dtype=torch.long, device=device)
-        t = np.arange(max_steps + 1, dtype=np.float64)
+        self.statistics = [t for moments in self.running.values() for t in moments]
+        self.optimized = self.params, self.first_moment, self.second_moment, self.steps
+        t = np.arange(settings.max_steps + 1, dtype=np.float64)
         self.correction1 = torch.tensor(1.0 - BETA1**t, dtype=dtype, device=device)  # by number of steps
         self.correction2 = torch.tensor(np.sqrt(1.0 - BETA2**t), dtype=dtype, device=device)
 
     def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
-        """Draw the parameters of a row and clear its moments; `shapes` are those before padding."""
+        """Draw the parameters of a row and clear the rest; `shapes` are those before padding."""
         self.clear_moments(slice(row, row + 1))
+        for mean, var in self.running.values():
+            mean[row], var[row] = 0.0, 1.0
         drawn = torch.zeros(1, self.size, dtype=self.params.dtype)  # on the CPU: one copy to a GPU, not one a parameter
         views = self.views(drawn)
         for name, p in shapes.items():
@@ -56,25 +67,47 @@ class ParamBank:
         return {name: t.detach().requires_grad_() for name, t in self.views(flat).items()}
 
 
+class ColumnBank(ParamBank):
+    """Columns padded to the shape of `host`, with their real widths."""
+
+    def __init__(self, host: Host, rows: int, settings: NetworkSettings) -> None:
+        super().__init__(host.shapes(), host.norms(), rows, settings)
+        self.host = host
+        self._widths = torch.zeros_like(self.steps)
+
+    def draw(self, row: int, shapes: dict[str, Param], rng: np.random.Generator) -> None:
+        super().draw(row, shapes, rng)
+        self._widths[row] = shapes["out.w"].shape[0]
+
+    def units(self, rows: Tensor) -> Units | None:
+        """Return the real units of some rows; None for CNNs, whose padded channels stay 0 anyway."""
+        dims, dtype = self.host.family.dims, self.params.dtype
+        return None if dims else Units.of_widths(self._widths[rows], self.host.width, dtype)
+
+
 class RowOptimizer:
     """AdamW (Loshchilov & Hutter, 2019) for some rows of a bank, which are copies until `store`; or for all, in place.
 
     `rows` are indices; None means all rows. `lr [n]` are their learning rates, in float64.
     """
 
-    def __init__(self, bank: ParamBank, rows: Tensor | None, lr: Tensor, weight_decay: float) -> None:
+    def __init__(self, bank: ParamBank, rows: Tensor | None, lr: Tensor) -> None:
         self.bank, self.rows = bank, rows
-        self.lr, self._kept = (t[:, None].to(bank.params) for t in (lr, 1.0 - lr * weight_decay))
-        everything = (bank.params, bank.first_moment, bank.second_moment, bank.steps)
-        self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in everything)
+        self.lr, self._kept = (t[:, None].to(bank.params) for t in (lr, 1.0 - lr * WEIGHT_DECAY))
+        self.params, self.first, self.second, self.steps = (t if rows is None else t[rows] for t in bank.optimized)
 
     def store(self) -> None:
         """Write the rows back to the bank."""
         if self.rows is not None:
-            bank = self.bank
-            copies = (self.params, self.first, self.second, self.steps)
-            for t, copy in zip((bank.params, bank.first_moment, bank.second_moment, bank.steps), copies, strict=True):
+            copies = self.params, self.first, self.second, self.steps
+            for t, copy in zip(self.bank.optimized, copies, strict=True):
                 t[self.rows] = copy
+
+    def saved(self, rows: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Copy everything that steps change of some of the rows, as (tensor, its rows, values)."""
+        held = rows if self.rows is None else self.rows[rows]
+        own = [(t, rows) for t in (self.params, self.first, self.second, self.steps)]
+        return [(t, at, t[at]) for t, at in (*own, *((t, held) for t in self.bank.statistics))]
 
     def step(self, grad: Tensor) -> None:
         """Take one step with gradients `[n, size]`, each row with its own step counter."""

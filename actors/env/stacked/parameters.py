@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,12 +11,10 @@ from actors.blueprints.blends import GATED, gate_shapes
 from actors.blueprints.blueprint import Params
 from actors.env.fleet_networks import NetworkSettings
 from actors.env.hosts.host import Host, column_host
-from actors.env.stacked.column_bank import ColumnBank
 from actors.env.stacked.column_group import ColumnGroup
 from actors.env.stacked.layout import StackLayout
-from actors.env.stacked.param_bank import ParamBank
-from actors.env.stacked.slot_plan import Plans, StackedSeed, runs_of, slot_plan
-from actors.layers.batch_norm import Moments
+from actors.env.stacked.param_bank import ColumnBank, ParamBank
+from actors.env.stacked.slot_plan import BlueprintGroup, ParamsOf, Plans, SlotPlan, StackedSeed, runs_of
 from actors.layers.layer_norm import Units
 
 
@@ -36,24 +34,23 @@ class StackedParameters:
     def __init__(self, host: Host, column_slots: int, num_envs: int, settings: NetworkSettings) -> None:
         self.settings, self.host, self.column_slots, self.num_envs = settings, host, column_slots, num_envs
         self.dtype, self.device = settings.dtype, settings.device
-        table = (settings.max_steps, settings.dtype, settings.device)
         rows = num_envs * host.slots
-        self.hosts = ParamBank(host.shapes(), num_envs, *table)
+        self.hosts = ParamBank(host.shapes(), host.norms(), num_envs, settings)
+        self.running = self.hosts.running
         self.layout = StackLayout(host.family.dims)
         widths = [host.slot_width(s) for s in range(host.slots)]
         self.widths = list(dict.fromkeys(widths))
         self.blueprints = [b for _ in self.widths for b in host.family.blueprints]
         self.column_banks = {
-            blueprint: ColumnBank(column_host(host, column.scale), num_envs * column_slots, *table)
+            blueprint: ColumnBank(column_host(host, column.scale), num_envs * column_slots, settings)
             for blueprint, column in enumerate(host.family.columns)
             if column is not None
         }
         self.banks: list[ParamBank] = [
-            *(ParamBank(b.shapes(w), rows, *table) for w in self.widths for b in host.family.blueprints),
+            *(ParamBank(b.shapes(w), {}, rows, settings) for w in self.widths for b in host.family.blueprints),
             *self.column_banks.values(),
         ]
-        self.gates = ParamBank(gate_shapes(GATED, max(widths)), rows, *table)
-        self.running: dict[str, Moments] = {}
+        self.gates = ParamBank(gate_shapes(GATED, max(widths)), {}, rows, settings)
 
     @property
     def total_slots(self) -> int:
@@ -67,59 +64,53 @@ class StackedParameters:
 
     def rows(self, seeds: Sequence[StackedSeed]) -> Tensor:
         """Return the row of each seed in its bank."""
-        rows = [self.row(seed.env, seed.slot) for seed in seeds]
-        return torch.tensor(rows, dtype=torch.long, device=self.device)
+        return self.index(self.row(seed.env, seed.slot) for seed in seeds)
 
-    def plans(
-        self,
-        seeds: Sequence[StackedSeed],
-        envs: Sequence[int],
-        params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
-        gate_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
-    ) -> Plans:
-        """Return a plan for each slot in the stream that has seeds, for a pass over `envs`.
+    def index(self, rows: Iterable[int]) -> Tensor:
+        """Return indices of rows as a tensor on the device."""
+        return torch.tensor([*rows], dtype=torch.long, device=self.device)
 
-        `params_of` and `gate_of` return a function that reads the parameters of consecutive seeds.
-        """
+    def plans(self, seeds: Sequence[StackedSeed], envs: Sequence[int], params_of: ParamsOf, gate_of: ParamsOf) -> Plans:
+        """Return a plan for each slot in the stream that has seeds, which are sorted, for a pass over `envs`."""
         position = {env: row for row, env in enumerate(envs)}
-        units = None if self.units is None else self.units.rows(torch.tensor(list(envs), device=self.device))
+        shape = (-1, *(1,) * max(2, 1 + self.layout.dims))
         plans = {}
-        for s in range(self.host.slots):
+        for s in sorted({seed.slot for seed in seeds if seed.slot < self.host.slots}):
             here = [seed for seed in seeds if seed.slot == s]
-            if here:
-                gate = gate_of(here)
-                plans[s] = slot_plan(
-                    here, position, self.layout, units, self.blueprints, params_of, gate, self.hosts.params
-                )
+            groups = [
+                BlueprintGroup(self.blueprints[bank], run, params_of(here[run]))
+                for (_, _, bank, _), run in runs_of(here, lambda seed: seed.run)
+            ]
+            places = [position[seed.env] for seed in here]
+            units = None if self.units is None else self.units.rows(self.index(seed.env for seed in here))
+            alpha = torch.tensor([seed.alpha for seed in here], dtype=self.dtype, device=self.device)
+            blends = [seed.blend for seed in here]
+            plans[s] = SlotPlan(
+                self.index(places),
+                places == list(range(len(places))),
+                self.layout,
+                units,
+                tuple(groups),
+                alpha.view(shape),
+                self.index(blends).view(shape),
+                frozenset(blends),
+                gate_of(here),
+            )
         return plans
 
-    def columns(
-        self, seeds: Sequence[StackedSeed], params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]]
-    ) -> list[ColumnGroup]:
+    def columns(self, seeds: Sequence[StackedSeed], params_of: ParamsOf) -> list[ColumnGroup]:
         """Return the groups of those of these seeds that are columns, in the order of their turns."""
         columns = [seed for seed in seeds if seed.slot >= self.host.slots]
         groups = []
-        for _, run in runs_of(columns, lambda seed: (seed.slot, seed.training, seed.bank, seed.turn)):
-            members = columns[run]
-            bank = self.banks[members[0].bank]
+        for (slot, _, b, turn), run in runs_of(columns, lambda seed: seed.run):
+            members, bank = columns[run], self.banks[b]
             assert isinstance(bank, ColumnBank)
-            envs = torch.tensor([seed.env for seed in members], device=self.device)
+            envs, rows = self.index(seed.env for seed in members), self.rows(members)
             alpha = torch.tensor([seed.alpha for seed in members], dtype=self.dtype, device=self.device)
-            rows, size = self.rows(members), max(2, len(members))
-            groups.append(
-                ColumnGroup(
-                    members[0].slot,
-                    members[0].turn,
-                    bank,
-                    envs,
-                    rows,
-                    envs.expand(size),
-                    bank.units(rows.expand(size)),
-                    alpha[:, None, None],
-                    params_of(members),
-                    self.layout,
-                )
-            )
+            inputs, held = (t.expand(max(2, len(members))) for t in (envs, rows))
+            column = alpha[:, None, None]
+            params, units = params_of(members), bank.units(held)
+            groups.append(ColumnGroup(slot, turn, bank, envs, rows, inputs, units, column, params, self.layout))
         return sorted(groups, key=lambda group: group.turn)
 
     def constant(self, seeds: Sequence[StackedSeed]) -> Callable[[], Params]:

@@ -19,6 +19,7 @@ from actors.layers.layer_norm import Units
 from actors.types.actions import BLENDS
 
 Key = TypeVar("Key")
+RunKey = tuple[int, bool, int, int]  # slot, whether in TRAINING, bank, turn
 MULTIPLY = BLENDS.index("multiply")
 
 
@@ -35,6 +36,15 @@ class StackedSeed(NamedTuple):
     env: int
     blend: int
     alpha: float
+
+    @property
+    def run(self) -> RunKey:
+        """What seeds have in common that are computed together."""
+        return self[:4]
+
+
+ParamsOf = Callable[[Sequence[StackedSeed]], Callable[[], Params]]
+"""Consecutive seeds -> a function that reads their current parameters."""
 
 
 def runs_of(seeds: Sequence[StackedSeed], key: Callable[[StackedSeed], Key]) -> list[tuple[Key, slice]]:
@@ -79,9 +89,8 @@ class SlotPlan:
     units: Units | None  # of those environments; None for CNNs
     groups: tuple[BlueprintGroup, ...]
     alpha: Tensor  # [n, 1, 1], with a 1 for each spatial dimension beyond the first
-    gated: Tensor | None  # bool, of that shape; None if no blend is `gated`
-    multiply: Tensor | None  # bool, of that shape; None if no blend is `multiply`
-    blends: Tensor  # [n], indices into `BLENDS`
+    blends: Tensor  # of that shape, indices into `BLENDS`
+    kinds: frozenset[int]  # the blends that occur
     gate: Callable[[], Params]  # returns the current gates
 
     def __call__(self, h: Tensor) -> Tensor:
@@ -94,14 +103,20 @@ class SlotPlan:
         return joined if everywhere else layout.replace(h, self.envs, joined)
 
     def _joined(self, here: Tensor, grown: Tensor) -> Tensor:
-        """Return `here` with the outputs of the seeds blended in."""
+        """Return `here` with the outputs of the seeds blended in, each by its own of `actors.blueprints.blends`."""
         if self.layout.dims and with_kernels(here, self.layout.dims):
             gate, width = self.gate(), here.shape[2]
             w, b = gate["gate.w"][:, :width, 0], gate["gate.b"][:, 0, 0]
-            blended: Tensor = Blend.apply(here, grown, self.blends, self.alpha.flatten(), w, b)  # type: ignore[no-untyped-call]
+            blends, alpha = self.blends.flatten(), self.alpha.flatten()
+            blended: Tensor = Blend.apply(here, grown, blends, alpha, w, b)  # type: ignore[no-untyped-call]
             return blended
-        gate_logits = None if self.gated is None else self._gate_logits(here)
-        return _blend(here, grown, self.alpha, self.gated, gate_logits, self.multiply)
+        step = change = grown - here
+        if GATED in self.kinds:
+            gates = torch.sigmoid(self._gate_logits(here))
+            step = torch.where(self.blends == GATED, gates, torch.ones_like(gates)) * change
+        if MULTIPLY in self.kinds:
+            step = torch.where(self.blends == MULTIPLY, here * torch.tanh(change), step)
+        return here + self.alpha * step
 
     def _units(self, rows: slice) -> Units | None:
         return None if self.units is None else self.units.rows(rows)
@@ -115,59 +130,4 @@ class SlotPlan:
         return (here * gate["gate.w"].mT).sum(-1, keepdim=True) + gate["gate.b"]
 
 
-def _blend(
-    h: Tensor, grown: Tensor, alpha: Tensor, gated: Tensor | None, gate_logits: Tensor | None, multiply: Tensor | None
-) -> Tensor:
-    """Return `h` with `grown` blended in, each row by its own blend (see `actors.blueprints.blends`)."""
-    change = grown - h
-    step = change
-    if gated is not None and gate_logits is not None:
-        gate = torch.sigmoid(gate_logits)
-        step = torch.where(gated, gate, torch.ones_like(gate)) * change
-    if multiply is not None:
-        step = torch.where(multiply, h * torch.tanh(change), step)
-    return h + alpha * step
-
-
 Plans = dict[int, SlotPlan]  # by slot
-
-
-def slot_plan(
-    seeds: Sequence[StackedSeed],
-    position: dict[int, int],
-    layout: StackLayout,
-    units: Units | None,
-    blueprints: Sequence[Blueprint],
-    params_of: Callable[[Sequence[StackedSeed]], Callable[[], Params]],
-    gate: Callable[[], Params],
-    example: Tensor,
-) -> SlotPlan:
-    """Return the plan of one slot from its seeds, which are sorted.
-
-    `position` maps an environment to its index in the pass, whose `units` are given. `blueprints` are those of the
-    banks. `params_of` returns a function that reads the parameters of consecutive seeds of one bank and mode; `gate`
-    reads the gates of all seeds.
-    """
-    groups = [
-        BlueprintGroup(blueprints[bank], run, params_of(seeds[run]))
-        for (_, bank), run in runs_of(seeds, lambda seed: (seed.training, seed.bank))
-    ]
-    places = [position[seed.env] for seed in seeds]
-    envs = torch.tensor(places, device=example.device)
-    blends = torch.tensor([seed.blend for seed in seeds], device=example.device)
-
-    shape = (-1, *(1,) * max(2, 1 + layout.dims))
-
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=example.dtype, device=example.device).view(shape)
-
-    def mask(blend: int) -> Tensor | None:
-        chosen = [seed.blend == blend for seed in seeds]
-        return torch.tensor(chosen, device=example.device).view(shape) if any(chosen) else None
-
-    alpha = column([seed.alpha for seed in seeds])
-    slot_units = None if units is None else units.rows(envs)
-    masks = mask(GATED), mask(MULTIPLY)
-    return SlotPlan(
-        envs, places == list(range(len(places))), layout, slot_units, tuple(groups), alpha, *masks, blends, gate
-    )

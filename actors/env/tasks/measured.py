@@ -6,18 +6,16 @@ The figures of `measured.json` were measured once, by a program that is not kept
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 MEASURED = Path(__file__).with_name("measured.json")
 PRICE = 1.0
 """Points per doubling of the parameters in `Grown.priced`."""
 
 
-@dataclass(frozen=True)
-class Gain:
+class Gain(NamedTuple):
     """The gain of a rule over never growing, in points, with its 95% interval."""
 
     mean: float
@@ -32,16 +30,14 @@ class Gain:
         return "hurts" if self.high < 0 else "even"
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(NamedTuple):
     """What one way of growing brings."""
 
     free: Gain  # of accuracy
     priced: Gain  # of J at `PRICE`, where compute is free
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """The result of one task family in hosts of one width."""
 
     never: float  # mean final validation accuracy without growth, points
@@ -53,11 +49,10 @@ class Measurement:
 def measurements() -> dict[str, tuple[Measurement, ...]]:
     """Return the measurements in small, medium and large hosts, by family; families added later have none."""
     families = json.loads(MEASURED.read_text())["families"]
-    return {name: tuple(map(_measurement, found)) for name, found in families.items()}
-
-
-def _measurement(data: dict[str, Any]) -> Measurement:
-    return Measurement(data["never"], _grown(data["seed"]), _grown(data["column"]))
+    return {
+        name: tuple(Measurement(of["never"], _grown(of["seed"]), _grown(of["column"])) for of in found)
+        for name, found in families.items()
+    }
 
 
 def _grown(data: dict[str, Any]) -> Grown:

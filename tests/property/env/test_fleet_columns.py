@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actors.blueprints.column import COLUMNS
-from actors.blueprints.family import blueprint_index
+from actors.blueprints.family import COLUMNS, blueprint_index
 from actors.blueprints.vector import MLP_BLUEPRINTS
 from actors.config import EnvConfig
 from actors.env.episode.epoch import EpochPlan, EpochResult

@@ -21,17 +21,7 @@ from actors.layers import convolution
 from actors.rollout.wave import PolicyNoise
 from actors.types.fleet_step import FleetStep
 from tests.property.env.test_fleet import CONFIGS, left_to_long
-from tests.support.env.fleets import (
-    BACKENDS,
-    HOST,
-    Backend,
-    banks,
-    break_params,
-    host,
-    random_actions,
-    seed,
-    stack,
-)
+from tests.support.env.fleets import BACKENDS, HOST, Backend, banks, break_params, host, random_actions, seed, stack
 
 ROOT = Path(__file__).parents[3]
 

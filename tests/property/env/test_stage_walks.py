@@ -72,9 +72,8 @@ def check_slots(machine: Lifecycle) -> None:
         assert 0.0 <= slot.alpha <= 1.0
         assert slot.active == (slot.stage in list(Stage)[1:6])
         if not slot.active:
-            assert slot == Slot(
-                stage=slot.stage, epochs_in_stage=slot.epochs_in_stage
-            )  # everything measured is cleared
+            cleared = Slot(stage=slot.stage, epochs_in_stage=slot.epochs_in_stage)
+            assert slot == cleared, "everything measured is cleared"
         if slot.stage is Stage.HOLDING:
             assert slot.alpha == slot.alpha_target > 0
 

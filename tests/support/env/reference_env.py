@@ -57,33 +57,33 @@ class ReferenceEnv:
     @tf32(False)
     def step(self, action: NDArray[np.int64]) -> Step:
         """Take one action and train one epoch; see `SeedTrainingEnv` for the order of events."""
-        executed, illegal = self.episode.read(action)
+        executed, illegal = self.episode.growth.read(action)
         plan = self.episode.plan_epoch(executed, illegal)
         self._prune(plan.pruned)
         if (new := plan.germinated) is not None:
             with self.device:
                 self.network.germinate(new.slot, new.blueprint, new.blend, new.rng)
         x, y = self.train_x[plan.data.rows], self.train_y[plan.data.rows]
-        statistics = self.network.train_epoch(x, y, plan.blended, plan.training, plan.data.lr)
+        loss, norms, scores = self.network.train_epoch(x, y, plan.blended, plan.training, plan.data.lr)
         validation = self._validate(plan.blended)
         ablations = {subset: self._ablate(plan, subset) for subset in plan.subsets[1:]}
         if ablations:
             current = plan.subsets[0]
             ablations[current] = self._ablate(plan, current) if self.network.running else validation.observed
-        scores = {s: x for s, x in statistics.scores.items() if s not in plan.alphas}
-        result = EpochResult(statistics.train_loss, statistics.gradient_norms, scores, validation, ablations)
+        scores = {s: score for s, score in scores.items() if s not in plan.alphas}
+        result = EpochResult(loss, norms, scores, validation, ablations)
         outcome = self.episode.complete_epoch(plan, result, self._roll_back)
         self._prune(outcome.pruned)
         self.snapshot = self.network.snapshot()
         info = self.episode.info(self.masks())
         if illegal:
             info["illegal_action"] = illegal
-        if outcome.ended:
+        if outcome.end_reason is not None:
             info |= {"end_reason": outcome.end_reason, "telemetry": outcome.telemetry}
         return self.episode.observation(), outcome.reward, outcome.terminated, outcome.truncated, info
 
     def masks(self) -> ActionMasks:
-        return self.episode.masks()
+        return self.episode.growth.masks()
 
     @tf32(False)
     def test_accuracy(self) -> float:
@@ -129,32 +129,25 @@ class ReferenceFleet:
         self.num_envs = num_envs
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
+        started = [env.reset(int(seed)) for env, seed in zip(self.envs, seeds, strict=True)]
+        self._last: list[Step] = [(obs, 0.0, False, False, info) for obs, info in started]
         self.running = [True] * self.num_envs
-        self._last: list[tuple[Obs, dict[str, Any]]] = []
-        for env, seed in zip(self.envs, seeds, strict=True):
-            self._last.append(env.reset(int(seed)))
-        return self._gather([0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs)
+        return self._gather()
 
     def step(self, actions: NDArray[np.int64]) -> FleetStep:
-        rewards, terminated, truncated = [0.0] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs
         for e, env in enumerate(self.envs):
-            if not self.running[e]:
-                continue
-            obs, rewards[e], terminated[e], truncated[e], info = env.step(actions[e])
-            self._last[e] = (obs, info)
-            self.running[e] = not (terminated[e] or truncated[e])
-        return self._gather(rewards, terminated, truncated)
+            obs, _, _, _, info = self._last[e]
+            self._last[e] = env.step(actions[e]) if self.running[e] else (obs, 0.0, False, False, info)
+            self.running[e] &= not any(self._last[e][2:4])
+        return self._gather()
 
-    def _gather(self, rewards: list[float], terminated: list[bool], truncated: list[bool]) -> FleetStep:
-        ended = [a or b for a, b in zip(terminated, truncated, strict=True)]
-        infos = [info for _, info in self._last]
-        masks = [info["masks"] for info in infos]
+    def _gather(self) -> FleetStep:
+        seen, rewards, terminated, truncated, infos = zip(*self._last, strict=True)
+        ended = np.logical_or(terminated, truncated)
         return FleetStep(
-            np.stack([obs["obs"] for obs, _ in self._last]),
-            np.stack([obs["blueprint_indices"] for obs, _ in self._last]),
-            ActionMasks(
-                np.stack([m.op for m in masks]), np.stack([m.slot for m in masks]), np.stack([m.rest for m in masks])
-            ),
+            np.stack([obs["obs"] for obs in seen]),
+            np.stack([obs["blueprint_indices"] for obs in seen]),
+            ActionMasks(*(np.stack(part) for part in zip(*(info["masks"] for info in infos), strict=True))),
             np.array(rewards, dtype=np.float32),
             np.array(terminated),
             np.array(truncated),

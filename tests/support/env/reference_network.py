@@ -18,31 +18,17 @@ from actors.blueprints.blends import GateLogits, apply_blend, gate_shapes
 from actors.blueprints.blueprint import Blueprint
 from actors.env.fleet_networks import CLIP_NORM, WEIGHT_DECAY
 from actors.env.hosts.host import Host, column_host, draw_params
-from actors.layers.batch_norm import (
-    EPS,
-    NOTHING,
-    Moments,
-    Normalize,
-    batch_statistics,
-    running_statistics,
-)
+from actors.layers.batch_norm import EPS, Moments, Normalize, batch_statistics, fresh, running_statistics
 from actors.layers.convolution import After
 from actors.slots.contributions import EvalResult
 
 
-@dataclass
 class ParameterGroup:
     """Parameters with their own optimizer: those of the host, or those of one seed and its gate."""
 
-    params: dict[str, Tensor]
-    optimizer: torch.optim.Optimizer
-    lr_scale: float = 1.0
-
-    @classmethod
-    def create(cls, params: dict[str, Tensor], weight_decay: float) -> ParameterGroup:
-        """Create a group whose optimizer has taken no step."""
-        adam = torch.optim.AdamW(list(params.values()), weight_decay=weight_decay, fused=True)
-        return cls(params, adam)
+    def __init__(self, params: dict[str, Tensor], weight_decay: float) -> None:
+        self.params, self.lr_scale = params, 1.0
+        self.optimizer = torch.optim.AdamW(list(params.values()), weight_decay=weight_decay, fused=True)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -85,7 +71,7 @@ class ReferenceColumn:
     def logits(self, x: Tensor, normalize: Normalize) -> Tensor:
         """Return the column's own logits."""
 
-        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+        def own_norm(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
             return normalize(self.prefix + name, h, gain, bias, dims, after)
 
         return self.host.forward(self.group.params, x, lambda s, h: h, None, own_norm)
@@ -95,15 +81,8 @@ class ReferenceColumn:
         return {self.prefix + name: channels for name, channels in self.host.norms().items()}
 
 
-@dataclass
-class EpochStatistics:
-    """What one epoch of training measured."""
-
-    train_loss: float  # mean over minibatches, nats
-    gradient_norms: dict[int, list[float]]  # slot -> norm at each minibatch, before clipping
-    scores: dict[int, float]  # by slot, see `EpochResult.scores`; slots with a seed too
-
-
+Trained = tuple[float, dict[int, list[float]], dict[int, float]]
+"""The first three fields of `EpochResult`; scores are those of slots with a seed too."""
 Snapshot = tuple[dict[int, list[Tensor]], dict[str, Moments]]
 """Copies of all state but the optimizers': parameters by slot, the host's under -1, and running statistics."""
 
@@ -133,9 +112,9 @@ class ReferenceNetwork:
         self.host, self.column_slots = host, column_slots
         self.dtype = dtype
         self.weight_decay, self.clip_norm = weight_decay, clip_norm
-        self.group = ParameterGroup.create(draw_params(host.shapes(), rng, dtype), weight_decay)
+        self.group = ParameterGroup(draw_params(host.shapes(), rng, dtype), weight_decay)
         self.seeds: dict[int, ReferenceSeed | ReferenceColumn] = {}
-        self.running = _fresh(host.norms(), dtype)
+        self.running = dict(fresh(host.norms(), dtype=dtype))
 
     def germinate(self, slot: int, blueprint: int, blend: int, rng: np.random.Generator) -> None:
         """Add a seed with a fresh optimizer. It is not part of the host's function yet.
@@ -147,13 +126,13 @@ class ReferenceNetwork:
         if column is None:
             width, grown = self.host.slot_width(slot), family.blueprints[blueprint]
             shapes = grown.shapes(width) | gate_shapes(blend, width)
-            group = ParameterGroup.create(draw_params(shapes, rng, self.dtype), self.weight_decay)
+            group = ParameterGroup(draw_params(shapes, rng, self.dtype), self.weight_decay)
             self.seeds[slot] = ReferenceSeed(grown, blend, group, family.gate_logits)
         else:
             host = column_host(self.host, column.scale)
-            group = ParameterGroup.create(draw_params(host.shapes(), rng, self.dtype), self.weight_decay)
+            group = ParameterGroup(draw_params(host.shapes(), rng, self.dtype), self.weight_decay)
             self.seeds[slot] = seed = ReferenceColumn(host, group, f"column{slot}.")
-            self.running |= _fresh(seed.norms(), self.dtype)
+            self.running |= fresh(seed.norms(), dtype=self.dtype)
 
     def prune(self, slot: int) -> None:
         """Remove the seed of a slot."""
@@ -193,7 +172,7 @@ class ReferenceNetwork:
 
     def train_epoch(
         self, x: Tensor, y: Tensor, blended: Mapping[int, float], training: Mapping[int, float], lr: float = 5e-3
-    ) -> EpochStatistics:
+    ) -> Trained:
         """Train one epoch on minibatches `x [inner_steps, B, ...]`, `y [inner_steps, B]`.
 
         `blended` are the alphas of seeds that are part of the host's function, by slot, columns in the order in which
@@ -234,7 +213,7 @@ class ReferenceNetwork:
                 elif norm > 0:
                     scores = {s: float(g.norm()) / norm for s, g in zip(scored, at_outputs, strict=True)}
             losses.append(loss.detach())
-        return EpochStatistics(float(torch.stack(losses).mean()), norms, scores)
+        return float(torch.stack(losses).mean()), norms, scores
 
     def _running_of(self, slots: Collection[int], others: Collection[str] = ()) -> dict[str, Moments]:
         """Return the running statistics of the columns in these slots, and of `others`."""
@@ -282,16 +261,12 @@ class ReferenceNetwork:
 def recorded_statistics(into: dict[str, Moments]) -> Normalize:
     """Normalize by the statistics of the batch and store them in `into`, to evaluate other rows with them."""
 
-    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int = 2, after: After = NOTHING) -> Tensor:
+    def normalize(name: str, h: Tensor, gain: Tensor, bias: Tensor, dims: int, after: After) -> Tensor:
         batch = (0, *range(2, h.dim()))
         into[name] = Moments(h.mean(batch), h.var(batch, correction=0))
-        return after(F.batch_norm(h, *into[name], gain.flatten(), bias.flatten(), False, 0.1, EPS), dims)
+        return after(F.batch_norm(h, *into[name], gain, bias, False, 0.1, EPS), dims)
 
     return normalize
-
-
-def _fresh(norms: Mapping[str, int], dtype: torch.dtype) -> dict[str, Moments]:
-    return {name: Moments.fresh(channels, dtype=dtype) for name, channels in norms.items()}
 
 
 def _evaluated(logits: Tensor, y: Tensor) -> EvalResult:

@@ -53,10 +53,10 @@ def play(
 
     run.episode.begin(validation(0, frozenset()), twin)
     wait = np.zeros(len(spec.heads), dtype=np.int64)
-    while run.last is None or not run.last.ended:
+    while run.last is None or run.last.end_reason is None:
         t = len(run.rewards)
         chosen = actions(run.episode) if callable(actions) else actions[t] if t < len(actions) else wait
-        action, illegal = run.episode.read(chosen)
+        action, illegal = run.episode.growth.read(chosen)
         assert not illegal
         plan = run.episode.plan_epoch(action)
         broken = float("nan") if t == panic_at else 1.0
@@ -65,9 +65,7 @@ def play(
         current = validation(t + 1, plan.subsets[0], broken)
         result = EpochResult(broken, {s: [1.0] for s in grown}, {}, current, results)
         run.last = run.episode.complete_epoch(
-            plan,
-            result,
-            lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended())),
+            plan, result, lambda slots, t=t: validation(t, frozenset(run.episode.growth.blended()))
         )
         run.rewards.append(run.last.reward)
     return run

@@ -44,6 +44,11 @@ def act(op: Op, slot: int = 0, blueprint: int = 0, blend: int = 0, target: int =
     return np.array([op, slot, blueprint, blend, target, speed], dtype=np.int64)
 
 
+def grow(slot: int, blueprint: int, target: int = 2, blend: int = 0) -> list[Action]:
+    """Return the actions with which a seed germinates, learns and joins the host at once."""
+    return [act(Op.GERMINATE, slot, blueprint, blend, target), *[act(Op.ADVANCE, slot)] * 2]
+
+
 def legal_actions(masks: ActionMasks, sizes: tuple[int, ...]) -> list[Action]:
     """Return every joint action that the masks allow, with irrelevant heads at 0."""
     ends = np.cumsum(sizes[2:])

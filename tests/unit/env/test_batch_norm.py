@@ -9,7 +9,16 @@ from torch import nn
 
 from actors.env.hosts.make import make_host
 from actors.env.tasks import make_task
-from actors.layers.batch_norm import Affine, Moments, batch_statistics, calibrated, calibrating, running_statistics
+from actors.layers.batch_norm import (
+    Affine,
+    Moments,
+    batch_statistics,
+    calibrated,
+    calibrating,
+    fresh,
+    running_statistics,
+)
+from actors.layers.convolution import After
 from actors.rng import Purpose, stream
 from tests.support.env.reference_network import ReferenceNetwork, recorded_statistics
 
@@ -18,25 +27,25 @@ from tests.support.env.reference_network import ReferenceNetwork, recorded_stati
 def test_batch_norm_equals_pytorchs(space: tuple[int, ...]) -> None:
     """Compare training output, running statistics and evaluation over several batches, and both ways to calibrate."""
     module = (nn.BatchNorm1d if len(space) == 1 else nn.BatchNorm2d)(6)
-    gain, bias = torch.rand(1, 6), torch.randn(1, 6)
-    module.weight.data, module.bias.data = gain[0].clone(), bias[0].clone()
-    running = {"n": Moments.fresh(6, dtype=torch.float32)}
+    gain, bias, plain = torch.rand(6), torch.randn(6), (len(space), After())
+    module.weight.data, module.bias.data = gain.clone(), bias.clone()
+    running = fresh({"n": 6}, dtype=torch.float32)
     train = batch_statistics(running)
     for _ in range(5):
         h = 2 + 3 * torch.randn(16, 6, *space)
-        torch.testing.assert_close(train("n", h, gain, bias), module(h))
+        torch.testing.assert_close(train("n", h, gain, bias, *plain), module(h))
     torch.testing.assert_close(running["n"].mean, module.running_mean)
     torch.testing.assert_close(running["n"].var, module.running_var)
     module.eval()
-    torch.testing.assert_close(running_statistics(running)("n", h, gain, bias), module(h))
+    torch.testing.assert_close(running_statistics(running)("n", h, gain, bias, *plain), module(h))
     own: dict[str, Moments] = {}
     calibration, rows = torch.randn(8, 6, *space), torch.randn(4, 6, *space)
-    first = recorded_statistics(own)("n", calibration, gain, bias)
-    second = running_statistics(own)("n", rows, gain, bias)
+    first = recorded_statistics(own)("n", calibration, gain, bias, *plain)
+    second = running_statistics(own)("n", rows, gain, bias, *plain)
     found: dict[str, Affine] = {}
-    two = calibrating(found, 8)("n", torch.cat([calibration, 5 * calibration]), gain, bias)
+    two = calibrating(found, 8)("n", torch.cat([calibration, 5 * calibration]), gain, bias, *plain)
     torch.testing.assert_close(two[:8], first, rtol=1e-5, atol=1e-5)
-    others = calibrated(found, 4)("n", torch.cat([rows, 5 * rows]), gain, bias)
+    others = calibrated(found, 4)("n", torch.cat([rows, 5 * rows]), gain, bias, *plain)
     torch.testing.assert_close(others, torch.cat([second, second]), rtol=1e-4, atol=1e-4)
 
 

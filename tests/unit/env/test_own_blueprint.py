@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from actors.blueprints.blueprint import NOOP, Blueprint, Param
-from actors.blueprints.column import ColumnBlueprint
-from actors.blueprints.family import FAMILIES, IMAGE, VECTOR, blueprint_choices, register_blueprint
+from actors.blueprints.family import FAMILIES, IMAGE, VECTOR, ColumnBlueprint, blueprint_choices, register_blueprint
 from actors.config import ConfigError, EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from examples import own_blueprint
 from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn
-from tests.support.env.walks import act
+from tests.support.env.walks import act, grow
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +50,7 @@ def test_a_registered_blueprint_grows_alike_in_fleet_and_reference() -> None:
     fleet, env = SeedTrainingFleet(config, 2, 0, torch.float64), ReferenceEnv(config, 0, dtype=torch.float64)
     fleet.reset([5, 6])
     env.reset(seed=5)
-    for action in (act(Op.GERMINATE, 0, number), act(Op.ADVANCE, 0), act(Op.ADVANCE, 0)):
+    for action in grow(0, number, 0):
         seen = fleet.step(np.stack([action, action]))
         obs, *_ = env.step(action)
         np.testing.assert_allclose(seen.obs[0], obs["obs"], rtol=1e-6, atol=1e-7)

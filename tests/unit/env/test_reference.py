@@ -4,6 +4,7 @@ have joined the host; columns are networks beside the host whose logits are mixe
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_blended_gradients_are_the_total_derivative(blend: int) -> None:
 def test_a_column_is_a_multiple_of_the_hosts_width_between_2_and_64(width: int, widths: list[int]) -> None:
     assert [column_width(width, scale) for scale in (0.5, 1.0, 2.0, 4.0)] == widths
     for kind, (host, _) in HOSTS.items():
-        sized = host.with_width(width)
+        sized = replace(host, width=width)
         assert [column_host(sized, scale).width for scale in (0.5, 1.0, 2.0, 4.0)] == widths, kind
         assert type(column_host(sized, 2.0)) is type(host)
 
@@ -145,7 +146,7 @@ def test_a_column_learns_what_the_model_leaves_until_the_model_overfits() -> Non
     episode = env.episode
     for losses, strength in (((0.96, 1.0), 0.7), ((0.94, 1.0), 1.0), ((2.0, 1.0), 1.0)):  # from then on
         episode.train_losses[-1], episode.val_losses[-1] = losses
-        plan = episode.plan_epoch(*episode.read(WAIT))
+        plan = episode.plan_epoch(*episode.growth.read(WAIT))
         assert plan.training == {3: strength}
         assert plan.alphas == {3: 0.7}  # what it is worth is measured at its target
     for loss, strength in (("own", 1.0), ("rest", 0.7)):

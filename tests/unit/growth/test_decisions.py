@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from actors.growth.columns.column import Column
 from actors.growth.decision import read_log
 from actors.sessions.session import SessionLost
-from actors.slots.base_features import BASE
-from actors.slots.slot_features import SLOT
+from actors.slots.observation import BASE, SLOT
 from actors.slots.stage import Stage
 from tests.support.growth.growing import (
     GROWN,

@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from actors.blueprints.column import ColumnBlueprint
-from actors.blueprints.family import FAMILIES, register_blueprint
+from actors.blueprints.family import FAMILIES, ColumnBlueprint, register_blueprint
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
-from actors.slots.base_features import BASE
+from actors.slots.observation import BASE
 from actors.slots.stage import Stage
 from tests.support.growth.columns import COLUMN, grow, run
 from tests.support.growth.growing import Run, Script, germinate, mlp

@@ -94,7 +94,7 @@ def test_it_grows_what_is_worth_most_at_the_price(price: float, size: str | None
     for host, episode in played(ChooserRule(SeedTrainingFleet(env, 1, 1).spaces, constant(choices, (3.0, 5.0))), env):
         if episode.end_reason is EndReason.GOVERNOR:
             continue  # nothing is left of the column
-        grown = [host.host.family.name_of(host.growth.slots[s].blueprint) for s in host.growth.blended()]
+        grown = [host.host.family.names[host.growth.slots[s].blueprint] for s in host.growth.blended()]
         assert grown == ([f"column_{size}"] if size else [])
         assert set(episode.actions[:3, 0]) == {0}  # it looks for three epochs
 

@@ -102,7 +102,7 @@ def scripted_trial(rule: str, worth: dict[str, float], **settings: Any) -> Scrip
     def follow(episode: HostEpisode) -> Action:
         held[:] = [episode]
         seen = episode.observation()
-        return session.step(seen["obs"], seen["blueprint_indices"], episode.masks()).action
+        return session.step(seen["obs"], seen["blueprint_indices"], episode.growth.masks()).action
 
     def accuracy(epoch: int, on: frozenset[int]) -> float:
         if not on:
@@ -111,7 +111,7 @@ def scripted_trial(rule: str, worth: dict[str, float], **settings: Any) -> Scrip
         (slot,) = on if len(on) == 1 else (min(on),)  # sets of two columns matter only once one has joined
         blueprint = held[0].lifecycle.slots[slot].blueprint
         price = 2.0 * np.log2(1 + growth.seed_cost(slot, blueprint, 0) / growth.host_params)
-        return 50.0 + worth[held[0].host.family.name_of(blueprint)] * float(price)
+        return 50.0 + worth[held[0].host.family.names[blueprint]] * float(price)
 
     return play_scripted(config, accuracy, follow)
 

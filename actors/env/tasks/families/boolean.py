@@ -17,16 +17,16 @@ SIZES = Sizes(1024, 1024, 1024)
 def parity(rng: np.random.Generator, bits: int = 14, relevant: int = 4) -> Task:
     """Parity of a few bits, at hidden positions among distractors."""
     chosen = rng.permutation(bits)[:relevant]
-    return _over_bits("parity", bits, lambda x: x[:, chosen].sum(1) % 2, rng)
+    return over_bits("parity", bits, lambda x: x[:, chosen].sum(1) % 2, rng)
 
 
 def majority(rng: np.random.Generator, bits: int = 15, relevant: int = 9) -> Task:
     """Majority of bits at hidden positions: a linear threshold."""
     chosen = rng.permutation(bits)[:relevant]
-    return _over_bits("majority", bits, lambda x: x[:, chosen].sum(1) // (relevant // 2 + 1), rng)
+    return over_bits("majority", bits, lambda x: x[:, chosen].sum(1) // (relevant // 2 + 1), rng)
 
 
-def _over_bits(name: str, bits: int, label: Labels, rng: np.random.Generator) -> Task:
+def over_bits(name: str, bits: int, label: Labels, rng: np.random.Generator) -> Task:
     """Draw bit vectors without replacement: there are so few that separate draws would share rows."""
     codes = rng.permutation(2**bits)[: sum(SIZES)]
     x = (codes[:, None] >> np.arange(bits)) & 1

@@ -11,8 +11,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.env.tasks.families.boolean import over_bits
 from actors.env.tasks.family import TaskFamily
-from actors.env.tasks.task import Rows, Sizes, Task, draw_splits, split_rows, standardized
+from actors.env.tasks.task import Rows, Sizes, Task, draw_splits
 
 SIZES = Sizes(1024, 1024, 1024)
 MORE = Sizes(2048, 1024, 1024)  # where there are many classes
@@ -88,10 +89,10 @@ def rules(rng: np.random.Generator, bits: int = 16) -> Task:
     used = rng.permutation(bits)[: rng.integers(1, 6)]
     table, wrong = rng.permutation(np.arange(2 ** len(used)) % 2), _wrong_fraction(rng)
 
-    codes = rng.permutation(2**bits)[: sum(SIZES)]  # without replacement: separate draws would share rows
-    x = (codes[:, None] >> np.arange(bits)) & 1
-    y = _with_wrong_labels(table[x[:, used] @ (1 << np.arange(len(used)))], 2, wrong, rng)
-    return Task("rules", 2, *standardized(*split_rows(x.astype(np.float64), y, SIZES)))
+    def label(x: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _with_wrong_labels(table[x[:, used] @ (1 << np.arange(len(used)))], 2, wrong, rng)
+
+    return over_bits("rules", bits, label, rng)
 
 
 def _wrong_fraction(rng: np.random.Generator) -> float:

@@ -19,26 +19,14 @@ from actors.types.actions import Op
 from actors.types.episode import EndReason
 from tests.support.env.model_counter import ModelCounter
 from tests.support.env.reference_env import ReferenceEnv
-from tests.support.env.walks import WAIT, Action, act, random_legal, tiny_reference
+from tests.support.env.walks import WAIT, Action, act, grow, random_legal, tiny_reference
 
 COLUMN, HALF, DOUBLE = 3, blueprint_index("column_half"), blueprint_index("column_double")
-SEED = [act(Op.GERMINATE, 1, 3, 2, 2), act(Op.ADVANCE, 1), act(Op.ADVANCE, 1)]
-REPLACE = [
-    act(Op.GERMINATE, COLUMN, DOUBLE),
-    act(Op.ADVANCE, COLUMN),
-    act(Op.ADVANCE, COLUMN),
-    act(Op.SET_ALPHA_TARGET, COLUMN, target=2),
-    act(Op.FOSSILIZE, COLUMN),
-]
+REPLACE = [*grow(COLUMN, DOUBLE, 0), act(Op.SET_ALPHA_TARGET, COLUMN, target=2), act(Op.FOSSILIZE, COLUMN)]
 SCRIPTS: dict[str, list[Action]] = {
     "random": [],
-    "replaced": [*SEED, *REPLACE],
-    "replaced by less": [
-        act(Op.GERMINATE, 4, HALF, target=2),
-        act(Op.ADVANCE, 4),
-        act(Op.ADVANCE, 4),
-        act(Op.FOSSILIZE, 4),
-    ],
+    "replaced": [*grow(1, 3, blend=2), *REPLACE],
+    "replaced by less": [*grow(4, HALF), act(Op.FOSSILIZE, 4)],
     "pruned": [*REPLACE[:3], WAIT, act(Op.PRUNE, COLUMN)],
 }
 """How episodes begin; they go on at random."""
@@ -86,13 +74,7 @@ class Played:
         return self.final - self.untrained - prices.doubling * size - prices.compute_doubling * effort - 5.0 * panic
 
 
-def play(
-    env: ReferenceEnv,
-    seed: int,
-    poison: int = -1,
-    how: str = "nan",
-    script: Sequence[Action] = (),
-) -> Played:
+def play(env: ReferenceEnv, seed: int, poison: int = -1, how: str = "nan", script: Sequence[Action] = ()) -> Played:
     """Play a legal episode, random after the script; set the host's parameters to NaN before epoch `poison`, or the
     last one."""
     rng = np.random.default_rng(seed)
@@ -165,8 +147,7 @@ def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
 def test_what_makes_the_governor_panic() -> None:
     def first_panic(epochs: list[tuple[float, float]], untrained_loss: float = 2.4) -> int:
         """Return the epoch, of (validation loss, accuracy) each, at which a governor for ten classes panics, or -1."""
-        watch = Governor(10, float(np.log(10)))
-        watch.begin(untrained_loss)
+        watch = Governor(10, untrained_loss)
         for i, (loss, points) in enumerate(epochs):
             if watch.check(loss, loss, points):
                 return i

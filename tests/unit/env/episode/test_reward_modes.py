@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 from actors.config import ConfigError, EnvConfig
 from actors.env.env import SeedTrainingEnv
 from actors.env.episode import host_episode
-from actors.env.episode.twin import (
-    fitted_coefficients,
-    twin_coefficient,
-    twin_config,
-)
+from actors.env.episode.twin import fitted_coefficients, twin_coefficient, twin_config
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.env.tasks import families
 from actors.slots.contributions import EvalResult, Validation
@@ -25,10 +21,10 @@ from deploy.config.schema import Config, ImitationConfig
 from learner.config import LearnerConfig
 from tests.support.env import walks
 from tests.support.env.scripted_host import play
-from tests.support.env.walks import WAIT, act, random_legal, tiny_env
+from tests.support.env.walks import WAIT, act, grow, random_legal, tiny_env
 
 TINY = EnvConfig(**walks.TINY | {"horizon_epochs": 8})
-GROW = [act(Op.GERMINATE, 0, 3, target=2), act(Op.ADVANCE), act(Op.ADVANCE), WAIT, act(Op.FOSSILIZE)]
+GROW = [*grow(0, 3), WAIT, act(Op.FOSSILIZE)]
 
 
 def test_every_reward_mode_sums_to_j() -> None:
@@ -72,18 +68,6 @@ def test_a_truncated_end_keeps_its_potential() -> None:
     assert shaped.discounted(0.9) - plain.discounted(0.9) == pytest.approx(0.9**8 * 12.0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"time_limit": "truncated", "reward": "sparse"}, "which truncated episodes do not reach"),
-        ({"shaping_gamma": 0.0}, "the learner's"),
-    ],
-)
-def test_invalid_settings_are_rejected_with_the_reason(settings: dict[str, object], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        EnvConfig(**settings)
-
-
 def test_the_whole_configuration_is_checked_against_the_learner() -> None:
     shaped = EnvConfig(reward="contribution", shaping_gamma=0.995)
     with pytest.raises(ConfigError, match=r"shaping_gamma 0\.995, but learner\.gamma is 1\.0"):
@@ -107,12 +91,9 @@ def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone(monkeyp
     grown, alone, plain = (SeedTrainingFleet(c, 5, 0) for c in (config, twin_config(config), twin_config(config)))
     for fleet in (grown, alone, plain):
         fleet.reset(range(5))
-    germinate, advance, wait = [1, 0, 3, 0, 2, 0], [5, 0, 0, 0, 0, 0], [0] * 6
-    column = [1, 3, 8, 0, 2, 0], [5, 3, 0, 0, 0, 0]
-    scripts = [[], [germinate, advance, advance], [wait, wait, germinate, advance], [column[0], column[1], column[1]]]
-    scripts += [[wait, germinate, advance, advance]]
+    scripts = [[], grow(0, 3), [WAIT, WAIT, *grow(0, 3)[:2]], grow(3, 8), [WAIT, *grow(0, 3)]]
     for t in range(8):
-        actions = np.array([script[t] if t < len(script) else wait for script in scripts])
+        actions = np.array([script[t] if t < len(script) else WAIT for script in scripts])
         before = np.array([episode.accuracies[-1] for episode in alone.episodes])
         alone.step(np.zeros_like(actions))
         gains = np.array([episode.accuracies[-1] for episode in alone.episodes]) - before
@@ -135,7 +116,7 @@ def test_a_twin_ends_where_the_governor_would_end_its_episode() -> None:
     first = episode.accuracies[0]
     results = [(50.0, 1.0), (60.0, 0.9), (0.0, math.inf), (90.0, 0.1), (95.0, 0.1)]
     # Rewards are made of the accuracy on the scored rows, here half of that on the observed ones.
-    episode.set_twin([1.0] * 5, [Validation(EvalResult(*r), r[0] / 2) for r in results])
+    episode.set_twin([(1.0, Validation(EvalResult(*r), r[0] / 2)) for r in results])
     assert episode.reward.twin == (first, 25.0, 30.0, 30.0, 30.0, 30.0)
 
 

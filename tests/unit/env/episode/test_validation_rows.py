@@ -19,11 +19,10 @@ from actors.types.actions import Op
 from actors.types.fleet_step import FleetStep
 from tests.support.env.fleets import BACKENDS, Backend
 from tests.support.env.scripted_host import play
-from tests.support.env.walks import TINY, WAIT, Action, act
+from tests.support.env.walks import TINY, WAIT, Action, act, grow
 
 CONFIG = EnvConfig(**TINY | {"horizon_epochs": 8})
-GROW = [act(Op.GERMINATE, 1, 3, target=2), *[act(Op.ADVANCE, 1)] * 2, act(Op.FOSSILIZE, 1)]
-GROW += [act(Op.GERMINATE, 4, blueprint_index("column_double")), *[act(Op.ADVANCE, 4)] * 2]
+GROW = [*grow(1, 3), act(Op.FOSSILIZE, 1), *grow(4, blueprint_index("column_double"), 0)]
 STREAM_ONLY = [*GROW[:4], WAIT, WAIT]  # what a column learns depends on the loss that is observed, as it must
 
 

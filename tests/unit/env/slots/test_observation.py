@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from actors.blueprints.family import blueprint_index
-from actors.slots.base_features import BASE
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.objective import Prices
-from actors.slots.observation import bounds, observe
-from actors.slots.slot_features import SLOT
+from actors.slots.observation import BASE, SLOT, bounds, observe
 from actors.slots.slot_shape import SlotKind
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.env.model_counter import ModelCounter, counted
 from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork
-from tests.support.env.walks import WAIT, act, random_legal, tiny_reference
+from tests.support.env.walks import WAIT, act, grow, random_legal, tiny_reference
 
 
 def places(slots: int) -> dict[str, slice]:
@@ -67,8 +65,7 @@ def seed_features(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[f
 
 
 HALF = blueprint_index("column_half")
-REPLACED = [act(Op.GERMINATE, 1, 3, 2, 2), *[act(Op.ADVANCE, 1)] * 2]
-REPLACED += [act(Op.GERMINATE, 3, HALF, target=2), *[act(Op.ADVANCE, 3)] * 2, act(Op.FOSSILIZE, 3)]
+REPLACED = [*grow(1, 3, blend=2), *grow(3, HALF), act(Op.FOSSILIZE, 3)]
 
 
 @pytest.mark.parametrize(("slots", "task", "seeds"), [(1, "spirals", 2), (5, "wine", 3), (8, "spirals", 1)])

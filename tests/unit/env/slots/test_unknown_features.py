@@ -8,24 +8,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actors.config import ConfigError, EnvConfig
+from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
-from actors.slots.base_features import BASE
-from actors.slots.slot_features import SLOT
-from tests.support.env.walks import tiny_env
+from actors.slots.observation import BASE, SLOT
+from tests.support.env.walks import WAIT, grow, tiny_env
 
-CONTRIBUTIONS = {"contribution", "worth", "contribution_velocity", "contribution_freshness", "interaction"}
-ACCURACY = {"accuracy", "accuracy_known"}
-LOSS = {"train_loss", "train_loss_known", "overfit"}
 GROUPS = {
-    "contributions": CONTRIBUTIONS,
-    "accuracy": ACCURACY,
-    "train_loss": LOSS,
+    "contributions": {"contribution", "worth", "contribution_velocity", "contribution_freshness", "interaction"},
+    "accuracy": {"accuracy", "accuracy_known"},
+    "train_loss": {"train_loss", "train_loss_known", "overfit"},
     "scores": {"score"},
     "val_rows": {"val_rows"},
 }
-PRICES = {"price", "compute_price"}
-GROW = [[1, 0, 3, 0, 2, 0], [5, 0, 0, 0, 0, 0], [5, 0, 0, 0, 0, 0], [1, 1, 2, 0, 2, 0], [5, 1, 0, 0, 0, 0], [0] * 6]
+GROW = [*grow(0, 3), *grow(1, 2)[:2], WAIT]
 
 
 def split(obs: NDArray[np.float32], slots: int) -> dict[str, list[float]]:
@@ -42,7 +37,7 @@ def play(share: float, seed: int, **changes: Any) -> tuple[list[dict[str, list[f
     seen, _ = env.reset(seed=seed)
     found, rewards = [split(seen["obs"], 2)], []
     for action in GROW:
-        seen, reward, *_ = env.step(np.array(action))
+        seen, reward, *_ = env.step(action)
         found.append(split(seen["obs"], 2))
         rewards.append(float(reward))
     return found, rewards
@@ -72,7 +67,7 @@ def test_hidden_features_are_unknown_in_every_episode(name: str) -> None:
     for seed in range(3):
         (whole, paid), (other, also) = play(0.0, seed), play(0.0, seed, hidden_features=(name,))
         assert paid == also, "the policy still pays the price"
-        assert hidden(whole, other) == GROUPS.get(name, PRICES | {"worth"})
+        assert hidden(whole, other) == GROUPS.get(name, {"price", "compute_price", "worth"})
         if name == "price":
             first = other[0]
             assert first["price"] + first["compute_price"] == [0.0] * 3, "one point per doubling, none for compute"
@@ -87,14 +82,3 @@ def test_groups_are_dropped_with_the_configured_probability() -> None:
     gone = np.array([[name in e.hidden_features for name in GROUPS] for e in fleet.episodes])
     assert np.all(np.abs(gone.mean(0) - 0.3) < 0.1)
     assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn independently
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_an_invalid_probability_is_rejected(share: Any) -> None:
-    with pytest.raises(ConfigError, match=r"env\.drop_features"):
-        EnvConfig(drop_features=share)
-
-
-def test_an_unknown_group_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"env\.hidden_features has 'prices': choose from contributions, .*price"):
-        EnvConfig(hidden_features=("prices",))

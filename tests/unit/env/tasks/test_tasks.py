@@ -161,9 +161,15 @@ def test_learning_rates_are_drawn_and_fall_as_pytorchs_cosine() -> None:
         ({"host_width": 0}, "at least one unit"),
         ({"slots": 7}, "at most 8 slots of both kinds"),
         ({"column_slots": -1}, "cannot be negative"),
+        ({"download": True}, "env.download needs env.data_dir"),
+        ({"device": "cpu", "cuda_graph": True}, "env.cuda_graph needs a CUDA device"),
+        ({"hidden_features": ("prices",)}, "env.hidden_features has 'prices': choose from contributions, .*price"),
+        *(({"drop_features": share}, "env.drop_features") for share in (-0.1, 1.0, float("nan"))),
+        ({"time_limit": "truncated", "reward": "sparse"}, "which truncated episodes do not reach"),
+        ({"shaping_gamma": 0.0}, "the learner's"),
     ],
 )
-def test_an_invalid_range_is_rejected(settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_rejected_with_the_reason(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         EnvConfig(**settings)
 

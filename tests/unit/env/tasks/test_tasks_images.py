@@ -83,7 +83,7 @@ def test_cifar10_without_a_folder_raises() -> None:
 
 def test_missing_cifar10_raises_and_is_not_downloaded(torchvision: None, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no folder cifar-10-batches-py; .* or set env\.download"):
-        cifar(tmp_path)
+        cifar(tmp_path, EnvConfig().download)
     (tmp_path / "cifar-10-batches-py").mkdir()
     with pytest.raises(ConfigError, match=r"cannot be loaded from .*: Dataset not found or corrupted"):
         cifar(tmp_path)
@@ -105,9 +105,3 @@ def test_cifar10_is_loaded_from_disk(torchvision: None, tmp_path: Path) -> None:
     np.testing.assert_array_equal(made.test.y, np.arange(10))
     rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val)]
     assert (len(rows[0]), len(rows[1]), len(rows[0] & rows[1])) == (30, 10, 0)
-
-
-def test_downloading_is_off_and_needs_a_folder() -> None:
-    assert not EnvConfig().download
-    with pytest.raises(ConfigError, match=r"env.download needs env.data_dir"):
-        EnvConfig(download=True)
