@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,8 +85,10 @@ class Closable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        closing: Any = self
-        closing.close()
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: in this process no connection is held."""
 
 
 class SessionOpener(Protocol):
