@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from actors.growth.slots import SlotSpec
 from actors.slots.stage import Stage
-from tests.support.growth.columns import assert_left_alone
+from tests.support.growth.columns import Recurrent, assert_left_alone
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
@@ -150,23 +150,8 @@ def test_schedulers_continue_for_old_and_new_groups(name: str) -> None:
 
 
 def test_token_sequences_and_tuple_outputs_can_be_slots() -> None:
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(6, 6)
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
-            return self.linear(x), "more"
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.head = Layer(), nn.Linear(6, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h, more = self.layer(x)
-            assert more == "more"
-            return self.head(h.mean(1))
-
-    own = Run(Model(), Script(GROWN), ["layer"], (4, 6)).epochs(4)
-    assert own.grower.stages == {"layer": Stage.HOLDING}
+    """As those of a GRU, which also returns its state."""
+    slots = {"cell": SlotSpec(width=6, family="vector")}
+    own = Run(Recurrent(), Script(GROWN), slots).epochs(4)
+    assert own.grower.stages == {"cell": Stage.HOLDING}
+    assert len(own.model.cell(own.x_y[0][..., None])) == 2
