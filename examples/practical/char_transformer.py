@@ -69,9 +69,8 @@ columns = tamiyo.Column(lambda scale: Transformer(4 * max(1, int(options.width *
 rows_of_epoch = options.steps * BATCH  # +
 task = {"horizon_epochs": options.epochs, "num_classes": len(CHARACTERS), "train_rows": rows_of_epoch}  # +
 task |= {"evaluate": lambda: evaluate(val)[1], "val_rows": 256}  # +
-prices = {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
-config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, **task, **prices)  # +
-grower = tamiyo.GrowthController(model, optimizer=optimizer, config=config)  # +
+task |= {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
+grower = tamiyo.GrowthController(model, optimizer=optimizer, columns=columns, policy=options.policy, **task)  # +
 
 
 def loss_of(rows: Tensor) -> Tensor:

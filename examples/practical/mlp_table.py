@@ -85,9 +85,8 @@ columns = tamiyo.Column(lambda scale: make(int(options.width * scale)))  # +
 task = {"num_classes": int(y.max()) + 1} if classify else {"higher_is_better": True}  # +
 task |= {"horizon_epochs": options.epochs, "train_rows": len(train)}  # +
 task |= {"evaluate": lambda: evaluate(val)[1], "val_rows": len(val)}  # +
-prices = {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
-config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, **task, **prices)  # +
-grower = tamiyo.GrowthController(model, optimizer=optimizer, config=config)  # +
+task |= {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
+grower = tamiyo.GrowthController(model, optimizer=optimizer, columns=columns, policy=options.policy, **task)  # +
 name = "accuracy" if classify else "metric"  # +
 
 

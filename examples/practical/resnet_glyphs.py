@@ -103,9 +103,8 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs
 columns = tamiyo.Column(lambda scale: ResNet(int(options.width * scale)))  # +
 task = {"horizon_epochs": options.epochs, "num_classes": len(CHARACTERS), "train_rows": len(train)}  # +
 task |= {"evaluate": lambda: evaluate(val)[1], "val_rows": len(val)}  # +
-prices = {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
-config = tamiyo.GrowthConfig(columns=columns, policy=options.policy, **task, **prices)  # +
-grower = tamiyo.GrowthController(model, optimizer=optimizer, config=config)  # +
+task |= {"points_per_doubling": options.price, "points_per_compute_doubling": options.compute_price}  # +
+grower = tamiyo.GrowthController(model, optimizer=optimizer, columns=columns, policy=options.policy, **task)  # +
 
 
 @torch.no_grad()

@@ -87,30 +87,6 @@ def test_germinating_does_not_change_the_model_function(host: str, blueprint: in
         torch.testing.assert_close(own.model(x), without, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_parameters_are_added_and_removed_with_their_seed(host: str) -> None:
-    make, _, _ = HOSTS[host]
-    count = sum(p.numel() for p in make().parameters())
-    own = run(host, [*GROWN, prune()])
-    state = [id(own.optimizer.param_groups[0])]
-    own.epochs(1)
-    assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
-    assert own.grower.added_parameters > 0
-    assert [id(g) for g in own.optimizer.param_groups][:1] == state
-    assert len(own.optimizer.param_groups) == 2
-    own.epochs(2)
-    seed = [p for n, p in own.model.named_parameters() if "tamiyo" in n]
-    own.train()
-    assert all(p in own.optimizer.state for p in seed)
-    own.grower.step(*own.validate())
-    assert sum(p.numel() for p in own.model.parameters()) == count
-    assert len(own.optimizer.param_groups) == 1
-    assert not any(p in own.optimizer.state for p in seed)
-    assert own.grower.added_parameters == 0
-    own.epochs(6)
-    assert list(own.grower.stages.values()) == [Stage.DORMANT]
-
-
 def test_other_optimizer_moments_survive_added_and_removed_groups() -> None:
     own = run("linear", [WAIT, *GROWN, prune()])
     own.epochs(1)

@@ -19,7 +19,7 @@ import tamiyo
 from actors.errors import UserError
 from actors.growth.columns import grown_model
 from actors.growth.columns.column import Column
-from tests.support.growth.columns import JOINED, MODELS, grow, run
+from tests.support.growth.columns import JOINED, MODELS, Backbone, grow, run
 from tests.support.growth.growing import Run, Script, advance, fossilize, germinate, mlp
 
 DOCS = Path(__file__).parents[3] / "docs" / "growing.md"
@@ -117,19 +117,11 @@ def test_a_loaded_model_is_the_saved_one(name: str, output: str, end: str, tmp_p
 
 
 def test_a_part_of_a_model_is_saved(tmp_path: Path) -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net(16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(x)
-
-    torch.manual_seed(0)
-    own = Run(Outer(), Script(JOINED), [], columns=Column(lambda s: net(int(16 * s)), model="net")).epochs(4)
+    make, shape = MODELS["resnet"]
+    own = Run(Backbone(), Script(JOINED), [], shape, columns=Column(make, model="net")).epochs(4)
     tamiyo.save_grown(own.grower.export(), tmp_path / "part")
-    loaded = tamiyo.load_grown(tmp_path / "part", lambda s: net(int(16 * s)))
-    assert torch.equal(loaded(own.x_y[0]), own.model(own.x_y[0]))
+    loaded = tamiyo.load_grown(tmp_path / "part", make).eval()
+    assert torch.equal(loaded(own.x_y[0]), own.model.eval().net(own.x_y[0]))
 
 
 def test_what_cannot_be_saved_or_read_is_refused_in_one_line(tmp_path: Path) -> None:
