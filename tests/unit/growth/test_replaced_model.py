@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -88,17 +89,11 @@ def test_a_second_column_replaces_the_first() -> None:
 
 def test_contributions_are_measured_of_what_can_be_switched_off() -> None:
     torch.manual_seed(0)
-    asked: list[float] = []
-
-    def evaluate() -> float:
-        asked.append(0.5)
-        return asked[-1]
-
-    script = [*JOIN, grow(1, target=0), advance(1), advance(1)]
-    own = run("gru", script, evaluate=evaluate).epochs(8)
-    asked.clear()
+    evaluate = Mock(return_value=0.5)
+    own = run("gru", [*JOIN, grow(1, target=0), advance(1), advance(1)], evaluate=evaluate).epochs(8)
+    evaluate.reset_mock()
     own.epochs(1)
-    assert len(asked) == 2, "with the second column and without; the model itself is always there"
+    assert evaluate.call_count == 2, "with the second column and without; the model itself is always there"
     assert own.grower.log[-1].contributions[1] == 0.0
 
 
