@@ -182,7 +182,7 @@ class GrowthController:
         self._column_loss.choose(self.epoch, trained, value)
         decision = self._decision(action, asked, reason, answer, before)
         self.log.append(decision)
-        if self._log_file is not None:
+        if self._log_file:
             append_to_log(self._log_file, decision)
         return decision
 
