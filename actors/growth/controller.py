@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from actors.config import require
 from actors.growth.ablations import Ablations
 from actors.growth.config import GrowthConfig
-from actors.growth.decision import Decision, DecisionLog
+from actors.growth.decision import Decision, append_to_log
 from actors.growth.flop_count import FlopCount
 from actors.growth.policy_advisor import PolicyAdvisor, find_policy
 from actors.growth.seed_manager import SeedManager
@@ -104,7 +104,9 @@ class GrowthController:
                 default = DEFAULT_COLUMN if c.evaluate is None else DEFAULT_TRIAL
             self._advisor = PolicyAdvisor(find_policy(c.policy, default), spaces, c.seed, c.deterministic)
         self._chance_loss = log(c.num_classes) if c.num_classes else None
-        self._log = DecisionLog((c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None)
+        self.log: list[Decision] = []
+        """Every decision so far, oldest first."""
+        self._log_file = (c.log_file or os.environ.get(LOG_VARIABLE)) if self._ranks.first else None
         best = c.best_metric if c.best_metric is not None else float(bool(c.higher_is_better))
         self._metric = MetricPoints(c.higher_is_better, best)
         self._ablations = Ablations(self.model, self._seeds, c, self._metric)
@@ -112,11 +114,6 @@ class GrowthController:
         self._losses: list[float] = []
         self._accuracies: list[float | None] = []
         self._train_losses: list[float | None] = []
-
-    @property
-    def log(self) -> list[Decision]:
-        """Return every decision so far, oldest first."""
-        return self._log.decisions
 
     @property
     def stages(self) -> dict[str, Stage]:
@@ -183,7 +180,9 @@ class GrowthController:
         self._apply(action, asked=action is asked or answer is None)
         self._column_loss.choose(self.epoch, trained, value)
         decision = self._decision(action, asked, reason, answer, before)
-        self._log.append(decision)
+        self.log.append(decision)
+        if self._log_file:
+            append_to_log(self._log_file, decision)
         return decision
 
     def _finish_epoch(self) -> None:

@@ -35,18 +35,10 @@ class Decision:
     gradient_health: list[float | None]  # by slot, before the decision: the share of minibatches with healthy gradients
 
 
-class DecisionLog:
-    """Decisions in memory and, where a file is given, as JSON lines in that file."""
-
-    def __init__(self, path: str | Path | None) -> None:
-        self.decisions: list[Decision] = []
-        self._path = None if path is None else Path(path)
-
-    def append(self, decision: Decision) -> None:
-        self.decisions.append(decision)
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps(asdict(decision)) + "\n")
+def append_to_log(path: str | Path, decision: Decision) -> None:
+    """Append a decision to a log file, as a JSON line."""
+    with Path(path).open("a") as file:
+        file.write(json.dumps(asdict(decision)) + "\n")
 
 
 def read_log(path: Path) -> list[Decision]:

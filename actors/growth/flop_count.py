@@ -70,7 +70,8 @@ class FlopCount:
         """Return, and forget, how often the model ran beside its training, per minibatch; and what an evaluation that
         reads so many elements costs, in epochs of the bare model, 0 if unknown."""
         minibatches, self._minibatches = self._minibatches, 0
-        passes = self._seeds.take_passes() / minibatches if minibatches else 0.0
+        passes = self._seeds.passes / minibatches if minibatches else 0.0
+        self._seeds.passes = 0
         trained = TRAINING_PASSES * minibatches * self.counted.inputs
         return passes, inputs_of_evaluation / trained if trained else 0.0
 

@@ -149,14 +149,11 @@ class GrowthCallback(pl.Callback):  # type: ignore[misc,unused-ignore]
         if self.grower is None or self._batch is None:
             return
         (batch, index), self._batch = self._batch, None
+        shadow_loss = self.shadow_loss or (lambda module, batch: module.training_step(batch, index))
 
         def loss() -> Tensor:
             with trainer.precision_plugin.train_step_context(), _unlogged(pl_module):
-                given: Any = (
-                    pl_module.training_step(batch, index)
-                    if self.shadow_loss is None
-                    else self.shadow_loss(pl_module, batch)
-                )
+                given: Any = shadow_loss(pl_module, batch)
             found: Tensor = (given["loss"] if isinstance(given, Mapping) else given) / trainer.accumulate_grad_batches
             return found
 

@@ -55,6 +55,7 @@ class SeedManager:
             find_module(self.called, column.output)
             costs = self._costs(column, model)
             self._sites += [ColumnSite(i, column, costs, model) for i in range(column.count)]
+        self._columns = {s: site for s, site in enumerate(self._sites) if isinstance(site, ColumnSite)}
         self._model, self._ranks, self._run_seed, self.compiled = model, ranks, run_seed, compiled
         self.names = [site.name for site in self._sites]
         self.slot_shapes: list[SlotShape] = [site.shape for site in self._sites]
@@ -73,7 +74,7 @@ class SeedManager:
         self._scales: dict[int, float] = {}  # of columns, in multiples of the model's width
         self.adopted: int | None = None  # the slot of the column that has become the model
         self.germinations = 0
-        self._passes = 0  # of the model, beside its training
+        self.passes = 0  # of the model beside its training, other than to train seeds in the stream
         self.recorder = ScoreRecorder([] if compiled else self._host, optimizers[-1])
         if not compiled:
             self._watch()
@@ -98,7 +99,7 @@ class SeedManager:
 
     def report_forbidden_columns(self, limit: int) -> None:
         """Say which columns are too large for a budget of so many parameters, and can never grow."""
-        for shape in [site.shape for site in self._column_sites().values()][:1]:  # the others are like it
+        for shape in [site.shape for site in self._columns.values()][:1]:  # the others are like it
             costs = {shape.family.names[i]: cost for i, cost in enumerate(shape.costs) if cost is not None}
             forbidden = [f"{name} ({cost:,} parameters)" for name, cost in costs.items() if cost > limit]
             if forbidden:
@@ -114,21 +115,12 @@ class SeedManager:
                 slot_module.recorder, slot_module.index = self.recorder, s
         if self._column is not None:
             columns = column_slots_of(self._model, self._column)
-            columns.recorder, columns.scored = self.recorder, tuple(self._column_sites())
-
-    def _column_sites(self) -> dict[int, ColumnSite]:
-        return {s: site for s, site in enumerate(self._sites) if isinstance(site, ColumnSite)}
+            columns.recorder, columns.scored = self.recorder, tuple(self._columns)
 
     def _unknown_to_ddp(self) -> list[nn.Module]:
         """Return the columns that exist, and the one that has become the model."""
-        sites = self._column_sites()
-        seeds = [seed for s in sites if (seed := self.slot_modules[s].seed) is not None]
-        return seeds if self.adopted is None else [sites[self.adopted].called, *seeds]
-
-    def take_passes(self) -> int:
-        """Return and forget how often the model ran beside its training, other than to train seeds in the stream."""
-        passes, self._passes = self._passes, 0
-        return passes
+        seeds = [seed for s in self._columns if (seed := self.slot_modules[s].seed) is not None]
+        return seeds if self.adopted is None else [self.called, *seeds]
 
     def germinate(self, slot: int, blueprint: int, blend: int) -> None:
         """Create a seed, with the same parameters in every process. It has no effect until it is activated."""
@@ -172,7 +164,7 @@ class SeedManager:
         self._follow_averages()
         try:
             for model in self._models():
-                replace_model(model, self._column, self._column_sites()[slot].index)
+                replace_model(model, self._column, self._columns[slot].index)
         except UserError as error:
             logger.warning("the model runs on, without effect: %s", error)
             return
@@ -200,13 +192,12 @@ class SeedManager:
             if (slot_module := self._slot_module(slot, model)) is not None:
                 slot_module.activate(alphas.get(slot))
         if self._column is not None:
-            sites = self._column_sites()
-            column_slots_of(model, self._column).activate([sites[s].index for s in alphas if s in sites])
+            order = [self._columns[s].index for s in alphas if s in self._columns]
+            column_slots_of(model, self._column).activate(order)
 
     def scales(self) -> list[float]:
         """Return the widths of the model and of each column that is mixed with it, in multiples of its first one."""
-        sites = self._column_sites()
-        mixed = [self._scales[s] for s in self._alphas if s in sites and self.slot_modules[s].on]
+        mixed = [self._scales[s] for s in self._alphas if s in self._columns and self.slot_modules[s].on]
         return [1.0 if self.adopted is None else self._scales[self.adopted], *mixed]
 
     @contextmanager
@@ -228,21 +219,16 @@ class SeedManager:
     ) -> None:
         """Add the gradients of young seeds, whose strengths are `learners`. Nothing else changes. Seeds in the stream
         run together; each column runs with its own output, or with a mix, in the place of the model's."""
-        sites = self._column_sites()
-        in_stream = {s: strength for s, strength in learners.items() if s not in sites}
+        in_stream = {s: strength for s, strength in learners.items() if s not in self._columns}
         if in_stream:
             with self._isolated(in_stream), self.activated({**blended, **in_stream}):
                 self._accumulate(loss(), list(in_stream), scaler)
-        for slot, strength in learners.items():
-            if slot not in sites:
-                continue
-            columns = column_slots_of(self._model, sites[slot].column)
-            self._passes += strength < 1.0 or bool(sites[slot].column.output)
-            with self._isolated([slot]), self.activated({**blended, slot: strength}):
-                with (
-                    columns.learning(sites[slot].index, sites[slot].called),
-                    self._first_time(slot, sites[slot].called),
-                ):
+        for slot in [s for s in learners if s in self._columns]:
+            column, index = self._columns[slot].column, self._columns[slot].index
+            self.passes += learners[slot] < 1.0 or bool(column.output)
+            with self._isolated([slot]), self.activated({**blended, slot: learners[slot]}):
+                learning = column_slots_of(self._model, column).learning(index, self.called)
+                with learning, self._first_time(slot):
                     value = loss()
                 self._accumulate(value, [slot], scaler)
 
@@ -254,7 +240,7 @@ class SeedManager:
     @contextmanager
     def beside(self, alphas: Mapping[int, float]) -> Iterator[None]:
         """Enter a context in which the model runs once with the seeds of these slots, without effect on anything."""
-        self._passes += 1
+        self.passes += 1
         with self._isolated(()), self.activated(alphas), unscaled_losses():
             yield
 
@@ -273,7 +259,7 @@ class SeedManager:
             yield
 
     @contextmanager
-    def _first_time(self, slot: int, called: nn.Module) -> Iterator[None]:
+    def _first_time(self, slot: int) -> Iterator[None]:
         """Say in one line what is wrong if a column fails, or changes its input, when it runs for the first time."""
         if slot in self._tried:
             yield
@@ -284,12 +270,12 @@ class SeedManager:
             tensors = (t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and not t.is_inference())
             read.extend((t, t._version) for t in tensors)
 
-        handle = called.register_forward_pre_hook(note, with_kwargs=True)
+        handle = self.called.register_forward_pre_hook(note, with_kwargs=True)
         try:
             yield
+        except UserError:
+            raise
         except Exception as error:
-            if isinstance(error, UserError):
-                raise
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"{self.names[slot]} cannot be called in the place of the model: {reason}") from error
         finally:
@@ -303,10 +289,7 @@ class SeedManager:
     def _accumulate(self, loss: Tensor, slots: list[int], scaler: GradScaler | None) -> None:
         """Add the gradients of `loss` to those that the seeds of these slots, and no others, have in the next step."""
         params = [p for s in slots for p in self.groups.params(s)]
-        if loss.requires_grad:
-            found = self._gradients(loss, params, scaler)
-        else:
-            found = [None] * len(params)
+        found = self._gradients(loss, params, scaler) if loss.requires_grad else [None] * len(params)
         self._report_silence(slots, {id(p) for p, g in zip(params, found, strict=True) if g is not None})
         grads = [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
         self._ranks.average(grads)
@@ -315,9 +298,9 @@ class SeedManager:
     def _report_silence(self, slots: list[int], reached: set[int]) -> None:
         for s in slots:
             unreached = sum(id(p) not in reached for p in self.groups.params(s))
-            if not unreached or not isinstance(site := self._sites[s], ColumnSite):
+            if not unreached or s not in self._columns:
                 continue
-            if site.column.output:
+            if self._columns[s].column.output:
                 self.partial.add(s)
             if unreached == len(self.groups.params(s)) and s not in self._silent:
                 self._silent.add(s)
@@ -348,17 +331,16 @@ class SeedManager:
     def _copy(self, slot: int, model: nn.Module) -> None:
         slot_module, seed = self._slot_module(slot, model), self.slot_modules[slot].seed
         if slot_module is not None:
-            grown = None if seed is None else copy.deepcopy(seed).to(slot_module.alpha.device)
-            slot_module.seed = grown if grown is None else grown.train(model.training)
+            device = slot_module.alpha.device
+            slot_module.seed = None if seed is None else copy.deepcopy(seed).to(device).train(model.training)
 
     def _models(self) -> tuple[nn.Module, ...]:
         return self._model, *self._followers
 
     def _slot_module(self, slot: int, model: nn.Module) -> SlotModule | None:
         """Return a slot of the model or of a copy; None if it was in the stream of a model that a column replaced."""
-        site = self._sites[slot]
-        gone = self.adopted is not None and isinstance(site, StreamSite)
-        return None if gone else site.slot_module(model)
+        gone = self.adopted is not None and slot not in self._columns
+        return None if gone else self._sites[slot].slot_module(model)
 
     def _restructured(self) -> None:
         """Let averages follow a change of structure, and reset the compiler, whose recompilations are limited."""

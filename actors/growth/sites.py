@@ -48,16 +48,13 @@ class ColumnSite:
         self.shape = column_slot(column_family(), costs.get)
 
     def slot_module(self, model: nn.Module) -> SlotModule:
-        slot_module = column_slots_of(model, self.column)[self.index]
-        assert isinstance(slot_module, SlotModule)
-        return slot_module
+        return column_slots_of(model, self.column).slot(self.index)
 
     def build(self, blueprint: int, blend: int, rng: np.random.Generator) -> nn.Module:
         column = self.shape.family.columns[blueprint]
         assert column is not None
-        return _in_memory_format(
-            self.column.build(column.scale, int(rng.integers(2**31)), self.called), self.neighbours
-        )
+        seed = self.column.build(column.scale, int(rng.integers(2**31)), self.called)
+        return _in_memory_format(seed, self.neighbours)
 
 
 def _in_memory_format(seed: nn.Module, neighbours: dict[str, nn.Parameter]) -> nn.Module:

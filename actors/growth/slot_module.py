@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -32,16 +30,6 @@ class SlotModule(nn.Module):
             self.strength = alpha
             with torch.no_grad():
                 self.alpha.fill_(alpha)
-
-
-class NotCopied:
-    """What belongs to one controller: copies of the model, also those in files, have None in its place."""
-
-    def __deepcopy__(self, memo: Any) -> None:
-        return None
-
-    def __reduce__(self) -> Any:
-        return type(None), ()
 
 
 def attachment_point(module: nn.Module) -> nn.Module:

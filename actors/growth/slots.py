@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from actors.blueprints.blends import apply_blend, gate_shapes
-from actors.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR
+from actors.blueprints.family import FAMILIES, IMAGE, SEQUENCE, VECTOR, Family
 from actors.errors import UserError
 from actors.growth.slot_module import CHILD, SlotModule, attachment_point
 from actors.growth.training.scores import ScoreRecorder
@@ -71,13 +71,11 @@ class StreamSlot(SlotModule):
 
     def blend_in(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Forward hook. A tuple's first output is the one that is changed. Raises `UserError`."""
-        if not self.on or self.seed is None:
-            if self.recorder is not None:
-                h = output[0] if isinstance(output, tuple) else output
-                if isinstance(h, Tensor):
-                    self.recorder.see((self.index,), h)
-            return None
         h = output[0] if isinstance(output, tuple) else output
+        if not self.on or self.seed is None:
+            if self.recorder is not None and isinstance(h, Tensor):
+                self.recorder.see((self.index,), h)
+            return None
         self.check(h)
         grown = self.seed(h, self.alpha)
         return (grown, *output[1:]) if isinstance(output, tuple) else grown
@@ -98,21 +96,19 @@ class StreamSlot(SlotModule):
 
 def infer_slot_shape(name: str, module: nn.Module, spec: SlotSpec) -> SlotShape:
     """Infer family and width of a module's output. Raises `UserError`."""
-    family, width = None, None
+    family: Family | None = None
+    width: int | None = None
     for layer in reversed(list(module.modules())):
         match layer:
-            case nn.Linear():
-                family, width = VECTOR, layer.out_features
-            case nn.LayerNorm() if len(layer.normalized_shape) == 1:
-                family, width = VECTOR, layer.normalized_shape[0]
-            case nn.Conv1d():
-                family, width = SEQUENCE, layer.out_channels
-            case nn.Conv2d():
-                family, width = IMAGE, layer.out_channels
-            case nn.BatchNorm2d():
-                family, width = IMAGE, layer.num_features
-        if family is not None:
-            break
+            case nn.Linear(out_features=width) | nn.LayerNorm(normalized_shape=(width,)):
+                family = VECTOR
+            case nn.Conv1d(out_channels=width):
+                family = SEQUENCE
+            case nn.Conv2d(out_channels=width) | nn.BatchNorm2d(num_features=width):
+                family = IMAGE
+            case _:
+                continue
+        break
     family = family if spec.family == "auto" else FAMILIES[spec.family]
     width = width if spec.width is None else spec.width
     if family is None or width is None:

@@ -47,11 +47,8 @@ class LocalPolicy(Closable):
             self._networks[spaces.hash] = from_weights(weights, self._given.norm.weight.device, spaces)
         return LocalSession(self._networks[spaces.hash], self.version, seed, state)
 
-    def close(self) -> None:
-        """Do nothing; a local policy holds no connection."""
 
-
-class LocalRule:
+class LocalRule(Closable):
     """Follow a rule, such as `fixed-column:double@3`, with the interface of `LocalPolicy`.
 
     Args:
@@ -68,9 +65,6 @@ class LocalRule:
     def reads_contributions(self, epoch: int, horizon_epochs: int) -> bool:
         """Return whether the rule may look at the contributions of seeds in this epoch."""
         return not isinstance(self._rule, Trial) or self._rule.reads_contributions(epoch, horizon_epochs)
-
-    def close(self) -> None:
-        """Do nothing; a rule holds no connection."""
 
 
 class LocalSession(Closable):
@@ -135,6 +129,3 @@ class LocalSession(Closable):
         self._seed, self._next_index = seed, 0
         self._hazard = np.zeros(1)
         self._state = self._policy.initial_state(1)
-
-    def close(self) -> None:
-        """Do nothing; a local policy holds no connection."""

@@ -85,8 +85,10 @@ class Closable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        closing: Any = self
-        closing.close()
+        self.close()
+
+    def close(self: Any) -> None:
+        """Do nothing: in this process no connection is held."""
 
 
 class SessionOpener(Protocol):

@@ -175,22 +175,18 @@ class SeedGroups:
     def _before_step(self, number: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Complete the gradients: within a closure, if one computes them inside the step."""
         self.follow_rates()
-
-        def completed(value: Any) -> Any:
-            if not callable(value) or isinstance(value, Optimizer):
-                return value
-
-            def closure() -> Any:
-                loss = value()
-                self._complete(number, optimizer)
-                return loss
-
-            return closure
-
-        if not any(callable(value) and not isinstance(value, Optimizer) for value in (*args, *kwargs.values())):
+        given = next((value for value in (*args[1:], *kwargs.values()) if callable(value)), None)
+        if given is None:
             self._complete(number, optimizer)
             return None
-        return tuple(map(completed, args)), {name: completed(value) for name, value in kwargs.items()}
+
+        def closure() -> Any:
+            loss = given()
+            self._complete(number, optimizer)
+            return loss
+
+        args = tuple(closure if value is given else value for value in args)
+        return args, {name: closure if value is given else value for name, value in kwargs.items()}
 
     def _after_step(self, *_: Any) -> None:
         self.steps += 1

@@ -12,18 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from actors.growth.slot_module import NotCopied
-
 EVERY = 8
 """A minibatch of this many is scored, and the last one of an epoch that is as long as the one before it. Scoring a
 minibatch costs less than half of its step, so that an epoch takes less than 10% longer."""
 
 
-class ScoreRecorder(NotCopied):
+class ScoreRecorder:
     """Records the norm of the loss's gradient with respect to a slot's output, relative to that of the model's own.
 
     Both are of one backward pass, the last before the optimizer step, as they leave it: a loss scale cancels, and
-    clipping has no effect.
+    clipping has no effect. Copies of the model, also those in files, have None in its place.
     """
 
     def __init__(self, host: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
@@ -37,6 +35,9 @@ class ScoreRecorder(NotCopied):
         self._scores: dict[int, Tensor] = {}
         optimizer.register_step_post_hook(self._stepped)
         self._arm()
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
 
     def see(self, slots: Iterable[int], output: Tensor) -> None:
         """Record the gradient of a tensor that is the output of these slots."""

@@ -38,30 +38,6 @@ class GraphNet(nn.Module):
         return self.head(F.relu(self.second(passing @ h)))
 
 
-class Tagger(nn.Module):
-    """A label for each token, by a bidirectional LSTM with dropout."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.embed, self.drop = nn.Embedding(20, width), nn.Dropout(0.2)
-        self.core = nn.LSTM(width, width, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(2 * width, 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.head(self.drop(self.core(self.embed(tokens))[0]))
-        return out.flatten(0, 1)
-
-
-class AutoEncoder(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(12, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-        self.decoder = nn.Sequential(nn.GELU(), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, 12))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(self.decoder(self.encoder(x)))
-
-
 def timm(name: str, scale: float) -> nn.Module:
     import timm
 
@@ -104,16 +80,6 @@ ARCHITECTURES: dict[str, tuple[Callable[[float], nn.Module], Callable[[], tuple[
         lambda scale: GraphNet(int(8 * scale)),
         lambda: (torch.randn(12, 6), (torch.rand(12, 12) < 0.3).float()),
         lambda out, nodes, edges: F.cross_entropy(out, _labels(len(out))),
-    ),
-    "LSTM tagger": (
-        lambda scale: Tagger(int(6 * scale)),
-        lambda: (torch.randint(20, (6, 5)),),
-        lambda out, tokens: F.cross_entropy(out, tokens.flatten() % 3),
-    ),
-    "autoencoder": (
-        lambda scale: AutoEncoder(int(3 * scale)),
-        lambda: (torch.rand(16, 12),),
-        lambda out, x: F.binary_cross_entropy(out, x),
     ),
     **{
         f"timm: {name}": (

@@ -27,6 +27,17 @@ class ResNet(nn.Module):
         return self.head(self.drop(h.mean((2, 3))))
 
 
+class Backbone(nn.Module):
+    """A model whose columns are registered in its middle, so that parameters are no longer paired by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.temperature = ResNet(), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.temperature(self.net(x))
+
+
 class Transformer(nn.Module):
     """Over tokens; its loss is on the first three of nine. The head shares the embedding's weights if `tied`."""
 
@@ -93,6 +104,20 @@ def logits_of(output: Any) -> Tensor:
     elif isinstance(output, tuple):
         output = output[0]
     return getattr(output, "logits", output)
+
+
+class OwnLoss(nn.Module):
+    """Returns its loss with its logits if it is given labels. If `scaled`, what follows the net has a parameter."""
+
+    def __init__(self, width: int, scaled: bool = False) -> None:
+        super().__init__()
+        self.net, self.drop = mlp(width=width), nn.Dropout(0.1)
+        self.scale = nn.Parameter(torch.full((), 1.5)) if scaled else None
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.net(self.drop(x))
+        logits = logits if self.scale is None else self.scale * logits
+        return logits if labels is None else {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
 MODELS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {

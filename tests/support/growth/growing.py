@@ -138,7 +138,7 @@ class Run:
     """A user's training loop: minibatches of 32, validation on the training rows.
 
     `call(model, x)` returns the logits; `loss_of(model, x, y)` the loss where that is another than theirs. Without
-    logits, accuracy is said to be 0.5.
+    logits, accuracy is said to be 0.5. `optimizer(model)` may return several, as a list.
     """
 
     def __init__(
@@ -166,14 +166,17 @@ class Run:
 
     def train(self) -> None:
         self.model.train()
+        optimizers = self.optimizer if isinstance(self.optimizer, list) else [self.optimizer]
         for start in range(0, len(self.x_y[0]), 32):
             rows = slice(start, start + 32)
-            self.optimizer.zero_grad()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
             loss = self.loss(rows)
             loss.backward()
             if self._shadow:
                 self.grower.shadow(lambda rows=rows: self.loss(rows))
-            self.optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             self.losses.append(loss.item())
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Models of many kinds are trained with a column, exported, and read by a process without Tamiyo."""
+"""Models of many kinds are trained with a column and seeds, exported, and read by a process without Tamiyo."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from actors.growth.columns import grown_model
 from actors.slots.stage import Stage
 from tests.support.growth import architectures
 from tests.support.growth.architectures import ARCHITECTURES
-from tests.support.growth.columns import JOINED
-from tests.support.growth.growing import Script
+from tests.support.growth.columns import JOINED, grow
+from tests.support.growth.growing import Script, advance, germinate
 
-EPOCHS = 6
+EPOCHS = 10
+SEEDS = {"graph network": ["first", ""]}
+"""Modules after which seeds grow as well: within the model, and at its end."""
 FOREIGN = """
 import json, sys
 for name in ("actors", "learner", "deploy", "tamiyo", "tests"):
@@ -45,17 +47,19 @@ def output(network: nn.Module, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 
 def save_grown(name: str, folder: Path) -> None:
-    """Grow a column beside a model; save both, and what they return for an input."""
+    """Grow a column beside a model, and seeds in it; save them, and what they return for an input."""
     make, draw, loss_of = ARCHITECTURES[name]
     torch.manual_seed(0)
     model, given = make(1.0), draw()
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    optimizer, slots, script = torch.optim.AdamW(model.parameters(), 0.01), SEEDS.get(name, []), JOINED
+    if slots:
+        script = [germinate(0, 1, 2), germinate(1, 2, 0), grow(2, target=0), *map(advance, (0, 1, 2, 0, 1, 2))]
 
     def loss() -> torch.Tensor:
         return loss_of(model(*given), *given)
 
     grower = tamiyo.GrowthController(
-        model, optimizer=optimizer, columns=tamiyo.Column(make), policy=Script(JOINED), horizon_epochs=EPOCHS
+        model, slots, optimizer, columns=tamiyo.Column(make), policy=Script(script), horizon_epochs=EPOCHS
     )
     model.train()
     for _ in range(EPOCHS):
@@ -65,7 +69,7 @@ def save_grown(name: str, folder: Path) -> None:
             grower.shadow(loss)
             optimizer.step()
         grower.step(loss())
-    assert grower.stages["column 1"] is Stage.HOLDING, name
+    assert list(grower.stages.values()) == [*[Stage.HOLDING] * (len(slots) + 1), Stage.DORMANT], name
     expected = output(model, given)
     assert torch.equal(output(grower.export(), given), expected), name
     tamiyo.save_grown(grower, folder / name)

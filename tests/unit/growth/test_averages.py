@@ -13,19 +13,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from actors.errors import UserError
 from actors.growth.columns.column import Column
-from tests.support.growth.columns import JOINED, ResNet, grow
+from tests.support.growth.columns import JOINED, Backbone, ResNet, grow
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, prune
-
-
-class Backbone(nn.Module):
-    """A model whose columns are registered in its middle, so that parameters are no longer paired by position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net, self.temperature = ResNet(), nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.temperature(self.net(x))
 
 
 class HandEma(nn.Module):

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.columns.grown_model import mixed, tensors_of
 from actors.slots.stage import Stage
-from tests.support.growth.columns import JOINED, ResNet, Wrapped, grow, logits_of, run
+from tests.support.growth.columns import JOINED, OwnLoss, ResNet, Wrapped, grow, logits_of, run
 from tests.support.growth.growing import Run, Script, mlp
 
 
@@ -61,19 +60,9 @@ def test_columns_can_be_mixed_within_the_model(kind: str) -> None:
 
 
 def test_a_model_that_computes_its_own_loss_needs_the_name_of_its_head(caplog: pytest.LogCaptureFixture) -> None:
-    class Own(nn.Module):
-        def __init__(self, width: int = 8) -> None:
-            super().__init__()
-            self.net = mlp(width=width)
-
-        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            logits = self.net(x)
-            return {"loss": F.cross_entropy(logits, labels), "logits": logits}
-
     def make(output: str) -> Run:
-        torch.manual_seed(0)
-        columns = Column(lambda scale: Own(int(8 * scale)), output=output)
-        own = Run(Own(), Script(JOINED), [], columns=columns, loss_of=lambda m, x, y: m(x, labels=y)["loss"])
+        columns = Column(lambda scale: OwnLoss(int(8 * scale)), output=output)
+        own = Run(OwnLoss(8), Script(JOINED), [], columns=columns, loss_of=lambda m, x, y: m(x, labels=y)["loss"])
         return own.epochs(4)
 
     assert make("net").grower.stages["column 1"] is Stage.HOLDING

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from actors.growth.slots import SlotSpec
 from actors.slots.stage import Stage
-from tests.support.growth.columns import assert_left_alone
+from tests.support.growth.columns import Recurrent, assert_left_alone
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
@@ -87,30 +87,6 @@ def test_germinating_does_not_change_the_model_function(host: str, blueprint: in
         torch.testing.assert_close(own.model(x), without, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_parameters_are_added_and_removed_with_their_seed(host: str) -> None:
-    make, _, _ = HOSTS[host]
-    count = sum(p.numel() for p in make().parameters())
-    own = run(host, [*GROWN, prune()])
-    state = [id(own.optimizer.param_groups[0])]
-    own.epochs(1)
-    assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
-    assert own.grower.added_parameters > 0
-    assert [id(g) for g in own.optimizer.param_groups][:1] == state
-    assert len(own.optimizer.param_groups) == 2
-    own.epochs(2)
-    seed = [p for n, p in own.model.named_parameters() if "tamiyo" in n]
-    own.train()
-    assert all(p in own.optimizer.state for p in seed)
-    own.grower.step(*own.validate())
-    assert sum(p.numel() for p in own.model.parameters()) == count
-    assert len(own.optimizer.param_groups) == 1
-    assert not any(p in own.optimizer.state for p in seed)
-    assert own.grower.added_parameters == 0
-    own.epochs(6)
-    assert list(own.grower.stages.values()) == [Stage.DORMANT]
-
-
 def test_other_optimizer_moments_survive_added_and_removed_groups() -> None:
     own = run("linear", [WAIT, *GROWN, prune()])
     own.epochs(1)
@@ -150,23 +126,8 @@ def test_schedulers_continue_for_old_and_new_groups(name: str) -> None:
 
 
 def test_token_sequences_and_tuple_outputs_can_be_slots() -> None:
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(6, 6)
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
-            return self.linear(x), "more"
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.head = Layer(), nn.Linear(6, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h, more = self.layer(x)
-            assert more == "more"
-            return self.head(h.mean(1))
-
-    own = Run(Model(), Script(GROWN), ["layer"], (4, 6)).epochs(4)
-    assert own.grower.stages == {"layer": Stage.HOLDING}
+    """As those of a GRU, which also returns its state."""
+    slots = {"cell": SlotSpec(width=6, family="vector")}
+    own = Run(Recurrent(), Script(GROWN), slots).epochs(4)
+    assert own.grower.stages == {"cell": Stage.HOLDING}
+    assert len(own.model.cell(own.x_y[0][..., None])) == 2

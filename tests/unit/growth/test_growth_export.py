@@ -16,15 +16,28 @@ from tests.support.growth.columns import JOINED, grow, run
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, fossilize, germinate, mlp
 
 
+class Tokens(nn.Module):
+    """A transformer over [rows, 5, 4] whose layers are called with keywords."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(5)
+        return self.head(self.layer(x, src_mask=mask, is_causal=True).mean(1))
+
+
 @pytest.mark.parametrize(
     ("blueprint", "slot", "shape"),
-    [(n, "3", (6,)) for n in range(1, 7)]
+    [(n, slot, shape) for n in range(1, 7) for slot, shape in (("3", (6,)), ("layer", (5, 4)))]
     + [(n, "stem", (1, 9)) if n % 2 else (n, "block", (1, 5, 4)) for n in range(1, 7)],
 )
 def test_an_exported_seed_computes_the_same(blueprint: int, slot: str, shape: tuple[int, ...]) -> None:
-    model = mlp() if slot == "3" else ConvNet(len(shape) - 1)
+    model = {"3": mlp, "layer": Tokens}.get(slot, lambda: ConvNet(len(shape) - 1))()
+    slots = {slot: SlotSpec(width=4, family="vector") if slot == "layer" else SlotSpec()}
     script = Script([germinate(0, blueprint, blueprint % 3, 1), advance(), advance()])
-    own = Run(model, script, [slot], shape, max_added_parameters=10_000).epochs(4)
+    own = Run(model, script, slots, shape, max_added_parameters=10_000).epochs(4)
     assert own.grower.stages[slot] is Stage.HOLDING
     plain = own.grower.export()
     own.model.eval()
@@ -39,28 +52,6 @@ def test_an_exported_seed_computes_the_same(blueprint: int, slot: str, shape: tu
         for p in own.model.parameters():
             p.mul_(1.5)
     assert not torch.allclose(plain(x), own.model(x)), "the export is a copy"
-
-
-class Tokens(nn.Module):
-    """A transformer over [rows, 5, 4] whose layers are called with keywords."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(5)
-        return self.head(self.layer(x, src_mask=mask, is_causal=True).mean(1))
-
-
-@pytest.mark.parametrize("blueprint", range(1, 7))
-def test_a_seed_after_a_layer_of_a_transformer_is_exported(blueprint: int) -> None:
-    script = Script([germinate(0, blueprint), advance(), advance()])
-    slot = {"layer": SlotSpec(width=4, family="vector")}
-    own = Run(Tokens(), script, slot, (5, 4), max_added_parameters=10_000).epochs(4)
-    plain, x = own.grower.export().eval(), own.x_y[0]
-    torch.testing.assert_close(plain(x), own.model.eval()(x), rtol=0, atol=1e-6)
-    assert not torch.allclose(plain(x), plain.head(plain.layer.host(x).mean(1)))
 
 
 def test_inactive_seeds_are_left_out() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from actors.blueprints.family import FAMILIES, ColumnBlueprint, register_blueprint
@@ -91,41 +90,29 @@ def test_training_loss_rows_and_price_are_seen() -> None:
     assert {f.name for f in BASE} >= {"train_loss", "price", "val_rows"}
 
 
-def loop(model: nn.Module, epochs: int, **options: Any) -> GrowthController:
-    """A user's loop without validation of its own."""
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    grower = GrowthController(model, optimizer=optimizer, horizon_epochs=12, num_classes=3, **options)
-    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), x[:, :3].argmax(1))
-        loss.backward()
-        grower.shadow(lambda: F.cross_entropy(model(x), x[:, :3].argmax(1)))
-        optimizer.step()
-        grower.step(loss.item(), 0.5)
-    return grower
+def named(policy: str | None, epochs: int, **options: Any) -> GrowthController:
+    return Run(mlp(), policy, **{"slots": [], "horizon_epochs": 12} | options).epochs(epochs).grower
 
 
 def test_a_rule_by_name_grows_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = loop(mlp(), 10, columns=COLUMN, policy="fixed-column:double@3")
-    grown = [(d.op, d.blueprint) for d in named.log if d.op != "WAIT"]
+    fixed = named("fixed-column:double@3", 10, columns=COLUMN)
+    grown = [(d.op, d.blueprint) for d in fixed.log if d.op != "WAIT"]
     assert grown[:3] == [("GERMINATE", "column_double"), *[("ADVANCE", "column_double")] * 2]
-    assert named.log[3].epoch in (3, 4)
-    assert named.stages["column 1"] in (Stage.HOLDING, Stage.FOSSILIZED)
+    assert fixed.stages["column 1"] in (Stage.HOLDING, Stage.FOSSILIZED)
     monkeypatch.setenv("TAMIYO_POLICY", "never")
-    assert all(d.op == "WAIT" for d in loop(mlp(), 6, columns=COLUMN).log)
+    assert all(d.op == "WAIT" for d in named(None, 6, columns=COLUMN).log)
 
 
 def test_the_default_is_a_trial_of_columns_or_without_measurements_one_column_or_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TAMIYO_POLICY", raising=False)
-    tried = loop(mlp(), 6, columns=COLUMN, evaluate=lambda: 0.5)
+    tried = named(None, 6, columns=COLUMN, evaluate=lambda: 0.5)
     assert [d.op for d in tried.log[:4]] == ["GERMINATE", "ADVANCE", "GERMINATE", "ADVANCE"]
-    one = loop(mlp(), 6, columns=COLUMN)
+    one = named(None, 6, columns=COLUMN)
     assert [d.op for d in one.log].count("GERMINATE") == 1
     assert [d.op for d in one.log[:4]] == ["WAIT"] * 3 + ["GERMINATE"]
-    first = loop(mlp(), 3, slots=["1"]).log[0]
+    first = named(None, 3, slots=["1"]).log[0]
     assert (first.op, first.slot) == ("GERMINATE", "1")
 
 

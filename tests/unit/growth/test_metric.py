@@ -1,4 +1,4 @@
-"""Metrics other than accuracy: points, and rules that grow a regression or a language model where it pays."""
+"""Metrics other than accuracy: points, which policies see as accuracy, and contributions in points."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import math
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from actors.config import ConfigError
-from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
 from actors.growth.training.metric import MetricPoints
 from tests.support.growth.columns import JOINED, run
@@ -79,56 +75,3 @@ def test_contributions_are_points_of_the_metric() -> None:
     found = own.grower.log[-1].contributions[0]
     without, with_column = sorted(values[-2:], reverse=True)
     assert abs(found) == pytest.approx(100.0 * (without - with_column) / first, abs=1e-3)
-
-
-class Language:
-    """Text in which two letters tell the next, or nothing does."""
-
-    def __init__(self, pays: bool) -> None:
-        rng = torch.Generator().manual_seed(0)
-        table = torch.randint(8, (8, 8), generator=rng)
-        text = [0, 1]
-        for chance in torch.rand(1600, generator=rng):
-            letter = torch.randint(8, (), generator=rng)
-            text.append(int(table[text[-2], text[-1]] if pays and chance < 0.9 else letter))
-        letters = torch.tensor(text)
-        self.x, self.y = F.one_hot(letters.unfold(0, 3, 1)[:, :2], 8).flatten(1).float(), letters[2:]
-
-    def network(self, scale: float) -> nn.Module:
-        return nn.Sequential(nn.Linear(16, int(4 * scale)), nn.ReLU(), nn.Linear(int(4 * scale), 8))
-
-    def loss(self, model: nn.Module, rows: Any) -> Tensor:
-        return F.cross_entropy(model(self.x[rows]), self.y[rows])
-
-
-@pytest.mark.parametrize("pays", [True, False], ids=["where it pays", "where it does not"])
-def test_a_rule_grows_where_it_pays_and_nowhere_else(pays: bool) -> None:
-    """With prices in points of the perplexity. The rule keeps what contributes its price, which `evaluate` measures."""
-    torch.manual_seed(0)
-    task = Language(pays)
-    train, valid = slice(0, 2 * len(task.x) // 3), slice(2 * len(task.x) // 3, None)
-    model = task.network(1.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02 if pays else 0.002)  # noise is not to be learned by heart
-
-    @torch.no_grad()
-    def evaluate() -> float:
-        return math.exp(task.loss(model, valid))
-
-    grower = GrowthController(
-        model, [], optimizer, columns=Column(task.network), horizon_epochs=24, policy="gap:size=quad",
-        evaluate=evaluate, higher_is_better=False, best_metric=1.0, points_per_doubling=1.0,
-    )  # fmt: skip
-    for epoch in range(25):
-        losses = []
-        for rows in torch.randperm(train.stop).split(16) if epoch else ():
-            optimizer.zero_grad()
-            loss = task.loss(model, rows)
-            loss.backward()
-            grower.shadow(lambda rows=rows: task.loss(model, rows))
-            optimizer.step()
-            losses.append(loss.item())
-        found = evaluate()
-        grower.step(math.log(found), None, sum(losses) / len(losses) if losses else None, found)
-    kept = [d.slot for d in grower.log if d.op == "FOSSILIZE"]
-    assert bool(kept) == pays, [(d.epoch, d.op, d.accuracy, d.contributions) for d in grower.log]
-    assert pays or any(d.op == "PRUNE" for d in grower.log)

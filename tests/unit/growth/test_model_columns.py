@@ -81,20 +81,22 @@ def test_stages_and_alpha() -> None:
 
 def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None:
     count = sum(p.numel() for p in mlp().parameters())
-    script = [germinate(), grow(1, target=0), grow(2, size="half"), *map(advance, (0, 1, 2, 1, 0)), prune(1)]
+    script = [germinate(), grow(1, target=0), grow(2, size="half"), *map(advance, (0, 1, 2, 1, 0)), prune(1), prune(0)]
     own = run("mlp", script, slots=["3"]).epochs(8)
     assert [d.reason for d in own.grower.log] == [""] * 8
     assert list(own.grower.stages) == ["3", "column 1", "column 2"]
     assert len(own.optimizer.param_groups) == 4
     assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
-    gone = list(column_of(own, 1).parameters())
-    own.train()
-    own.grower.step(*own.validate())
-    assert len(own.optimizer.param_groups) == 3
-    assert not any(p in own.optimizer.state for p in gone)
-    assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
+    for slot, groups in ((1, 3), (0, 2)):
+        gone = list(column_of(own, slot).parameters())
+        own.train()
+        assert all(p in own.optimizer.state for p in gone)
+        own.grower.step(*own.validate())
+        assert len(own.optimizer.param_groups) == groups
+        assert not any(p in own.optimizer.state for p in gone)
+        assert sum(p.numel() for p in own.model.parameters()) == count + own.grower.added_parameters
     own.epochs(6)
-    assert own.grower.stages["column 1"] is Stage.DORMANT
+    assert own.grower.stages["3"] is own.grower.stages["column 1"] is Stage.DORMANT
 
 
 def test_building_a_column_leaves_the_users_random_numbers_alone() -> None:

@@ -11,9 +11,8 @@ from torch import nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
 from actors.growth.columns.column import Column
-from actors.growth.controller import GrowthController
 from actors.slots.stage import Stage
-from tests.support.growth.columns import COLUMN, JOINED, YOUNG, assert_left_alone, host_state
+from tests.support.growth.columns import COLUMN, JOINED, YOUNG, assert_left_alone
 from tests.support.growth.growing import GROWN, WAIT, Run, Script, mlp, no_decay, prune
 
 
@@ -182,32 +181,14 @@ def test_sam_trains_a_column_and_leaves_the_model_alone() -> None:
 
 def test_several_optimizers_share_a_column() -> None:
     """As Muon for matrices beside AdamW for all else."""
-
-    def looped(script: Any) -> tuple[nn.Module, GrowthController]:
-        model = mlp()
-        optimizers = matrices_and_vectors(model)
-        grower = GrowthController(
-            model, [], optimizers, columns=COLUMN, horizon_epochs=20, num_classes=3, policy=Script(script)
-        )
-        own = Run(mlp(), Script([]))
-        own.model = model
-        for _ in range(4):
-            for start in range(0, 96, 32):
-                for optimizer in optimizers:
-                    optimizer.zero_grad()
-                own.loss(slice(start, start + 32)).backward()
-                grower.shadow(lambda start=start: own.loss(slice(start, start + 32)))
-                for optimizer in optimizers:
-                    optimizer.step()
-            grower.step(*own.validate())
-        assert sum(len(o.param_groups) for o in optimizers) == (4 if script else 2)
-        return model, grower
-
-    (grown, grower), (alone, _) = looped([*YOUNG, WAIT]), looped([])
-    before, after = host_state(grown), host_state(alone)
-    assert all(torch.equal(before[name], after[name]) for name in after)
-    assert grower.stages["column 1"] is Stage.TRAINING
-    assert 0 < grower._growth.slots[0].gradient_norm < 100
+    grown, alone = (
+        Run(mlp(), Script(script), [], optimizer=matrices_and_vectors, columns=COLUMN).epochs(4)
+        for script in ([*YOUNG, WAIT], [])
+    )
+    assert [sum(len(o.param_groups) for o in own.optimizer) for own in (grown, alone)] == [4, 2]
+    assert_left_alone(grown, alone)
+    assert grown.grower.stages["column 1"] is Stage.TRAINING
+    assert 0 < grown.grower._growth.slots[0].gradient_norm < 100
 
 
 def test_a_loop_that_steps_another_optimizer_is_warned(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
-from tests.support.growth.columns import MODELS, column_of, grow, run
+from tests.support.growth.columns import MODELS, OwnLoss, column_of, grow, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, germinate, mlp
 
 JOIN = [grow(), advance(), advance(), fossilize()]
@@ -89,32 +89,12 @@ def test_a_second_column_replaces_the_first() -> None:
 
 def test_contributions_are_measured_of_what_can_be_switched_off() -> None:
     torch.manual_seed(0)
-    asked: list[float] = []
-
-    def evaluate() -> float:
-        asked.append(0.5)
-        return asked[-1]
-
-    script = [*JOIN, grow(1, target=0), advance(1), advance(1)]
-    own = run("gru", script, evaluate=evaluate).epochs(8)
-    asked.clear()
+    evaluate = Mock(return_value=0.5)
+    own = run("gru", [*JOIN, grow(1, target=0), advance(1), advance(1)], evaluate=evaluate).epochs(8)
+    evaluate.reset_mock()
     own.epochs(1)
-    assert len(asked) == 2, "with the second column and without; the model itself is always there"
+    assert evaluate.call_count == 2, "with the second column and without; the model itself is always there"
     assert own.grower.log[-1].contributions[1] == 0.0
-
-
-class OwnLoss(nn.Module):
-    """Returns its loss; what comes after the head has parameters of its own if `scaled`."""
-
-    def __init__(self, width: int, scaled: bool) -> None:
-        super().__init__()
-        self.net, self.drop = mlp(width=width), nn.Dropout(0.1)
-        self.scale = nn.Parameter(torch.full((), 1.5)) if scaled else None
-
-    def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
-        logits = self.net(self.drop(x))
-        logits = logits if self.scale is None else self.scale * logits
-        return logits if labels is None else torch.nn.functional.cross_entropy(logits, labels)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -123,7 +103,7 @@ def test_a_part_of_a_model_is_replaced_only_as_far_as_the_column_learned(scaled:
     """What follows the named module, and has parameters, stays the host's: a column's were never trained."""
     torch.manual_seed(0)
     columns = Column(lambda s: OwnLoss(int(12 * s), scaled), output="net", loss=loss_kind)
-    options: Any = {"columns": columns, "loss_of": lambda m, x, y: m(x, labels=y)}
+    options: Any = {"columns": columns, "loss_of": lambda m, x, y: m(x, labels=y)["loss"]}
     own = Run(OwnLoss(12, scaled), Script(JOIN), [], **options).epochs(3)
     own.train()
     own.model.eval()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +18,8 @@ import tamiyo
 from actors.errors import UserError
 from actors.growth.columns import grown_model
 from actors.growth.columns.column import Column
-from tests.support.growth.columns import JOINED, MODELS, grow, run
-from tests.support.growth.growing import Run, Script, advance, fossilize, germinate, mlp
+from tests.support.growth.columns import JOINED, MODELS, Backbone, grow, run
+from tests.support.growth.growing import Run, Script, fossilize, mlp
 
 DOCS = Path(__file__).parents[3] / "docs" / "growing.md"
 NET = """
@@ -44,19 +43,6 @@ print(sum(p.numel() for p in model.parameters()))
 """
 
 
-def read_elsewhere(folder: Path, code: str, own: Run) -> int:
-    """Run `code`, which makes `model`, in a process without Tamiyo; return the number of its parameters."""
-    x, plain = own.x_y[0], own.grower.export().eval()
-    torch.save((x, plain(x).detach()), folder / "example.pt")
-    torch.save(plain.state_dict(), folder / "state.pt")
-    (folder / "net.py").write_text(NET)
-    command = [sys.executable, "-c", FOREIGN.format(code=code)]
-    environment = {"PATH": "", "PYTHONPATH": str(folder)}
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
-    assert ended.returncode == 0, ended.stderr
-    return int(ended.stdout)
-
-
 def net(width: int) -> nn.Module:
     scope: dict[str, Any] = {}
     exec(NET, scope)
@@ -68,28 +54,14 @@ def test_the_lines_of_the_page_rebuild_a_grown_model_without_tamiyo(tmp_path: Pa
     own = Run(net(16), Script(JOINED), [], columns=Column(lambda s: net(int(16 * s)))).epochs(5)
     tamiyo.save_grown(own.grower, tmp_path / "grown")
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S) if "class Grown(" in c]
-    expected = sum(p.numel() for p in own.model.parameters())
-    assert read_elsewhere(tmp_path, code, own) == expected
-
-
-def test_seeds_in_the_stream_are_rebuilt_by_one_file_without_tamiyo(tmp_path: Path) -> None:
-    """Within the model, and at the end of the whole."""
-    torch.manual_seed(0)
-    script = [germinate(0, 1, 2), germinate(1, 2, 0), grow(2, target=0), *map(advance, (0, 1, 2, 0, 1, 2))]
-    own = Run(net(16), Script(script), ["0", ""], columns=Column(lambda s: net(int(16 * s)))).epochs(10)
-    own.model.eval()
-    assert [s.name for s in own.grower.stages.values()] == ["HOLDING", "HOLDING", "HOLDING", "DORMANT"]
-    tamiyo.save_grown(own.grower, tmp_path / "grown")
-    shutil.copy(grown_model.__file__, tmp_path)
-    code = """
-import json
-from grown_model import build_grown
-from net import Net
-from safetensors.torch import load_model
-model = build_grown(json.load(open("grown/grown.json")), lambda scale: Net(int(16 * scale))).eval()
-load_model(model, "grown/grown.safetensors")
-"""
-    read_elsewhere(tmp_path, code, own)
+    x, plain = own.x_y[0], own.grower.export().eval()
+    torch.save((x, plain(x).detach()), tmp_path / "example.pt")
+    torch.save(plain.state_dict(), tmp_path / "state.pt")
+    (tmp_path / "net.py").write_text(NET)
+    command, environment = [sys.executable, "-c", FOREIGN.format(code=code)], {"PATH": "", "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) == sum(p.numel() for p in own.model.parameters())
 
 
 @pytest.mark.parametrize(("name", "output"), [*((name, "") for name in MODELS), ("resnet", "head")])
@@ -117,19 +89,11 @@ def test_a_loaded_model_is_the_saved_one(name: str, output: str, end: str, tmp_p
 
 
 def test_a_part_of_a_model_is_saved(tmp_path: Path) -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net(16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(x)
-
-    torch.manual_seed(0)
-    own = Run(Outer(), Script(JOINED), [], columns=Column(lambda s: net(int(16 * s)), model="net")).epochs(4)
+    make, shape = MODELS["resnet"]
+    own = Run(Backbone(), Script(JOINED), [], shape, columns=Column(make, model="net")).epochs(4)
     tamiyo.save_grown(own.grower.export(), tmp_path / "part")
-    loaded = tamiyo.load_grown(tmp_path / "part", lambda s: net(int(16 * s)))
-    assert torch.equal(loaded(own.x_y[0]), own.model(own.x_y[0]))
+    loaded = tamiyo.load_grown(tmp_path / "part", make).eval()
+    assert torch.equal(loaded(own.x_y[0]), own.model.eval().net(own.x_y[0]))
 
 
 def test_what_cannot_be_saved_or_read_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -116,37 +116,35 @@ def scripted_trial(rule: str, worth: dict[str, float], **settings: Any) -> Scrip
     return play_scripted(config, accuracy, follow)
 
 
+HALF, BOTH = "trial:double@1-2,surrender=0.5", "trial:double+quad@1-2,surrender=0.5"
+
+
 @pytest.mark.parametrize(
-    ("worth", "rest"),
+    ("rule", "worth", "settings", "rest"),
     [
-        (0.49, [*["WAIT"] * 3, "PRUNE", *["WAIT"] * 5]),  # below half of its price, half way
-        (0.51, [*["WAIT"] * 7, "PRUNE", "WAIT"]),  # it stays, but does not pay
-        (1.01, [*["WAIT"] * 7, "ADVANCE", "FOSSILIZE"]),
+        (HALF, {"column_double": 0.49}, {}, [*["WAIT"] * 3, "PRUNE", *["WAIT"] * 5]),  # below half of its price
+        (HALF, {"column_double": 0.51}, {}, [*["WAIT"] * 7, "PRUNE", "WAIT"]),  # it stays, but does not pay
+        (HALF, {"column_double": 1.01}, {}, [*["WAIT"] * 7, "ADVANCE", "FOSSILIZE"]),
+        (HALF, {"column_double": 9.0}, {"hidden_features": ("contributions",)}, [*["WAIT"] * 7, "PRUNE", "WAIT"]),
+        (BOTH, {"column_double": 0.2, "column_quad": 1.2}, {},
+         [*GROW[1:], "WAIT", "PRUNE", *["WAIT"] * 3, "ADVANCE", "FOSSILIZE"]),
     ],
-)
-def test_a_column_is_given_up_half_way_if_it_contributes_too_little(worth: float, rest: list[str]) -> None:
-    run = scripted_trial("trial:double@1-2,surrender=0.5", {"column_double": worth})
+)  # fmt: skip
+def test_a_column_is_given_up_half_way_if_it_contributes_too_little(
+    rule: str, worth: dict[str, float], settings: dict[str, Any], rest: list[str]
+) -> None:
+    """Where contributions are unknown it is not, and the host ends bare; of two columns the other one joins."""
+    run = scripted_trial(rule, worth, **settings)
     assert run.episode.timeline.ops == GROW + rest
-
-
-def test_one_column_is_given_up_and_the_other_joins() -> None:
-    run = scripted_trial("trial:double+quad@1-2,surrender=0.5", {"column_double": 0.2, "column_quad": 1.2})
-    ops = run.episode.timeline.ops
-    assert ops == [*GROW, *GROW[1:], "WAIT", "PRUNE", *["WAIT"] * 3, "ADVANCE", "FOSSILIZE"]
-    assert [run.episode.growth.slots[s].blueprint for s in run.episode.growth.blended()] == [
-        blueprint_index("column_quad")
-    ]
+    growth = run.episode.growth
+    joined = [blueprint_index(max(worth, key=worth.__getitem__))] if "FOSSILIZE" in rest else []
+    assert [growth.slots[s].blueprint for s in growth.blended()] == joined
 
 
 @pytest.mark.parametrize(("price", "worth", "gone"), [(0.0, -0.1, True), (0.0, 0.1, False)])
 def test_without_a_price_a_column_is_given_up_if_it_harms(price: float, worth: float, gone: bool) -> None:
     run = scripted_trial("trial:double@1-2,surrender=0.5", {"column_double": worth}, points_per_doubling=price)
     assert ("PRUNE" in run.episode.timeline.ops) == gone
-
-
-def test_a_trial_without_contributions_is_not_given_up_and_ends_bare() -> None:
-    run = scripted_trial("trial:double@1-2,surrender=0.5", {"column_double": 9.0}, hidden_features=("contributions",))
-    assert run.episode.timeline.ops == [*GROW, *["WAIT"] * 7, "PRUNE", "WAIT"]
 
 
 def test_giving_up_saves_compute_on_a_real_host() -> None:
