@@ -51,9 +51,9 @@ def column_output(network: nn.Module, kept: Kept | None, args: Any, kwargs: Any)
 
 def tensors_of(output: Any) -> dict[Any, Tensor]:
     """Return the tensors of a module's output that can be mixed, by where they are: the output itself (""), `logits` of
-    a mapping or an object, or else all tensors of numbers in a tuple, a list or a mapping that are not single ones."""
+    a mapping or an object, or else all tensors in a tuple, a list or a mapping; but no single number, such as a loss."""
     if isinstance(output, Tensor):
-        return {"": output}
+        return {"": output} if output.dim() else {}
     if isinstance(output, Mapping):
         if isinstance(output.get("logits"), Tensor):
             return {"logits": output["logits"]}
@@ -111,8 +111,9 @@ def _misfit(output: Any, column: Any) -> str:
     returned, others = tensors_of(output), tensors_of(column)
     if not returned:
         return (
-            f"the model returns {type(output).__name__}, with which no column can be mixed: return a tensor, a tuple, "
-            "a dict or an object with logits, or name a module that does by Column(output=...)"
+            f"the model returns {'one number' if isinstance(output, Tensor) else type(output).__name__}, with which no "
+            "column can be mixed: return a tensor of predictions, a tuple, a dict or an object with logits, or name a "
+            "module that does by Column(output=...)"
         )
     if returned.keys().isdisjoint(others):
         return (

@@ -95,6 +95,8 @@ def test_types_of_outputs_are_kept_and_inputs_not_changed() -> None:
     assert tensors_of("text") == tensors_of(None) == {}
     with pytest.raises(ValueError, match=r"returns str, with which no column can be mixed.*Column\(output"):
         mixed("text", one, half)
+    with pytest.raises(ValueError, match=r"returns one number, with which no column can be mixed.*Column\(output"):
+        mixed(one.sum(), three.sum(), half)
 
 
 def test_auxiliary_heads_are_mixed_and_single_numbers_are_not() -> None:
