@@ -19,7 +19,8 @@ from actors.errors import UserError
 from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
 from actors.workers.placement import learner_gpus, node_gpus
-from actors.workers.worker_pool import UNPLACED_S, WorkerPool
+from actors.workers.pool_member import UNPLACED_S
+from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.best_policy import BestPolicy
 from deploy.launch.comparison import Comparison
