@@ -38,7 +38,7 @@ def read_key(path: Path | None) -> bytes:
 
 def seal(state: policy_pb2.SessionState, policy_state: PolicyState, row: int, key: bytes) -> bytes:
     """Serialize and sign `state` with row `row` of `policy_state`."""
-    state.state.CopyFrom(pack_state("state", policy_state.row(row)))
+    state.state.CopyFrom(pack_state(policy_state.row(row)))
     body = state.SerializeToString()
     return policy_pb2.SignedState(state=body, signature=_sign(body, key)).SerializeToString()
 

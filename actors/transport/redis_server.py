@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -85,7 +84,9 @@ class RedisServer:
         """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
         even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
         self._variable = variable
-        self.connections = 0  # opened so far
+        # Opened so far. Before it rises, calls are executed exactly once, and the server cannot lose its memory without
+        # a new id.
+        self.connections = 0
         # untyped, as the types of replies depend on its options
         self.client: Any = _client(url, variable, self._connected)
         self.namespace = namespace
@@ -199,18 +200,16 @@ class RedisServer:
             raise kind(message.removeprefix(f"{code} ")) from error
         if code == "OOM":
             raise OutOfMemory(message) from error
-        load: Callable[[], object] | None = None
-        if isinstance(error, exceptions.NoScriptError):
-            load = partial(self.client.script_load, SCRIPT)
-        elif _NO_FUNCTIONS.search(message) and not self._scripts:  # before Redis 7
+        if _NO_FUNCTIONS.search(message):  # before Redis 7
             self._scripts = True
-        elif "Function not found" in message:
-            load = partial(self.client.function_load, FUNCTIONS)
-        else:
+            return
+        if not isinstance(error, exceptions.NoScriptError) and "Function not found" not in message:
             raise error
         try:
-            if load is not None:
-                load()
+            if self._scripts:
+                self.client.script_load(SCRIPT)
+            else:
+                self.client.function_load(FUNCTIONS)
         except exceptions.NoPermissionError as refusal:
             raise NoFunctions("the server lacks Tamiyo's functions, which only the learner may load") from refusal
         except redis.ResponseError as failure:

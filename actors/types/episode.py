@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 
 MAX_TELEMETRY = 256  # telemetry values per episode
 SEED_TRAINING = "tamiyo/SeedTraining-v0"  # `env_id` of the environment in which networks grow
-RANKS = {
-    "policy_version": 1,
-    "obs": 2,
-    "blueprint_indices": 2,
-    "actions": 2,
-    "log_probs": 2,
-    "masks": 2,
-    "values": 1,
-    "baseline_values": 1,
-    "rewards": 1,
+FLOAT, INT, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
+PER_STEP = {
+    "policy_version": (INT, 1),
+    "obs": (FLOAT, 2),
+    "blueprint_indices": (INT, 2),
+    "actions": (INT, 2),
+    "log_probs": (FLOAT, 2),
+    "masks": (BOOL, 2),
+    "values": (FLOAT, 1),
+    "baseline_values": (FLOAT, 1),
+    "rewards": (FLOAT, 1),
 }
-"""Ranks of the arrays with an entry per step."""
+"""Types and ranks of the arrays with an entry per step."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)  # scalars are transmitted as float64 but used as float32
 
 
@@ -141,7 +142,7 @@ class Episode:
         return CarriedSteps(burn_in, states, self.state_stride)
 
     def validate(self) -> None:
-        """Raise `InvalidEpisode` on wrong shapes, non-finite numbers, positive log-probs or negative actions."""
+        """Raise `InvalidEpisode` on wrong types, shapes, non-finite numbers, positive log-probs or negative actions."""
         if fault := self._fault():
             raise InvalidEpisode(f"episode {self.episode_id}: {fault}")
 
@@ -152,15 +153,16 @@ class Episode:
             return "no steps"
         if self.terminated == self.truncated:
             return "exactly one of terminated and truncated must be true"
-        for name, rank in RANKS.items():
+        for name, (dtype, rank) in PER_STEP.items():
             array = getattr(self, name)
-            if array.ndim != rank or array.shape[0] != steps:
-                return f"{name} has shape {array.shape}, expected {steps} steps"
+            if array.dtype != dtype or array.ndim != rank or array.shape[0] != steps:
+                return f"{name} is {array.dtype} {array.shape}, expected {dtype} of rank {rank} for {steps} steps"
         if self.actions.shape != self.log_probs.shape:
             return f"actions {self.actions.shape} and log_probs {self.log_probs.shape} differ"
         for name in ("obs", "masks", "blueprint_indices"):
-            if getattr(self, f"final_{name}").shape != getattr(self, name).shape[1:]:
-                return f"the shape of final_{name} does not match {name}"
+            final, array = getattr(self, f"final_{name}"), getattr(self, name)
+            if final.dtype != array.dtype or final.shape != array.shape[1:]:
+                return f"the type or shape of final_{name} does not match {name}"
         carried = 0
         if self.burn_in is not None:
             if fault := self._burn_in_fault(self.burn_in):
@@ -173,8 +175,9 @@ class Episode:
             if not np.isfinite(getattr(self, name)).all():
                 return f"{name} has NaN or Inf"
         for state in (self.initial_state, self.states):
-            counts = {a.shape[1] for a in state.arrays}
-            if state.h.shape != state.c.shape or len(counts) > 1 or not all(np.isfinite(a).all() for a in state.arrays):
+            forms = {(a.dtype, a.ndim, a.shape[1]) for a in state.arrays}
+            is_formed = state.h.shape == state.c.shape and forms == {(FLOAT, 3, state.h.shape[1])}
+            if not is_formed or not all(np.isfinite(a).all() for a in state.arrays):
                 return "recurrent state is malformed or not finite"
         if len(self.telemetry) > MAX_TELEMETRY:
             return f"{len(self.telemetry)} telemetry values, the limit is {MAX_TELEMETRY}"
@@ -187,6 +190,7 @@ class Episode:
     def _burn_in_fault(self, burn_in: BurnIn) -> str:
         for name in ("obs", "blueprint_indices"):
             before, steps = getattr(burn_in, name), getattr(self, name)
-            if before.ndim != 2 or before.shape[1:] != steps.shape[1:] or not 0 < len(before) == len(burn_in):
+            same_form = before.dtype == steps.dtype and before.ndim == 2 and before.shape[1:] == steps.shape[1:]
+            if not same_form or not 0 < len(before) == len(burn_in):
                 return f"burn_in.{name} has shape {before.shape}, expected at least one step of width {steps.shape[1]}"
         return "" if np.isfinite(burn_in.obs).all() else "burn_in.obs has NaN or Inf"

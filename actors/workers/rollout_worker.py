@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from actors.codec import InvalidWeights
-from actors.config import BUFFER_STEPS, ActingConfig
+from actors.config.pool import BUFFER_STEPS, ActingConfig
 from actors.errors import UserError
 from actors.heartbeat import Heartbeat
 from actors.policy.acting.policy import ActingPolicy

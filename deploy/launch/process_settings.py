@@ -7,7 +7,8 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from actors.codec import MAX_DIMENSION, largest_episode_bytes
-from actors.config import MAX_REDIS_VALUE_BYTES, ActingConfig, require
+from actors.config import ActingConfig, require
+from actors.config.pool import MAX_REDIS_VALUE_BYTES
 from actors.env.episode.host_episode import check_tasks
 from actors.env.tasks import find_family
 from actors.gym.make import gym_spaces
