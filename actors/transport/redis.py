@@ -41,7 +41,6 @@ from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
 from actors.transport.redis_weights import RedisWeights
 from actors.types.names import NAME_RULE, is_name
 
-PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 BLOCK_S = 2.0  # longest blocking read, far below the socket timeout
 SETTLE_BATCH = 1000  # entries per call, as Lua's stack is limited to about 8000 values
 
@@ -63,7 +62,7 @@ def connect(url: str, config: QueueConfig | None = None, namespace: str = "tamiy
     """
     if not is_name(namespace):
         raise UserError(f"{namespace!r} is not a valid run name: use {NAME_RULE}")
-    return Transport(RedisServer(url, namespace, PASSWORD_VARIABLE, scripts), config or QueueConfig())
+    return Transport(RedisServer(url, namespace, scripts), config or QueueConfig())
 
 
 def require_store(url: str, config: QueueConfig, namespace: str) -> None:
@@ -77,7 +76,7 @@ def require_store(url: str, config: QueueConfig, namespace: str) -> None:
 
 def namespaces(url: str) -> list[str]:
     """List the runs on the server that a learner opened, in alphabetical order."""
-    server = RedisServer(url, "", PASSWORD_VARIABLE)
+    server = RedisServer(url, "")
     try:
         keys = {key.decode() for key in server.client.scan_iter(match="{*}:generations", count=1000)}
     finally:

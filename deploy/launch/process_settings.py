@@ -14,8 +14,7 @@ from actors.env.tasks import find_family
 from actors.gym.make import gym_spaces
 from actors.policy.state import StateSizes
 from actors.slots.spaces import seed_spaces
-from actors.transport.redis import PASSWORD_VARIABLE
-from actors.transport.redis_server import password_from
+from actors.transport.redis_server import PASSWORD_VARIABLE, password_from
 from actors.types.spaces import Spaces
 from deploy.config.advice import advice
 from deploy.config.schema import Config
