@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from actors.config import QueueConfig
@@ -67,20 +68,14 @@ def connect(url: str, config: QueueConfig | None = None, namespace: str = "tamiy
 
 def require_store(url: str, config: QueueConfig, namespace: str) -> None:
     """Check that the store can be used. Raises `UserError` if it does not answer, refuses the login, or evicts keys."""
-    transport = connect(url, config, namespace)
-    try:
+    with closing(connect(url, config, namespace)) as transport:
         transport.server.require_noeviction()
-    finally:
-        transport.close()
 
 
 def namespaces(url: str) -> list[str]:
     """List the runs on the server that a learner opened, in alphabetical order."""
-    server = RedisServer(url, "")
-    try:
+    with closing(RedisServer(url, "")) as server:
         keys = {key.decode() for key in server.client.scan_iter(match="{*}:generations", count=1000)}
-    finally:
-        server.close()
     return sorted(key.removeprefix("{").removesuffix("}:generations") for key in keys)
 
 

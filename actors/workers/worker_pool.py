@@ -11,7 +11,6 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.process_environment import process_environment
 from actors.workers.faults.actor_logs import ActorLogs
@@ -39,37 +38,29 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        acting: ActingConfig,
-        run: str,
-        seed: int,
-        redis: str,
-        namespace: str,
-        warn: Callable[[str], None] = log.warning,
-        learner_gpus: float = 0.0,
-        logs: str = "",
+        self, settings: WorkerSettings, warn: Callable[[str], None] = log.warning, learner_gpus: float = 0.0
     ) -> None:
-        """`learner_gpus` is what a learner on the same cluster reserves; `logs` is the run folder (`ActorLogs`)."""
+        """`settings` are those of the first actor; `learner_gpus` is what a learner on the same cluster reserves."""
+        actors = settings.acting.actors
         options: dict[str, Any] = {
             "num_cpus": 1,
-            "num_gpus": acting.actors.gpus_per_actor,
+            "num_gpus": actors.gpus_per_actor,
             "max_restarts": -1,
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD",
-            "runtime_env": {"env_vars": process_environment(acting.actors.gpus_per_actor > 0)},
+            "runtime_env": {"env_vars": process_environment(actors.gpus_per_actor > 0)},
         }
         self._remote: Any = ray.remote(**options)(RayRolloutWorker)
-        self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace, logs)
-        self._reports, self._closing = ActorReports(ActorLogs(logs), warn), Closing()
-        self._hang_s = acting.actors.hang_s
+        self._settings, self._hang_s = settings, actors.hang_s
+        self._reports, self._closing = ActorReports(ActorLogs(settings.logs), warn), Closing()
         self._autoscale_at_s = 0.0
         self._removed: set[int] = set()  # indices of removed actors
         self._members: list[PoolMember] = []
-        self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
+        self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not actors.gpus_per_actor
         self._to_evaluate: tuple[Sequence[int], float] | None = None  # by the next actor that is free: seeds, limit
         self._evaluation: PolicyEvaluation | None = None
         self.restarts = 0  # of actors
-        self._add(acting.actors.at_least)
+        self._add(actors.at_least)
 
     @property
     def size(self) -> int:
