@@ -61,7 +61,6 @@ _ARRAYS = {name: form for name, form in PER_STEP.items() if name != "policy_vers
     "final_masks": (BOOL, 1),
 }
 """Types and ranks of an episode's arrays."""
-_STATE = ("h", "c", "cells", "usage")
 _IDENTITY = {
     "version": int,
     "generation": int,
@@ -253,7 +252,7 @@ def pack_array(array: NDArray[Any]) -> wire.Array:
 
 def pack_state(state: RecurrentState) -> wire.RecurrentState:
     """Convert a recurrent state to its message."""
-    return wire.RecurrentState(**{f: pack_array(a) for f, a in zip(_STATE, state.arrays, strict=True)})
+    return wire.RecurrentState(**{f: pack_array(a) for f, a in state._asdict().items()})
 
 
 def _unpack(name: str, array: wire.Array, dtype: np.dtype[Any], rank: int) -> NDArray[Any]:
@@ -273,7 +272,7 @@ def _unpack(name: str, array: wire.Array, dtype: np.dtype[Any], rank: int) -> ND
 
 def unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
     """Invert `pack_state`. Raises `InvalidEpisode`."""
-    return RecurrentState(**{f: _unpack(f"{name}.{f}", getattr(state, f), FLOAT, 3) for f in _STATE})
+    return RecurrentState(**{f: _unpack(f"{name}.{f}", getattr(state, f), FLOAT, 3) for f in RecurrentState._fields})
 
 
 def encode_weights(weights: WeightSet) -> WeightBlob:

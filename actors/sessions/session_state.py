@@ -60,7 +60,7 @@ def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.Sessi
         )
     try:
         state = policy_pb2.SessionState.FromString(signed.state)
-        arrays = unpack_state("state", state.state).arrays
+        arrays = unpack_state("state", state.state)
     except (DecodeError, InvalidEpisode) as error:
         raise Refusal(Reason.STATE_INVALID, str(error)) from error
     policy_state = PolicyState(*(torch.from_numpy(a) for a in arrays))

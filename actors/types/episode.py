@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 MAX_TELEMETRY = 256  # telemetry values per episode
 SEED_TRAINING = "tamiyo/SeedTraining-v0"  # `env_id` of the environment in which networks grow
 FLOAT, INT, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
-PER_STEP = {
+PER_STEP: dict[str, tuple[np.dtype[Any], int]] = {
     "policy_version": (INT, 1),
     "obs": (FLOAT, 2),
     "blueprint_indices": (INT, 2),
@@ -39,8 +39,7 @@ class InvalidEpisode(ValueError):
     """An episode that cannot be trained on. The message names the field and the reason."""
 
 
-@dataclass(frozen=True)
-class RecurrentState:
+class RecurrentState(NamedTuple):
     """Recurrent state of the policy as numpy arrays `[n, N, width]`.
 
     N is 1 for an initial state, or the number of stored states. Parts that the policy's core lacks are `[0, N, 0]`.
@@ -51,15 +50,10 @@ class RecurrentState:
     cells: NDArray[np.float32]  # [memory_cells, N, memory_size]
     usage: NDArray[np.float32]  # [memory_cells, N, 1]
 
-    @property
-    def arrays(self) -> tuple[NDArray[np.float32], ...]:
-        """The arrays in field order."""
-        return self.h, self.c, self.cells, self.usage
-
     @classmethod
     def concatenate(cls, states: Sequence[RecurrentState]) -> RecurrentState:
         """Concatenate `states` along N."""
-        return cls(*(np.concatenate(parts, 1) for parts in zip(*(s.arrays for s in states), strict=True)))
+        return cls(*(np.concatenate(parts, 1) for parts in zip(*states, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,7 @@ class Episode:
             version = version if steps <= len(self) else min(version, self.burn_in.version)
         first = max(0, len(obs) - steps) // self.state_stride
         start = first * self.state_stride
-        states = RecurrentState(*(a[:, first:].copy() for a in self.states.arrays))
+        states = RecurrentState(*(a[:, first:].copy() for a in self.states))
         burn_in = BurnIn(obs[start:].copy(), blueprints[start:].copy(), version)
         return CarriedSteps(burn_in, states, self.state_stride)
 
@@ -175,9 +169,9 @@ class Episode:
             if not np.isfinite(getattr(self, name)).all():
                 return f"{name} has NaN or Inf"
         for state in (self.initial_state, self.states):
-            forms = {(a.dtype, a.ndim, a.shape[1]) for a in state.arrays}
+            forms = {(a.dtype, a.ndim, a.shape[1]) for a in state}
             is_formed = state.h.shape == state.c.shape and forms == {(FLOAT, 3, state.h.shape[1])}
-            if not is_formed or not all(np.isfinite(a).all() for a in state.arrays):
+            if not is_formed or not all(np.isfinite(a).all() for a in state):
                 return "recurrent state is malformed or not finite"
         if len(self.telemetry) > MAX_TELEMETRY:
             return f"{len(self.telemetry)} telemetry values, the limit is {MAX_TELEMETRY}"
