@@ -247,13 +247,18 @@ class Transport(RedisWeights, RedisReports):
         """The oldest `count` entries that are queued or pending, which stay where they are. Needs no generation."""
         entries = self.server.read("XRANGE", self.server.key("episodes"), "-", "+", "COUNT", count)
         found = [(entry_id, to_dict(flat)) for entry_id, flat in entries]
-        return self._deliveries([part for entry_id, e in found if header_of(e) for part in (entry_id, e[b"ref"])])
+        episodes = [(entry_id, entry[b"ref"]) for entry_id, entry in found if header_of(entry)]
+        return self._deliveries([part for episode in episodes for part in episode])
 
     def dead_letters(self) -> list[DeadLetter]:
         """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
         entries = self.server.read("XRANGE", self.server.key("dead"), "-", "+")
         found = [(dead_id, to_dict(flat)) for dead_id, flat in entries]
-        letters = [(dead_id, h, e[b"reason"]) for dead_id, e in found if b"reason" in e and (h := header_of(e))]
+        letters = [
+            (dead_id, header, entry[b"reason"])
+            for dead_id, entry in found
+            if b"reason" in entry and (header := header_of(entry))
+        ]
         self.warn_about_unreadable("dead letters", len(entries) - len(letters))
         payloads = self._payloads([header for _, header, _ in letters])
         return [

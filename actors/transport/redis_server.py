@@ -181,7 +181,8 @@ class RedisServer:
                     raise LoginRefused(f"Redis refuses the login ({error}), its password may be renewed") from error
                 raise UserError(
                     f"Redis at {self.address} has refused the login for {now - self._refused_since:.0f} s ({error}): "
-                    f"write the new one to the file that {PASSWORD_VARIABLE}_FILE names, or restart with it"
+                    f"write the new password to the file that {PASSWORD_VARIABLE}_FILE names, or restart with the new "
+                    "one"
                 ) from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._refused_since = None

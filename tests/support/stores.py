@@ -89,7 +89,7 @@ class Store:
 
         def thaw() -> None:
             pipeline = self.client.pipeline()
-            pipeline.delete("", *self.client.keys(self.key("*")))
+            pipeline.delete("", *self.client.keys(self.key("*")))  # at least one key
             for name, ttl_ms, value in dumped:
                 if value is not None:  # it was deleted meanwhile
                     pipeline.restore(name, max(0, ttl_ms), value, replace=True)
