@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from actors.types.episode import BurnIn, EndReason, Episode, InvalidEpisode, RecurrentState
+from actors.types.episode import BOOL, FLOAT, INT, PER_STEP, BurnIn, EndReason, Episode, InvalidEpisode, RecurrentState
 from actors.types.spaces import Spaces
 from actors.types.weights import WeightSet
 from actors.wire import episode_pb2 as wire
@@ -35,25 +35,19 @@ SPARE_BYTES = 32 * 1024  # for ids, shapes and MAX_TELEMETRY values with names o
 MAX_DIMENSION = 1 << 20  # keeps the product of three dimensions, times an item's size, inside 64 bits
 
 
-class _Kind(NamedTuple):
-    """A type of arrays, and the types in which it is stored: integers in the smallest that holds them, booleans as
-    bits."""
-
-    dtype: np.dtype[Any]
-    stored: dict[wire.Dtype, np.dtype[Any]]
-
-
-_FLOAT = _Kind(np.dtype(np.float32), {wire.DTYPE_FLOAT32: np.dtype("<f4")})
 INT_TYPES: dict[wire.Dtype, np.dtype[Any]] = {
     wire.DTYPE_INT8: np.dtype("<i1"),
     wire.DTYPE_INT16: np.dtype("<i2"),
     wire.DTYPE_INT32: np.dtype("<i4"),
     wire.DTYPE_INT64: np.dtype("<i8"),
 }
-_INT = _Kind(np.dtype(np.int64), INT_TYPES)
-_BOOL = _Kind(np.dtype(np.bool_), {wire.DTYPE_BITS: np.dtype(np.uint8)})
-_KINDS = {kind.dtype: kind for kind in (_FLOAT, _INT, _BOOL)}
-_LIMITS = {form: (np.iinfo(n).min, np.iinfo(n).max) for form, n in _INT.stored.items()}
+_STORED: dict[np.dtype[Any], dict[wire.Dtype, np.dtype[Any]]] = {
+    FLOAT: {wire.DTYPE_FLOAT32: np.dtype("<f4")},
+    INT: INT_TYPES,
+    BOOL: {wire.DTYPE_BITS: np.dtype(np.uint8)},
+}
+"""The types in which arrays are stored: integers in the smallest that holds them, booleans as bits."""
+_LIMITS = {form: (np.iinfo(n).min, np.iinfo(n).max) for form, n in INT_TYPES.items()}
 
 _END_REASONS: dict[EndReason, wire.EndReason] = {r: getattr(wire, f"END_REASON_{r.name}") for r in EndReason}
 _END_REASONS_OF_WIRE = {number: reason for reason, number in _END_REASONS.items()}
@@ -61,21 +55,12 @@ _SCALARS = (
     "episode_id", "env_id", "task_id", "seed", "spaces_hash", "generation", "terminated", "truncated",
     "bootstrap_value", "state_stride",
 )  # fmt: skip
-_ARRAYS = {
-    "obs": (_FLOAT, 2),
-    "blueprint_indices": (_INT, 2),
-    "actions": (_INT, 2),
-    "log_probs": (_FLOAT, 2),
-    "masks": (_BOOL, 2),
-    "values": (_FLOAT, 1),
-    "baseline_values": (_FLOAT, 1),
-    "rewards": (_FLOAT, 1),
-    "final_obs": (_FLOAT, 1),
-    "final_blueprint_indices": (_INT, 1),
-    "final_masks": (_BOOL, 1),
+_ARRAYS = {name: form for name, form in PER_STEP.items() if name != "policy_version"} | {
+    "final_obs": (FLOAT, 1),
+    "final_blueprint_indices": (INT, 1),
+    "final_masks": (BOOL, 1),
 }
-"""Kind and rank of an episode's arrays."""
-_STATE = ("h", "c", "cells", "usage")
+"""Types and ranks of an episode's arrays."""
 _IDENTITY = {
     "version": int,
     "generation": int,
@@ -104,8 +89,8 @@ def encode_episode(episode: Episode) -> bytes:
     message = wire.Episode(
         policy_version=_version_runs(episode.policy_version),
         end_reason=_END_REASONS[episode.end_reason],
-        initial_state=pack_state("initial_state", episode.initial_state),
-        states=pack_state("states", episode.states),
+        initial_state=pack_state(episode.initial_state),
+        states=pack_state(episode.states),
         telemetry=episode.telemetry,
     )
     for name in _SCALARS:
@@ -113,12 +98,11 @@ def encode_episode(episode: Episode) -> bytes:
             setattr(message, name, getattr(episode, name))
         except ValueError as error:
             raise InvalidEpisode(f"episode {episode.episode_id}: {name}: {error}") from error
-    for name, (kind, rank) in _ARRAYS.items():
-        getattr(message, name).CopyFrom(_pack(name, getattr(episode, name), kind, rank))
+    for name in _ARRAYS:
+        getattr(message, name).CopyFrom(pack_array(getattr(episode, name)))
     if episode.burn_in is not None:
-        message.burn_in.obs.CopyFrom(_pack("burn_in.obs", episode.burn_in.obs, _FLOAT, 2))
-        indices = _pack("burn_in.blueprint_indices", episode.burn_in.blueprint_indices, _INT, 2)
-        message.burn_in.blueprint_indices.CopyFrom(indices)
+        message.burn_in.obs.CopyFrom(pack_array(episode.burn_in.obs))
+        message.burn_in.blueprint_indices.CopyFrom(pack_array(episode.burn_in.blueprint_indices))
         message.burn_in.version = episode.burn_in.version
     body = message.SerializeToString(deterministic=True)
     return wire.EpisodeEnvelope(
@@ -156,8 +140,8 @@ def decode_episode(data: bytes, max_bytes: int = MAX_EPISODE_BYTES) -> Episode:
 
 def _burn_in(message: wire.BurnIn) -> BurnIn:
     return BurnIn(
-        _unpack("burn_in.obs", message.obs, _FLOAT, 2),
-        _unpack("burn_in.blueprint_indices", message.blueprint_indices, _INT, 2),
+        _unpack("burn_in.obs", message.obs, FLOAT, 2),
+        _unpack("burn_in.blueprint_indices", message.blueprint_indices, INT, 2),
         message.version,
     )
 
@@ -197,7 +181,7 @@ def largest_episode_bytes(spaces: Spaces, steps: int, state_floats: int, state_s
 
 def _int_bytes(choices: int) -> int:
     """Return the packed size of an index that is below `choices`, or -1."""
-    return next(n.itemsize for n in _INT.stored.values() if choices - 1 <= np.iinfo(n).max)
+    return next(n.itemsize for n in INT_TYPES.values() if choices - 1 <= np.iinfo(n).max)
 
 
 def has_more_fields(body: bytes, limit: int) -> bool:
@@ -241,7 +225,6 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _version_runs(versions: NDArray[np.int64]) -> list[wire.VersionRun]:
-    _require_array("policy_version", versions, np.dtype(np.int64), 1)
     starts = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1))
     lengths = np.diff(starts, append=len(versions))
     return [wire.VersionRun(version=int(versions[s]), steps=int(n)) for s, n in zip(starts, lengths, strict=True)]
@@ -255,59 +238,41 @@ def _versions(message: wire.Episode, steps: int) -> NDArray[np.int64]:  # [T]
     return np.repeat(np.array([r.version for r in runs], dtype=np.int64), lengths)
 
 
-def _pack(name: str, array: NDArray[Any], kind: _Kind, rank: int) -> wire.Array:
-    _require_array(name, array, kind.dtype, rank)
-    return pack_array(array)
-
-
 def pack_array(array: NDArray[Any]) -> wire.Array:
     """Convert an array of float32, int64 or bool to its message."""
-    kind = _KINDS[array.dtype]
-    if kind is _BOOL:
+    if array.dtype == BOOL:
         return wire.Array(dtype=wire.DTYPE_BITS, shape=array.shape, data=np.packbits(array.ravel()).tobytes())
     form = wire.DTYPE_FLOAT32
-    if kind is _INT:
+    if array.dtype == INT:
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         form = next(f for f, (lowest, highest) in _LIMITS.items() if lowest <= low and high <= highest)
-    return wire.Array(dtype=form, shape=array.shape, data=array.astype(kind.stored[form], copy=False).tobytes())
+    stored = array.astype(_STORED[array.dtype][form], copy=False)
+    return wire.Array(dtype=form, shape=array.shape, data=stored.tobytes())
 
 
-def pack_state(name: str, state: RecurrentState) -> wire.RecurrentState:
-    """Convert a recurrent state to its message; `name` is for errors. Raises `InvalidEpisode`."""
-    return wire.RecurrentState(**{f: _pack(f"{name}.{f}", getattr(state, f), _FLOAT, 3) for f in _STATE})
+def pack_state(state: RecurrentState) -> wire.RecurrentState:
+    """Convert a recurrent state to its message."""
+    return wire.RecurrentState(**{f: pack_array(a) for f, a in state._asdict().items()})
 
 
-def _require_array(name: str, array: NDArray[Any], dtype: np.dtype[Any], rank: int) -> None:
-    if array.dtype != dtype or array.ndim != rank:
-        raise InvalidEpisode(f"{name} is {array.dtype} of rank {array.ndim}, expected {dtype} of rank {rank}")
-    if any(n > MAX_DIMENSION for n in array.shape):
-        raise InvalidEpisode(f"{name} has shape {array.shape}, the limit of a dimension is {MAX_DIMENSION}")
-
-
-def _unpack(name: str, array: wire.Array, kind: _Kind, rank: int) -> NDArray[Any]:
-    stored = kind.stored.get(array.dtype)
+def _unpack(name: str, array: wire.Array, dtype: np.dtype[Any], rank: int) -> NDArray[Any]:
+    stored = _STORED[dtype].get(array.dtype)
     if stored is None:
-        raise InvalidEpisode(f"{name}: stored as {array.dtype}, which is no form of {kind.dtype}")
-    shape = _shape(name, array, rank, item_bits=1 if kind is _BOOL else 8 * stored.itemsize)
+        raise InvalidEpisode(f"{name}: stored as {array.dtype}, which is no form of {dtype}")
+    if len(array.shape) != rank or any(n > MAX_DIMENSION for n in array.shape):
+        raise InvalidEpisode(f"{name}: rank {len(array.shape)} or size out of bounds, expected rank {rank}")
+    shape, item_bits = tuple(array.shape), 1 if dtype == BOOL else 8 * stored.itemsize
+    if -(-math.prod(shape) * item_bits // 8) != len(array.data):
+        raise InvalidEpisode(f"{name}: {len(array.data)} bytes for shape {shape}")
     found = np.frombuffer(array.data, dtype=stored)
-    if kind is _BOOL:
+    if dtype == BOOL:
         return np.unpackbits(found, count=math.prod(shape)).view(np.bool_).reshape(shape)
-    return found.reshape(shape).astype(kind.dtype)
+    return found.reshape(shape).astype(dtype)
 
 
 def unpack_state(name: str, state: wire.RecurrentState) -> RecurrentState:
     """Invert `pack_state`. Raises `InvalidEpisode`."""
-    return RecurrentState(**{f: _unpack(f"{name}.{f}", getattr(state, f), _FLOAT, 3) for f in _STATE})
-
-
-def _shape(name: str, array: wire.Array, rank: int, item_bits: int) -> tuple[int, ...]:
-    """Return the array's shape after checking it against `rank` and the number of bytes. Raises `InvalidEpisode`."""
-    if len(array.shape) != rank or any(n > MAX_DIMENSION for n in array.shape):
-        raise InvalidEpisode(f"{name}: rank {len(array.shape)} or size out of bounds, expected rank {rank}")
-    shape = tuple(array.shape)
-    if -(-math.prod(shape) * item_bits // 8) != len(array.data):
-        raise InvalidEpisode(f"{name}: {len(array.data)} bytes for shape {shape}")
-    return shape
+    return RecurrentState(**{f: _unpack(f"{name}.{f}", getattr(state, f), FLOAT, 3) for f in RecurrentState._fields})
 
 
 def encode_weights(weights: WeightSet) -> WeightBlob:

@@ -113,7 +113,7 @@ class Intake:
 
     def _decode(self, delivery: Delivery) -> TakenEpisode | None:
         try:
-            episode = decode_episode(delivery.payload, self.consumer.max_episode_bytes)
+            episode = decode_episode(delivery.payload, self.consumer.config.max_episode_bytes)
             # The queue orders and fences episodes by their headers; checkpoints name them by their payloads.
             for name, value in vars(EpisodeHeader.from_episode(episode)).items():
                 if value != (given := getattr(delivery.header, name)):

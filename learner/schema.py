@@ -54,7 +54,7 @@ class EpisodeSchema:
         if episode.state_stride != self.state_stride:
             yield f"its states are {episode.state_stride} steps apart, the learner expects {self.state_stride}"
         for field in ("initial_state", "states"):
-            arrays = getattr(episode, field).arrays
+            arrays = getattr(episode, field)
             for part, array, (n, width) in zip(StateSizes._fields, arrays, self.state_sizes, strict=True):
                 if array.shape[::2] != (n, width) or (field == "initial_state" and array.shape[1] != 1):
                     yield f"{field}.{part} has shape {list(array.shape)}, expected {n} states of width {width}"

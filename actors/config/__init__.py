@@ -1,28 +1,13 @@
 """Configuration of the acting side: frozen dataclasses, validated on construction."""
 
-from actors.config.checks import ConfigError, require, require_least, require_positive, span
-from actors.config.env import FEATURE_GROUPS, MAX_SLOTS, PRICE, EnvConfig
+from actors.config.checks import ConfigError, require, require_least, require_positive
+from actors.config.env import PRICE, EnvConfig
 from actors.config.gym import GymConfig
-from actors.config.policy import MAX_FLOOR_MASS, MAX_LAYERS, MAX_WIDTH, PolicyConfig
-from actors.config.pool import (
-    BUFFER_STEPS,
-    MAX_REDIS_VALUE_BYTES,
-    REDIS_SCHEMES,
-    ActingConfig,
-    ActorsConfig,
-    QueueConfig,
-)
+from actors.config.policy import PolicyConfig
+from actors.config.pool import ActingConfig, ActorsConfig, QueueConfig
 
 __all__ = [
-    "BUFFER_STEPS",
-    "FEATURE_GROUPS",
-    "MAX_FLOOR_MASS",
-    "MAX_LAYERS",
-    "MAX_REDIS_VALUE_BYTES",
-    "MAX_SLOTS",
-    "MAX_WIDTH",
     "PRICE",
-    "REDIS_SCHEMES",
     "ActingConfig",
     "ActorsConfig",
     "ConfigError",
@@ -33,5 +18,4 @@ __all__ = [
     "require",
     "require_least",
     "require_positive",
-    "span",
 ]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actors.config import MAX_FLOOR_MASS, PolicyConfig
+from actors.config.policy import MAX_FLOOR_MASS, PolicyConfig
 from actors.types.actions import Op
 from actors.types.continuous import CELL_WIDTH, CELLS, LARGEST
 from actors.types.spaces import Spaces

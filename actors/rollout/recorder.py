@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actors.policy.network import ActOutput
 from actors.policy.state import PolicyState
-from actors.types.episode import CarriedSteps, EndReason, Episode, RecurrentState
+from actors.types.episode import PER_STEP, CarriedSteps, EndReason, Episode, RecurrentState
 from actors.types.fleet_step import FleetStep
 
 CAPACITY = 16  # steps that a recorder holds at first
@@ -131,7 +131,7 @@ class Recorder:
         `env` unless given. If it did not end there, it is marked as cut."""
         source = env if source is None else source
         begun, terminated = self._begun(env), bool(final.terminated[source])
-        steps: dict[str, Any] = {name: self.recorded(name, env).copy() for name in _FIELDS}
+        steps: dict[str, Any] = {name: self.recorded(name, env).copy() for name in PER_STEP}
         return Episode(
             env_id=env_id,
             task_id=begun.task_id,
@@ -166,7 +166,7 @@ class Recorder:
                 np.zeros(1, np.int64), current.obs, current.blueprint_indices, decision.actions, decision.log_probs,
                 decision.masks, np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32),
             )  # fmt: skip
-            old = {n: np.empty((num_envs, 0, *a.shape[1:]), a.dtype) for n, a in zip(_FIELDS, examples, strict=True)}
+            old = {n: np.empty((num_envs, 0, *a.shape[1:]), a.dtype) for n, a in zip(PER_STEP, examples, strict=True)}
         more = max(CAPACITY, old["rewards"].shape[1])
         self._arrays = {
             name: np.concatenate([a, np.empty((num_envs, more, *a.shape[2:]), a.dtype)], axis=1)
@@ -190,9 +190,3 @@ class Segments:
         self.total_reward += segment.undiscounted_return
         segment.telemetry.update(segment=self.number, episode_steps=self.steps, episode_return=self.total_reward)
         self.number, self.carried = self.number + 1, segment.carry(burn_in)
-
-
-_FIELDS = (
-    "policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values", "baseline_values",
-    "rewards",
-)  # fmt: skip

@@ -142,7 +142,7 @@ class StreamSampler:
         self._stream = None
         played: dict[int, dict[str, Any]] = {}
         for start in range(0, len(seeds), self.num_envs):
-            self._play_round(policy, source, seeds[start : start + self.num_envs], deterministic, played, stop)
+            played |= self._play_round(policy, source, seeds[start : start + self.num_envs], deterministic, stop)
         return [dict(played[int(seed)]) for seed in seeds]
 
     def _play_round(
@@ -151,17 +151,16 @@ class StreamSampler:
         source: Provenance,
         seeds: Sequence[int],
         deterministic: bool,
-        played: dict[int, dict[str, Any]],
         stop: Callable[[], bool],
-    ) -> None:
-        """Play one episode in each environment and add those of `seeds` to `played`. All environments are reset at the
-        start of a round: only then are seeded those that reset themselves, and only then can an episode be cut."""
+    ) -> dict[int, dict[str, Any]]:
+        """Play one episode in each environment and return those of `seeds`. All environments are reset at the start of
+        a round: only then are seeded those that reset themselves, and only then can an episode be cut."""
         others = count(max(seeds) + 1)  # of environments without a seed, and after an episode's end
         drawn = chain(map(int, seeds), others)
         self._fleet.seed_of = lambda env: next(drawn)
         longest = min(self.config.max_segment_steps, MAX_PLAYED_STEPS)
         episodes = EpisodeStream(self._fleet, policy, self.run_seed, longest, self._on_step)
-        waiting = set(seeds)
+        waiting, played = set(seeds), dict[int, dict[str, Any]]()
         while waiting:
             if stop():
                 raise TimeoutError(f"{len(waiting)} of {len(seeds)} episodes have not ended")
@@ -173,6 +172,7 @@ class StreamSampler:
                     played[episode.seed] = {"seed": episode.seed, "return": gained, "steps": steps, "ended": ended}
             if episodes.rejected:
                 raise UserError(f"{self._fleet.fault}, so that its episode cannot be compared: correct the environment")
+        return played
 
     def close(self) -> None:
         """Close the environments, even if closing one fails."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from actors.blueprints.family import blueprint_index
-from actors.config import MAX_SLOTS, ConfigError
+from actors.config import ConfigError
+from actors.config.env import MAX_SLOTS
 from actors.policy.baselines import NeverGrow
 from actors.rules.chooser import ChooserRule
 from actors.rules.gains import GainModel, packaged_gains

@@ -38,7 +38,7 @@ def read_key(path: Path | None) -> bytes:
 
 def seal(state: policy_pb2.SessionState, policy_state: PolicyState, row: int, key: bytes) -> bytes:
     """Serialize and sign `state` with row `row` of `policy_state`."""
-    state.state.CopyFrom(pack_state("state", policy_state.row(row)))
+    state.state.CopyFrom(pack_state(policy_state.row(row)))
     body = state.SerializeToString()
     return policy_pb2.SignedState(state=body, signature=_sign(body, key)).SerializeToString()
 
@@ -60,7 +60,7 @@ def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.Sessi
         )
     try:
         state = policy_pb2.SessionState.FromString(signed.state)
-        arrays = unpack_state("state", state.state).arrays
+        arrays = unpack_state("state", state.state)
     except (DecodeError, InvalidEpisode) as error:
         raise Refusal(Reason.STATE_INVALID, str(error)) from error
     policy_state = PolicyState(*(torch.from_numpy(a) for a in arrays))

@@ -161,23 +161,12 @@ def decode_ref(ref: bytes) -> tuple[EpisodeHeader, int]:
     return EpisodeHeader(episode_id, int(generation), int(oldest), int(newest)), int(head)
 
 
-def is_ref(text: bytes) -> bool:
-    """Whether a stream entry is an episode, as actors have write access to the stream."""
+def header_of(entry: Mapping[bytes, bytes]) -> EpisodeHeader | None:
+    """The header of an entry of a stream; None for foreign entries, since actors have write access to the streams."""
     try:
-        decode_ref(text)
-    except ValueError:
-        return False
-    return True
-
-
-def decode_dead_letter(dead_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter | None:
-    """Parse an entry of the stream `dead`, without its payload. Returns None for foreign entries, since actors have
-    write access to this stream."""
-    try:
-        header, reason = decode_ref(fields[b"ref"])[0], fields[b"reason"]
+        return decode_ref(entry[b"ref"])[0]
     except (KeyError, ValueError):
         return None
-    return DeadLetter(dead_id.decode(), header, b"", reason.decode(errors="replace"))
 
 
 def to_dict(reply: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -204,12 +204,8 @@ class LedgerMemory:
             lost_with_store=old.lost_with_store + max(0, unsettled),
             dead_lettered=dead_lettered,
             dead_letters_evicted=dead_lettered,
-            queued=0,
-            pending=0,
-            queued_bytes=0,
-            dead_bytes=0,
-            stream_entries=0,
             actors=actors,
+            **dict.fromkeys(("queued", "pending", "queued_bytes", "dead_bytes", "stream_entries"), 0),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import closing
 from typing import Any
 
 from actors.config import QueueConfig
@@ -30,10 +30,9 @@ from actors.transport.base import (
     OutOfMemory,
     PutReply,
     PutStatus,
-    decode_dead_letter,
     decode_ref,
     encode_ref,
-    is_ref,
+    header_of,
     to_dict,
 )
 from actors.transport.ledger import ActorLedger, LedgerMemory
@@ -43,7 +42,6 @@ from actors.transport.redis_server import NOEVICTION, RETRIES, RedisServer
 from actors.transport.redis_weights import RedisWeights
 from actors.types.names import NAME_RULE, is_name
 
-PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 BLOCK_S = 2.0  # longest blocking read, far below the socket timeout
 SETTLE_BATCH = 1000  # entries per call, as Lua's stack is limited to about 8000 values
 
@@ -65,25 +63,19 @@ def connect(url: str, config: QueueConfig | None = None, namespace: str = "tamiy
     """
     if not is_name(namespace):
         raise UserError(f"{namespace!r} is not a valid run name: use {NAME_RULE}")
-    return Transport(RedisServer(url, namespace, PASSWORD_VARIABLE, scripts), config or QueueConfig())
+    return Transport(RedisServer(url, namespace, scripts), config or QueueConfig())
 
 
 def require_store(url: str, config: QueueConfig, namespace: str) -> None:
     """Check that the store can be used. Raises `UserError` if it does not answer, refuses the login, or evicts keys."""
-    transport = connect(url, config, namespace)
-    try:
+    with closing(connect(url, config, namespace)) as transport:
         transport.server.require_noeviction()
-    finally:
-        transport.close()
 
 
 def namespaces(url: str) -> list[str]:
     """List the runs on the server that a learner opened, in alphabetical order."""
-    server = RedisServer(url, "", PASSWORD_VARIABLE)
-    try:
+    with closing(RedisServer(url, "")) as server:
         keys = {key.decode() for key in server.client.scan_iter(match="{*}:generations", count=1000)}
-    finally:
-        server.close()
     return sorted(key.removeprefix("{").removesuffix("}:generations") for key in keys)
 
 
@@ -98,7 +90,7 @@ class Transport(RedisWeights, RedisReports):
         RedisWeights.__init__(self, server, config)
         RedisReports.__init__(self, server)
         self._generation = 0
-        self._turn = 0  # the ledger's `turn` after this consumer's last call
+        self.turn = 0  # of this learner's last call, by the count of the store: one that counts fewer has lost it
         self._consuming = threading.Lock()  # serializes the calls that count as turns
         self._head = -1  # newest weights, as of the last put
         self._memory = 0  # id of the store's memory, as of the last put
@@ -111,12 +103,6 @@ class Transport(RedisWeights, RedisReports):
         self.server.close()
 
     # The actor's side
-
-    @property
-    def connections(self) -> int:
-        """How many connections to the store were opened so far. Before it rises, calls are executed exactly once, and
-        the store cannot lose its memory without a new id."""
-        return self.server.connections
 
     def new_incarnation(self, actor: str) -> NewIncarnation:
         """Start an incarnation of this actor. Its number is unique and larger than all earlier ones."""
@@ -163,16 +149,6 @@ class Transport(RedisWeights, RedisReports):
 
     # The learner's side
 
-    @property
-    def max_episode_bytes(self) -> int:
-        """The largest payload that the queue accepts."""
-        return self._config.max_episode_bytes
-
-    @property
-    def turn(self) -> int:
-        """The number of this learner's last call, by the count of the store. A store that counts fewer has lost it."""
-        return self._turn
-
     def current_generation(self) -> int:
         """The newest generation that was claimed or opened, 0 = none. Needs no generation."""
         return int(self.server.read("HGET", self.server.key("generations"), "current") or 0)
@@ -218,11 +194,11 @@ class Transport(RedisWeights, RedisReports):
         with self._consuming:
             new_store = 1 + secrets.randbelow(2**48)  # its id if it has none or lost its memory
             arguments = (_token(), restored_version, consumer, floor.number, floor.next_version, new_store, claimed)
-            c = self._config
+            c = self.config
             limits = (c.max_episodes, c.max_bytes, c.max_episode_bytes, c.dead_letters_kept)
             reply = self.server.call("open", *arguments, *limits, *known)
-            self._generation, version, self._turn, store = map(int, reply)
-            return Generation(self._generation, version, store, self._turn)
+            self._generation, version, self.turn, store = map(int, reply)
+            return Generation(self._generation, version, store, self.turn)
 
     def take(self, count: int, timeout_s: float) -> list[Delivery]:
         """Take at most `count` entries, oldest first. Waits up to `timeout_s` for the first one."""
@@ -236,7 +212,7 @@ class Transport(RedisWeights, RedisReports):
 
     def resize(self, max_episodes: int) -> None:
         """Set how many episodes may wait in the queue, which are at least as many as its configuration says."""
-        self._consume("resize", max(max_episodes, self._config.max_episodes))
+        self._consume("resize", max(max_episodes, self.config.max_episodes))
 
     def pending(self) -> list[Delivery]:
         """All entries that were taken, by this generation or an earlier one, and not settled."""
@@ -270,16 +246,25 @@ class Transport(RedisWeights, RedisReports):
     def waiting(self, count: int) -> list[Delivery]:
         """The oldest `count` entries that are queued or pending, which stay where they are. Needs no generation."""
         entries = self.server.read("XRANGE", self.server.key("episodes"), "-", "+", "COUNT", count)
-        refs = [(entry_id, to_dict(found).get(b"ref", b"")) for entry_id, found in entries]
-        return self._deliveries([part for entry_id, ref in refs if is_ref(ref) for part in (entry_id, ref)])
+        found = [(entry_id, to_dict(flat)) for entry_id, flat in entries]
+        episodes = [(entry_id, entry[b"ref"]) for entry_id, entry in found if header_of(entry)]
+        return self._deliveries([part for episode in episodes for part in episode])
 
     def dead_letters(self) -> list[DeadLetter]:
         """The dead letters that are kept, oldest first, without foreign entries. Needs no generation."""
         entries = self.server.read("XRANGE", self.server.key("dead"), "-", "+")
-        letters = [found for dead_id, flat in entries if (found := decode_dead_letter(dead_id, to_dict(flat)))]
+        found = [(dead_id, to_dict(flat)) for dead_id, flat in entries]
+        letters = [
+            (dead_id, header, entry[b"reason"])
+            for dead_id, entry in found
+            if b"reason" in entry and (header := header_of(entry))
+        ]
         self.warn_about_unreadable("dead letters", len(entries) - len(letters))
-        payloads = self._payloads([letter.header for letter in letters])
-        return [replace(letter, payload=payload or b"") for letter, payload in zip(letters, payloads, strict=True)]
+        payloads = self._payloads([header for _, header, _ in letters])
+        return [
+            DeadLetter(dead_id.decode(), header, payload or b"", reason.decode(errors="replace"))
+            for (dead_id, header, reason), payload in zip(letters, payloads, strict=True)
+        ]
 
     def requeue(self, dead_id: str) -> PutStatus:
         """Queue a dead letter again, within the limits of the queue. Needs no generation.
@@ -313,7 +298,7 @@ class Transport(RedisWeights, RedisReports):
         values = {start + h.episode_id: data for h, data in episodes if self._is_sent(len(data))}
         refs = [encode_ref(header, len(payload)) for header, payload in episodes]
         try:
-            expiry_ms = int(1000 * self._config.payload_ttl_s)
+            expiry_ms = int(1000 * self.config.payload_ttl_s)
             head, store, room, *statuses = self.server.store(values, expiry_ms, *verb, *refs)
         except OutOfMemory:
             return ["BUSY"]
@@ -322,7 +307,7 @@ class Transport(RedisWeights, RedisReports):
 
     def _is_sent(self, size: int) -> bool:
         """Whether the queue takes a payload of this size. Its limits are those of its learner, which may differ."""
-        if size <= self._config.max_episode_bytes:
+        if size <= self.config.max_episode_bytes:
             return True
         limit = self.server.read("HGET", self.server.key("generations"), "max_episode_bytes")
         return size <= int(limit or 0)
@@ -334,8 +319,8 @@ class Transport(RedisWeights, RedisReports):
 
     def _consume(self, verb: str, *args: Argument) -> Any:
         with self._consuming:
-            reply = self.server.call(verb, _token(), self._generation, self._turn, *args)
-            self._turn += 1
+            reply = self.server.call(verb, _token(), self._generation, self.turn, *args)
+            self.turn += 1
             return reply
 
     def _settle(self, entry_ids: Sequence[str], term: str) -> list[str]:

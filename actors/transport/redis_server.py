@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -36,6 +35,7 @@ from actors.transport.redis_exchange import Argument, exchange
 from actors.transport.retry import LOGIN_S
 
 log = logging.getLogger(__name__)
+PASSWORD_VARIABLE = "TAMIYO_REDIS_PASSWORD"
 CONNECT_TIMEOUT_S = 5.0
 SOCKET_TIMEOUT_S = 30.0
 NOEVICTION = "set its maxmemory-policy to noeviction; actors then wait while the store is full"
@@ -81,13 +81,14 @@ def code_of(error: redis.RedisError) -> str:
 class RedisServer:
     """One server, restricted to the keys of one namespace. Safe to share between threads."""
 
-    def __init__(self, url: str, namespace: str, variable: str, scripts: bool = False) -> None:
-        """Connect to `url`. The environment variable `variable` may hold the password. With `scripts`, EVALSHA is used
-        even if the server supports functions. Raises `UserError` if it does not answer or refuses the login."""
-        self._variable = variable
-        self.connections = 0  # opened so far
+    def __init__(self, url: str, namespace: str, scripts: bool = False) -> None:
+        """Connect to `url`. With `scripts`, EVALSHA is used even if the server supports functions. Raises `UserError`
+        if it does not answer or refuses the login."""
+        # Opened so far. Before it rises, calls are executed exactly once, and the server cannot lose its memory without
+        # a new id.
+        self.connections = 0
         # untyped, as the types of replies depend on its options
-        self.client: Any = _client(url, variable, self._connected)
+        self.client: Any = _client(url, self._connected)
         self.namespace = namespace
         self.address = url.rpartition("@")[2]  # without user and password
         self._tag = f"{{{namespace}}}:"
@@ -180,7 +181,8 @@ class RedisServer:
                     raise LoginRefused(f"Redis refuses the login ({error}), its password may be renewed") from error
                 raise UserError(
                     f"Redis at {self.address} has refused the login for {now - self._refused_since:.0f} s ({error}): "
-                    f"write the new password to the file that {self._variable}_FILE names, or restart with the new one"
+                    f"write the new password to the file that {PASSWORD_VARIABLE}_FILE names, or restart with the new "
+                    "one"
                 ) from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._refused_since = None
@@ -199,18 +201,16 @@ class RedisServer:
             raise kind(message.removeprefix(f"{code} ")) from error
         if code == "OOM":
             raise OutOfMemory(message) from error
-        load: Callable[[], object] | None = None
-        if isinstance(error, exceptions.NoScriptError):
-            load = partial(self.client.script_load, SCRIPT)
-        elif _NO_FUNCTIONS.search(message) and not self._scripts:  # before Redis 7
+        if _NO_FUNCTIONS.search(message):  # before Redis 7
             self._scripts = True
-        elif "Function not found" in message:
-            load = partial(self.client.function_load, FUNCTIONS)
-        else:
+            return
+        if not isinstance(error, exceptions.NoScriptError) and "Function not found" not in message:
             raise error
         try:
-            if load is not None:
-                load()
+            if self._scripts:
+                self.client.script_load(SCRIPT)
+            else:
+                self.client.function_load(FUNCTIONS)
         except exceptions.NoPermissionError as refusal:
             raise NoFunctions("the server lacks Tamiyo's functions, which only the learner may load") from refusal
         except redis.ResponseError as failure:
@@ -225,7 +225,7 @@ class RedisServer:
                 raise
 
 
-def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.Redis:
+def _client(url: str, connected: Callable[[Any], None]) -> redis.Redis:
     try:
         parts = urlsplit(url)
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
@@ -239,7 +239,7 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
             redis_connect_func=connected,
         )
         options = client.connection_pool.connection_kwargs
-        login = _Login(options.pop("username", None), options.pop("password", None), variable)
+        login = _Login(options.pop("username", None), options.pop("password", None))
         options["credential_provider"] = login if any(login.get_credentials()) else None
     except ValueError as error:
         raise UserError(
@@ -260,7 +260,7 @@ def _client(url: str, variable: str, connected: Callable[[Any], None]) -> redis.
             ) from Unreachable(str(error))
         raise UserError(
             f"Redis at {shown} refused the login ({error}): give user and password in the URL, the password in "
-            f"{variable}, or the path of a file that holds it in {variable}_FILE"
+            f"{PASSWORD_VARIABLE}, or the path of a file that holds it in {PASSWORD_VARIABLE}_FILE"
         ) from (LoginRefused(f"Redis refuses the login ({error})") if refused else error)
     except (redis.RedisError, OSError, TypeError) as error:
         raise UserError(
@@ -307,14 +307,14 @@ def _require_supported(client: redis.Redis, shown: str) -> None:
 class _Login(redis.CredentialProvider):
     """The user, and the password in the URL or from the environment, which is read again for each new connection."""
 
-    def __init__(self, user: str | None, password: str | None, variable: str) -> None:
-        self._user, self._given, self._variable = user, password, variable
-        self._known = password or password_from(variable)
+    def __init__(self, user: str | None, password: str | None) -> None:
+        self._user, self._given = user, password
+        self._known = password or password_from(PASSWORD_VARIABLE)
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         if not self._given:
             with suppress(UserError):  # the file is being replaced: the server refuses the old password, if it must
-                self._known = password_from(self._variable)
+                self._known = password_from(PASSWORD_VARIABLE)
         return (self._user, self._known or "") if self._user else (self._known or "",)
 
 

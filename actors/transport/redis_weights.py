@@ -16,7 +16,7 @@ class RedisWeights:
     """Publishes weights, of which the newest few versions are kept, and fetches them."""
 
     def __init__(self, server: RedisServer, config: QueueConfig) -> None:
-        self.server, self._config = server, config
+        self.server, self.config = server, config
         self._cache = WeightCache(server.namespace)
 
     def publish(self, weights: WeightSet) -> None:
@@ -25,8 +25,8 @@ class RedisWeights:
         blob = encode_weights(weights)
         # the key holds the generation, so that a fenced learner cannot overwrite its successor's payload
         key = self.server.key(f"weights:{weights.generation}:{weights.version}")
-        arguments = (weights.generation, weights.version, blob.manifest, key, self._config.weights_kept)
-        expiry_ms = int(1000 * self._config.payload_ttl_s)
+        arguments = (weights.generation, weights.version, blob.manifest, key, self.config.weights_kept)
+        expiry_ms = int(1000 * self.config.payload_ttl_s)
         self._cache.add(payload_hash(blob.manifest), blob.payload)
         for _ in range(1 + RETRIES):
             head, status = self.server.store({key: blob.payload}, expiry_ms, "publish", *arguments)

@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_TELEMETRY = 256  # telemetry values per episode
 SEED_TRAINING = "tamiyo/SeedTraining-v0"  # `env_id` of the environment in which networks grow
-RANKS = {
-    "policy_version": 1,
-    "obs": 2,
-    "blueprint_indices": 2,
-    "actions": 2,
-    "log_probs": 2,
-    "masks": 2,
-    "values": 1,
-    "baseline_values": 1,
-    "rewards": 1,
+FLOAT, INT, BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
+PER_STEP: dict[str, tuple[np.dtype[Any], int]] = {
+    "policy_version": (INT, 1),
+    "obs": (FLOAT, 2),
+    "blueprint_indices": (INT, 2),
+    "actions": (INT, 2),
+    "log_probs": (FLOAT, 2),
+    "masks": (BOOL, 2),
+    "values": (FLOAT, 1),
+    "baseline_values": (FLOAT, 1),
+    "rewards": (FLOAT, 1),
 }
-"""Ranks of the arrays with an entry per step."""
+"""Types and ranks of the arrays with an entry per step."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)  # scalars are transmitted as float64 but used as float32
 
 
@@ -38,8 +39,7 @@ class InvalidEpisode(ValueError):
     """An episode that cannot be trained on. The message names the field and the reason."""
 
 
-@dataclass(frozen=True)
-class RecurrentState:
+class RecurrentState(NamedTuple):
     """Recurrent state of the policy as numpy arrays `[n, N, width]`.
 
     N is 1 for an initial state, or the number of stored states. Parts that the policy's core lacks are `[0, N, 0]`.
@@ -50,15 +50,10 @@ class RecurrentState:
     cells: NDArray[np.float32]  # [memory_cells, N, memory_size]
     usage: NDArray[np.float32]  # [memory_cells, N, 1]
 
-    @property
-    def arrays(self) -> tuple[NDArray[np.float32], ...]:
-        """The arrays in field order."""
-        return self.h, self.c, self.cells, self.usage
-
     @classmethod
     def concatenate(cls, states: Sequence[RecurrentState]) -> RecurrentState:
         """Concatenate `states` along N."""
-        return cls(*(np.concatenate(parts, 1) for parts in zip(*(s.arrays for s in states), strict=True)))
+        return cls(*(np.concatenate(parts, 1) for parts in zip(*states, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -136,12 +131,12 @@ class Episode:
             version = version if steps <= len(self) else min(version, self.burn_in.version)
         first = max(0, len(obs) - steps) // self.state_stride
         start = first * self.state_stride
-        states = RecurrentState(*(a[:, first:].copy() for a in self.states.arrays))
+        states = RecurrentState(*(a[:, first:].copy() for a in self.states))
         burn_in = BurnIn(obs[start:].copy(), blueprints[start:].copy(), version)
         return CarriedSteps(burn_in, states, self.state_stride)
 
     def validate(self) -> None:
-        """Raise `InvalidEpisode` on wrong shapes, non-finite numbers, positive log-probs or negative actions."""
+        """Raise `InvalidEpisode` on wrong types, shapes, non-finite numbers, positive log-probs or negative actions."""
         if fault := self._fault():
             raise InvalidEpisode(f"episode {self.episode_id}: {fault}")
 
@@ -152,15 +147,16 @@ class Episode:
             return "no steps"
         if self.terminated == self.truncated:
             return "exactly one of terminated and truncated must be true"
-        for name, rank in RANKS.items():
+        for name, (dtype, rank) in PER_STEP.items():
             array = getattr(self, name)
-            if array.ndim != rank or array.shape[0] != steps:
-                return f"{name} has shape {array.shape}, expected {steps} steps"
+            if array.dtype != dtype or array.ndim != rank or array.shape[0] != steps:
+                return f"{name} is {array.dtype} {array.shape}, expected {dtype} of rank {rank} for {steps} steps"
         if self.actions.shape != self.log_probs.shape:
             return f"actions {self.actions.shape} and log_probs {self.log_probs.shape} differ"
         for name in ("obs", "masks", "blueprint_indices"):
-            if getattr(self, f"final_{name}").shape != getattr(self, name).shape[1:]:
-                return f"the shape of final_{name} does not match {name}"
+            final, array = getattr(self, f"final_{name}"), getattr(self, name)
+            if final.dtype != array.dtype or final.shape != array.shape[1:]:
+                return f"the type or shape of final_{name} does not match {name}"
         carried = 0
         if self.burn_in is not None:
             if fault := self._burn_in_fault(self.burn_in):
@@ -173,8 +169,9 @@ class Episode:
             if not np.isfinite(getattr(self, name)).all():
                 return f"{name} has NaN or Inf"
         for state in (self.initial_state, self.states):
-            counts = {a.shape[1] for a in state.arrays}
-            if state.h.shape != state.c.shape or len(counts) > 1 or not all(np.isfinite(a).all() for a in state.arrays):
+            forms = {(a.dtype, a.ndim, a.shape[1]) for a in state}
+            is_formed = state.h.shape == state.c.shape and forms == {(FLOAT, 3, state.h.shape[1])}
+            if not is_formed or not all(np.isfinite(a).all() for a in state):
                 return "recurrent state is malformed or not finite"
         if len(self.telemetry) > MAX_TELEMETRY:
             return f"{len(self.telemetry)} telemetry values, the limit is {MAX_TELEMETRY}"
@@ -187,6 +184,7 @@ class Episode:
     def _burn_in_fault(self, burn_in: BurnIn) -> str:
         for name in ("obs", "blueprint_indices"):
             before, steps = getattr(burn_in, name), getattr(self, name)
-            if before.ndim != 2 or before.shape[1:] != steps.shape[1:] or not 0 < len(before) == len(burn_in):
+            same_form = before.dtype == steps.dtype and before.ndim == 2 and before.shape[1:] == steps.shape[1:]
+            if not same_form or not 0 < len(before) == len(burn_in):
                 return f"burn_in.{name} has shape {before.shape}, expected at least one step of width {steps.shape[1]}"
         return "" if np.isfinite(burn_in.obs).all() else "burn_in.obs has NaN or Inf"

@@ -64,7 +64,7 @@ class Outbox:
             began = time.monotonic()
             replies = self._put_batch()
             self.health["put_s"] += time.monotonic() - began
-            this_put = (self.producer.connections, replies[-1].store)
+            this_put = (self.producer.server.connections, replies[-1].store)
             is_first = this_put == self._last_put  # no call broke off meanwhile, so none of these was put before
             self._last_put = this_put
             for reply in replies:
@@ -90,10 +90,10 @@ class Outbox:
         try:
             self.producer.report(self.actor, self.incarnation, self.counts, self.health, store if nothing_lost else 0)
         except Miscounted:
-            if connections == self.producer.connections:
+            if connections == self.producer.server.connections:
                 raise
             self.producer.report(self.actor, self.incarnation, self.counts, self.health)  # it was lost during this call
-        self._last_report = (self.producer.connections, store)
+        self._last_report = (self.producer.server.connections, store)
 
     def _put_batch(self) -> list[PutReply]:
         """Put the oldest unsent episodes in one round trip and return their replies."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
@@ -38,15 +37,14 @@ class RayRolloutWorker:
         self._worker: RolloutWorker | None = None
         self._heartbeat = Heartbeat(lambda: ray.get_runtime_context().is_canceled())
         self._process: ProcessHandle | None = None
-        self._log: Path | None = None  # that receives what this process prints
         self._prepared = False  # the process
 
-    def assign(self, settings: WorkerSettings) -> ProcessHandle:
-        """Play with these settings from now on; return the actor's process. A reply means that it has started."""
-        if settings != self._settings:
-            self.close()
-            self._settings = settings
-        return self._here()
+    def start(self) -> ProcessHandle:
+        """Return the handle of this process, which has a pulse from then on."""
+        if self._process is None:
+            self._process = ProcessHandle.here()
+            start_pulse(self._process, self._heartbeat, self._settings.acting.actors.hang_s)
+        return self._process
 
     def run(self) -> SampleReport | None:
         """Sample and ship for about `REPORT_S`; see `RolloutWorker.run`. Returns None if it was cancelled."""
@@ -69,7 +67,7 @@ class RayRolloutWorker:
     def _guard(self, call: Callable[[], T]) -> T | None:
         """Return `call()`, None if it was cancelled. Raises its errors for the supervisor, after the environments have
         been closed."""
-        self._prepare(self._settings.name)
+        self._prepare()
         try:
             return call()
         except BaseException as error:
@@ -80,22 +78,15 @@ class RayRolloutWorker:
                 raise  # of a SystemExit, Ray ends the process
             raise ActorFailure.from_error(error) from None
 
-    def _prepare(self, log: str) -> None:
-        if not self._prepared:
-            self._prepared = True
-            torch.set_num_threads(1)
-            if self._settings.acting.gym.id:
-                start_reaper()
-        if self._settings.logs and self._log != (path := log_path(self._settings.logs, log)):
-            self._log = path
-            redirect_output(path)
-
-    def _here(self) -> ProcessHandle:
-        """Return the handle of this process, which has a pulse from then on."""
-        if self._process is None:
-            self._process = ProcessHandle.here()
-            start_pulse(self._process, self._heartbeat, self._settings.acting.actors.hang_s)
-        return self._process
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        self._prepared = True
+        torch.set_num_threads(1)
+        if self._settings.acting.gym.id:
+            start_reaper()
+        if self._settings.logs:
+            redirect_output(log_path(self._settings.logs, self._settings.name))
 
     def _get_worker(self) -> RolloutWorker:
         if self._worker is None:

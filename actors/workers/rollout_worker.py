@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from actors.codec import InvalidWeights
-from actors.config import BUFFER_STEPS, ActingConfig
+from actors.config.pool import BUFFER_STEPS, ActingConfig
 from actors.errors import UserError
 from actors.heartbeat import Heartbeat
 from actors.policy.acting.policy import ActingPolicy
@@ -139,9 +139,8 @@ class RolloutWorker:
         self._retry(self.outbox.report)
         report.away_s, report.unsent = self._retry.outage_s - away_s, len(self.outbox)
         report.produced, report.dropped = self.outbox.counts.produced, self.outbox.counts.dropped_backpressure
-        report.damaged_weights, report.rejected, report.fault = (
-            self.damaged_weights, self.sampler.rejected, self.sampler.fault
-        )  # fmt: skip
+        report.rejected, report.fault = self.sampler.rejected, self.sampler.fault
+        report.damaged_weights = self.damaged_weights
         self._report(report.metrics)
         self._reported_s = time.monotonic()
         return report

@@ -5,22 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
-from actors.config import ActingConfig
 from actors.errors import UserError
 from actors.process_environment import process_environment
-from actors.transport.retry import Backoff
 from actors.workers.faults.actor_logs import ActorLogs
 from actors.workers.faults.actor_reports import ActorReports, last_line
 from actors.workers.hang_detector import HangDetector, Pulse
-from actors.workers.placed_actor import Closing, PlacedActor
 from actors.workers.placement import actor_capacity, gpu_room, gpu_shortage, node_gpus
+from actors.workers.pool_member import PING_INTERVAL_S, Closing, PoolMember
 from actors.workers.process_handle import ProcessHandle
 from actors.workers.ray_worker import RayRolloutWorker
 from actors.workers.rollout_worker import PolicyEvaluation, PolicyName, SampleReport, WorkerSettings
@@ -28,48 +25,7 @@ from actors.workers.rollout_worker import PolicyEvaluation, PolicyName, SampleRe
 log = logging.getLogger(__name__)
 MAX_FAILURES = {"failed": 5, "died": 8, "hung": 3}  # of one actor in a row, before they end the run
 STABLE_S = 10.0  # an actor that has played for this long, and was heard from, starts a new row
-PING_INTERVAL_S = 0.25  # for an actor that is being restarted
 AUTOSCALE_INTERVAL_S = 2.0
-UNPLACED_S = 20.0  # time without a process after which an actor is taken to lack resources rather than to be starting
-
-
-@dataclass
-class _Member:
-    settings: WorkerSettings
-    actor: PlacedActor
-    hang_detector: HangDetector
-    call: Any = None  # object reference of the pending reply
-    incarnation: int = 0
-    alive: bool = False  # has replied since its last start
-    lost: bool = False  # a process that had replied, since the last report
-    evaluating: bool = False  # in its call
-    up_since_s: float = field(default_factory=time.monotonic)
-    down_since_s: float = field(default_factory=time.monotonic)
-    next_ping_s: float = 0.0
-    backoff: Backoff = field(default_factory=Backoff)  # between restarts
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def handle(self) -> ActorHandle[RayRolloutWorker]:
-        return self.actor.handle
-
-    def mark_down(self) -> None:
-        if self.alive:
-            self.lost, self.down_since_s = True, time.monotonic()
-        self.alive, self.next_ping_s = False, time.monotonic() + PING_INTERVAL_S
-
-    def hangs(self) -> bool:
-        """Whether it has replied since its last start and now hangs in a call."""
-        busy = self.alive and self.call is not None and self.hang_detector.hangs(self.actor.process)
-        return busy and not ray.wait([self.call], timeout=0)[0]
-
-    @property
-    def unplaced(self) -> bool:
-        """Whether the cluster seems to lack resources for this actor. Actors that keep dying do not lack resources."""
-        return not self.alive and self.backoff.failures < 2 and time.monotonic() - self.down_since_s > UNPLACED_S
 
 
 class WorkerPool:
@@ -82,37 +38,29 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        acting: ActingConfig,
-        run: str,
-        seed: int,
-        redis: str,
-        namespace: str,
-        warn: Callable[[str], None] = log.warning,
-        learner_gpus: float = 0.0,
-        logs: str = "",
+        self, settings: WorkerSettings, warn: Callable[[str], None] = log.warning, learner_gpus: float = 0.0
     ) -> None:
-        """`learner_gpus` is what a learner on the same cluster reserves; `logs` is the run folder (`ActorLogs`)."""
+        """`settings` are those of the first actor; `learner_gpus` is what a learner on the same cluster reserves."""
+        actors = settings.acting.actors
         options: dict[str, Any] = {
             "num_cpus": 1,
-            "num_gpus": acting.actors.gpus_per_actor,
+            "num_gpus": actors.gpus_per_actor,
             "max_restarts": -1,
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD",
-            "runtime_env": {"env_vars": process_environment(acting.actors.gpus_per_actor > 0)},
+            "runtime_env": {"env_vars": process_environment(actors.gpus_per_actor > 0)},
         }
         self._remote: Any = ray.remote(**options)(RayRolloutWorker)
-        self._settings = WorkerSettings(acting, 0, run, seed, redis, namespace, logs)
-        self._reports, self._closing = ActorReports(ActorLogs(logs), warn), Closing()
-        self._hang_s = acting.actors.hang_s
+        self._settings, self._hang_s = settings, actors.hang_s
+        self._reports, self._closing = ActorReports(ActorLogs(settings.logs), warn), Closing()
         self._autoscale_at_s = 0.0
         self._removed: set[int] = set()  # indices of removed actors
-        self._members: list[_Member] = []
-        self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not acting.actors.gpus_per_actor
+        self._members: list[PoolMember] = []
+        self._warn, self._learner_gpus, self._checked_gpus = warn, learner_gpus, not actors.gpus_per_actor
         self._to_evaluate: tuple[Sequence[int], float] | None = None  # by the next actor that is free: seeds, limit
         self._evaluation: PolicyEvaluation | None = None
         self.restarts = 0  # of actors
-        self._add(acting.actors.at_least)
+        self._add(actors.at_least)
 
     @property
     def size(self) -> int:
@@ -153,10 +101,9 @@ class WorkerPool:
         taken = {m.settings.index for m in self._members}
         for index in [i for i in range(self.size + max(0, count)) if i not in taken][: max(0, count)]:
             settings = replace(self._settings, index=index, restarted=index in self._removed)
-            actor = PlacedActor(self._remote.remote(settings))
-            self._members.append(_Member(settings, actor, HangDetector(self._hang_s)))
+            self._members.append(PoolMember(settings, self._remote.remote(settings), HangDetector(self._hang_s)))
 
-    def _remove(self, member: _Member) -> None:
+    def _remove(self, member: PoolMember) -> None:
         if self.size > 1:
             self._end(member)
             self._removed.add(member.settings.index)
@@ -184,11 +131,11 @@ class WorkerPool:
         self._reports.logs.limit()
         return reports
 
-    def _next_call(self, member: _Member) -> Any:
+    def _next_call(self, member: PoolMember) -> Any:
         wanted, handle = self._to_evaluate, member.handle
         member.evaluating = member.alive and wanted is not None
         if not member.alive:
-            return handle.assign.remote(member.settings)
+            return handle.start.remote()
         if wanted is None:
             return handle.run.remote()
         self._to_evaluate = None
@@ -215,7 +162,7 @@ class WorkerPool:
             if shortage := gpu_shortage(self._settings.acting.actors, node_gpus(), self._learner_gpus):
                 self._warn(f"{shortage}; the others start when the cluster grows")
 
-    def _collect(self, member: _Member) -> SampleReport | None:
+    def _collect(self, member: PoolMember) -> SampleReport | None:
         call, member.call = member.call, None
         try:
             reply: SampleReport | PolicyEvaluation | ProcessHandle | None = ray.get(call)
@@ -229,8 +176,7 @@ class WorkerPool:
             return None
         member.alive = True
         if isinstance(reply, ProcessHandle):
-            member.actor.started(reply)
-            member.up_since_s = time.monotonic()
+            member.started(reply)
             return None
         if isinstance(reply, PolicyEvaluation):
             self._evaluation = reply
@@ -249,7 +195,7 @@ class WorkerPool:
         member.incarnation, member.lost = reply.incarnation, False
         return reply
 
-    def _handle_death(self, member: _Member) -> None:
+    def _handle_death(self, member: PoolMember) -> None:
         if member.alive:
             if tail := self._reports.logs.tail(member.name):
                 self._reports.once(f"what {member.name} printed last:\n{tail}")
@@ -260,7 +206,7 @@ class WorkerPool:
             )
         member.mark_down()
 
-    def _handle_error(self, member: _Member, error: RayTaskError) -> None:
+    def _handle_error(self, member: PoolMember, error: RayTaskError) -> None:
         """Raise the user's errors and repeated ones; otherwise restart the actor in a new process."""
         if isinstance(error.cause, UserError):
             raise UserError(str(error.cause)) from error
@@ -269,7 +215,7 @@ class WorkerPool:
         ray.kill(member.handle, no_restart=False)
         member.mark_down()
 
-    def _count_failure(self, member: _Member, what: str, cause: str) -> None:
+    def _count_failure(self, member: PoolMember, what: str, cause: str) -> None:
         """Raise `UserError` if this happened too often in a row for another restart to help."""
         member.backoff.fail()
         if member.backoff.failures >= MAX_FAILURES[what]:
@@ -279,10 +225,10 @@ class WorkerPool:
         for m in self._members:
             if m.hangs():
                 self._warn(f"{m.name} has hung for {self._hang_s:g} s; it is killed and restarted")
-                self._reports.once(Pulse.read(m.actor.process).place)
+                self._reports.once(Pulse.read(m.process).place)
                 ray.kill(m.handle, no_restart=False)
-                if m.actor.process is not None:
-                    m.actor.process.kill()
+                if m.process is not None:
+                    m.process.kill()
                 m.call = None
                 m.mark_down()
                 self._count_failure(
@@ -302,8 +248,7 @@ class WorkerPool:
         """
         live = ([m for m in self._members if m.alive] or self._members)[: len(seeds)]
         for i, m in enumerate(live):
-            handle: Any = m.handle
-            m.call = handle.play.remote(player, seeds[i :: len(live)], deterministic)
+            m.call = m.handle.play.remote(player, seeds[i :: len(live)], deterministic)
             m.hang_detector.start()
         played: list[dict[str, Any]] = [{}] * len(seeds)
         for i, m in enumerate(live):
@@ -329,8 +274,8 @@ class WorkerPool:
             self._end(m, at_once)
         self._closing.finish()
 
-    def _end(self, member: _Member, at_once: bool = False) -> None:
+    def _end(self, member: PoolMember, at_once: bool = False) -> None:
         if member.alive and self._settings.acting.gym.id and not at_once:
-            self._closing.begin(member.actor, member.call)
+            self._closing.begin(member)
         else:
-            member.actor.kill()
+            member.kill()

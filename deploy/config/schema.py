@@ -7,16 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from actors.config import (
-    REDIS_SCHEMES,
-    ActorsConfig,
-    EnvConfig,
-    GymConfig,
-    PolicyConfig,
-    QueueConfig,
-    require,
-    require_least,
-)
+from actors.config import ActorsConfig, EnvConfig, GymConfig, PolicyConfig, QueueConfig, require, require_least
+from actors.config.pool import REDIS_SCHEMES
 from actors.serving.external import ExternalConfig
 from actors.types.names import NAME_RULE, is_name
 from learner.config import LearnerConfig

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import torch
 
-from actors.config import BUFFER_STEPS
+from actors.config.pool import BUFFER_STEPS
 from actors.errors import UserError
 from actors.serving.messages import MessageLayout
 from actors.serving.options import MAX_MESSAGE_BYTES, ServeOptions

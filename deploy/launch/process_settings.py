@@ -7,14 +7,14 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from actors.codec import MAX_DIMENSION, largest_episode_bytes
-from actors.config import MAX_REDIS_VALUE_BYTES, ActingConfig, require
+from actors.config import ActingConfig, require
+from actors.config.pool import MAX_REDIS_VALUE_BYTES
 from actors.env.episode.host_episode import check_tasks
 from actors.env.tasks import find_family
 from actors.gym.make import gym_spaces
 from actors.policy.state import StateSizes
 from actors.slots.spaces import seed_spaces
-from actors.transport.redis import PASSWORD_VARIABLE
-from actors.transport.redis_server import password_from
+from actors.transport.redis_server import PASSWORD_VARIABLE, password_from
 from actors.types.spaces import Spaces
 from deploy.config.advice import advice
 from deploy.config.schema import Config

@@ -17,6 +17,7 @@ from actors.metrics.prometheus import ProcessMetrics
 from actors.transport.base import Fenced
 from actors.transport.redis import connect
 from actors.workers.placement import node_gpus, require_gpus
+from actors.workers.rollout_worker import WorkerSettings
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.cluster import cluster
@@ -124,8 +125,9 @@ def run_actors(config: Config) -> int:
             config = with_passwords(config)
         else:
             require_gpus(config.actors, node_gpus(), learner=0.0)
-        pool = WorkerPool(acting(config), namespace(config), config.run.seed, config.run.redis, namespace(config))
-        console.print(f"actors: {config.actors.count}, for run {namespace(config)!r}")
+        run = namespace(config)
+        pool = WorkerPool(WorkerSettings(acting(config), 0, run, config.run.seed, config.run.redis, run))
+        console.print(f"actors: {config.actors.count}, for run {run!r}")
         try:
             while not stop.is_set():
                 pool.autoscale(ray.available_resources)

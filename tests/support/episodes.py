@@ -24,7 +24,7 @@ def assert_alike(a: Episode, b: Episode) -> None:
         if name not in COMPUTED:
             assert _same(x, y), name
             continue
-        for own, other in zip(*(z.arrays if isinstance(z, RecurrentState) else (z,) for z in (x, y)), strict=True):
+        for own, other in zip(*(z if isinstance(z, RecurrentState) else (z,) for z in (x, y)), strict=True):
             assert np.shape(own) == np.shape(other), name
             scale = max(1.0, float(np.abs(other).max(initial=0.0)))
             assert np.allclose(own, other, atol=1e-6 * scale), name
@@ -33,6 +33,8 @@ def assert_alike(a: Episode, b: Episode) -> None:
 def _same(x: object, y: object) -> bool:
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return x.dtype == y.dtype and x.shape == y.shape and bool(np.array_equal(x, y))
-    if isinstance(x, Episode | RecurrentState | BurnIn) and type(x) is type(y):
+    if isinstance(x, RecurrentState) and isinstance(y, RecurrentState):
+        return all(map(_same, x, y))
+    if isinstance(x, Episode | BurnIn) and type(x) is type(y):
         return all(_same(getattr(x, f.name), getattr(y, f.name)) for f in fields(x))
     return x == y

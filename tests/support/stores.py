@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,18 @@ from actors.config import QueueConfig
 from actors.transport.redis import Transport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis, find_server
 from tests.support.ports import free_port
-from tests.support.small_queue import SmallQueue
 
 NUMBERS = itertools.count()
 PASSWORD = "a-word-for-tests"
+
+
+@dataclass(frozen=True)
+class SmallQueue(QueueConfig):
+    """A queue that may keep less than those of runs: the constants of `QueueConfig` as fields."""
+
+    payload_ttl_s: float = QueueConfig.payload_ttl_s
+    weights_kept: int = QueueConfig.weights_kept
+    dead_letters_kept: int = QueueConfig.dead_letters_kept
 
 
 @cache
@@ -70,19 +79,26 @@ class Store:
         return sorted(key.decode().partition(":")[2] for key in self.client.keys(self.key(pattern)))
 
     def freeze(self) -> Callable[[], None]:
-        """Copy the state of the store; the result brings it back when called."""
-        dumped = {k: (max(0, self.client.pttl(k)), self.client.dump(k)) for k in self.client.keys(self.key("*"))}
+        """Copy the state of the store at once; the result brings it back at once when called."""
+        names, pipeline = self.client.keys(self.key("*")), self.client.pipeline()
+        for name in names:
+            pipeline.pttl(name)
+            pipeline.dump(name)
+        replies = pipeline.execute()
+        dumped = list(zip(names, replies[::2], replies[1::2], strict=True))
 
         def thaw() -> None:
-            self.empty()
-            for key, (ttl_ms, value) in dumped.items():
-                self.client.restore(key, ttl_ms, value)
+            pipeline = self.client.pipeline()
+            pipeline.delete("", *self.client.keys(self.key("*")))  # at least one key
+            for name, ttl_ms, value in dumped:
+                if value is not None:  # it was deleted meanwhile
+                    pipeline.restore(name, max(0, ttl_ms), value, replace=True)
+            pipeline.execute()
 
         return thaw
 
     def empty(self) -> None:
-        for key in self.client.keys(self.key("*")):
-            self.client.delete(key)
+        self.client.delete("", *self.client.keys(self.key("*")))  # at least one key
 
     def close(self) -> None:
         for transport in self._opened:

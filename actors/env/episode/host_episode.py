@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import FEATURE_GROUPS, EnvConfig
+from actors.config.env import FEATURE_GROUPS, EnvConfig
 from actors.env.episode import governor
 from actors.env.episode.epoch import EpochOutcome, EpochPlan, EpochResult, HostEpoch, NewSeed, TwinEpoch
 from actors.env.episode.reward import EpisodeReward, potential

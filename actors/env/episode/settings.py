@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.config import EnvConfig, span
+from actors.config import EnvConfig
+from actors.config.checks import span
 from actors.env.tasks import find_family
 from actors.rng import Purpose, stream
 from actors.slots.objective import Prices

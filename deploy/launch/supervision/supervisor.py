@@ -19,7 +19,9 @@ from actors.errors import UserError
 from actors.metrics.ray import RayMetrics
 from actors.transport.redis import connect
 from actors.workers.placement import learner_gpus, node_gpus
-from actors.workers.worker_pool import UNPLACED_S, WorkerPool
+from actors.workers.pool_member import UNPLACED_S
+from actors.workers.rollout_worker import WorkerSettings
+from actors.workers.worker_pool import WorkerPool
 from deploy.config.schema import Config
 from deploy.launch.best_policy import BestPolicy
 from deploy.launch.comparison import Comparison
@@ -95,7 +97,8 @@ class Supervisor:
         if config.external.spaces:
             self._pool = EndpointPool(run_dir, redis, self._notes.append)
         else:
-            self._pool = WorkerPool(self._acting, name, s.seed, redis, s.namespace, self._notes.append, gpus, s.run_dir)
+            first = WorkerSettings(self._acting, 0, name, s.seed, redis, s.namespace, s.run_dir)
+            self._pool = WorkerPool(first, self._notes.append, gpus)
         self._reporter = RayMetrics("supervisor", name)
         self._monitor = RunMonitor(
             lambda: connect(s.redis, s.queue, s.namespace),

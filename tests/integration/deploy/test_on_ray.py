@@ -24,6 +24,7 @@ from actors.gym.make import gym_spaces
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.workers.hang_detector import NAMESPACE
+from actors.workers.rollout_worker import WorkerSettings
 from actors.workers.worker_pool import WorkerPool
 from deploy.config.flags import parse
 from deploy.config.schema import Config
@@ -79,7 +80,9 @@ class Actors:
         spaces = gym_spaces(acting.gym)
         learner.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
         self.end_simulators()  # of the look at the spaces
-        self.pool = WorkerPool(acting, "run", 0, store.url, store.namespace, self.said.append, logs=str(folder))
+        self.pool = WorkerPool(
+            WorkerSettings(acting, 0, "run", 0, store.url, store.namespace, str(folder)), self.said.append
+        )
 
     def simulators(self) -> dict[int, psutil.Process]:
         found = {}

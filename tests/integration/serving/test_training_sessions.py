@@ -127,9 +127,9 @@ def same(segment: Episode, expected: dict[str, Any], start: int, end: int) -> No
         first -= len(segment.burn_in)
         np.testing.assert_array_equal(segment.burn_in.obs, np.stack(expected["obs"][first:start]))
     stored = RecurrentState.concatenate(expected["states"][first : end : segment.state_stride])
-    for got, wanted in zip(segment.states.arrays, stored.arrays, strict=True):
+    for got, wanted in zip(segment.states, stored, strict=True):
         np.testing.assert_allclose(got, wanted, atol=2e-5)
-    for got, wanted in zip(segment.initial_state.arrays, expected["states"][start].arrays, strict=True):
+    for got, wanted in zip(segment.initial_state, expected["states"][start], strict=True):
         np.testing.assert_allclose(got, wanted, atol=2e-5)
 
 

@@ -16,7 +16,7 @@ from actors.transport.redis import Transport, connect
 from tests.conftest import OTHERS
 from tests.support.builders import make_weights
 from tests.support.queueing import header, put, report, take_ids
-from tests.support.small_queue import SmallQueue
+from tests.support.stores import SmallQueue
 
 FAILING = """
 local given, calls = redis, 0

@@ -24,7 +24,7 @@ def episodes(stride: int) -> list[Episode]:
 
 def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, starts: list[int]) -> list[Tensor]:
     """h before each of `starts`, by stepping the network through the whole episode from its initial state."""
-    state = PolicyState(*(torch.from_numpy(t) for t in episode.initial_state.arrays))
+    state = PolicyState(*(torch.from_numpy(t) for t in episode.initial_state))
     found = []
     with torch.no_grad():
         for t in range(len(episode)):

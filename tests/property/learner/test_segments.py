@@ -72,7 +72,7 @@ def states(network: FactoredRecurrentActorCritic, batch: Batch) -> PolicyState:
 def replayed(network: FactoredRecurrentActorCritic, whole: Episode, start: int, burn_in: int) -> PolicyState:
     """Step through the burn-in of a chunk of the whole episode, from the state that was stored there."""
     first = max(0, start - burn_in) // STRIDE
-    state = PolicyState(*(torch.from_numpy(a[:, first : first + 1]) for a in whole.states.arrays))
+    state = PolicyState(*(torch.from_numpy(a[:, first : first + 1]) for a in whole.states))
     with torch.no_grad():
         for t in range(first * STRIDE, start):
             obs, blueprints = (torch.from_numpy(a[t : t + 1]) for a in (whole.obs, whole.blueprint_indices))

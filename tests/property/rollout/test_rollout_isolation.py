@@ -40,10 +40,10 @@ def check_truth(network: FactoredRecurrentActorCritic) -> None:
         episode.validate()
         fleet = ToyFleet(1)
         seen, state = copy.deepcopy(fleet.reset([seed])), network.initial_state(1)
-        assert not any(a.any() for a in episode.initial_state.arrays)
+        assert not any(a.any() for a in episode.initial_state)
         for t in range(len(episode)):
             assert np.array_equal(episode.obs[t], seen.obs[0])
-            for stored, true in zip(episode.states.arrays, state, strict=True):
+            for stored, true in zip(episode.states, state, strict=True):
                 assert np.allclose(stored[:, t], true[:, 0].numpy(), atol=1e-6)
             decision, state = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((1, 4)))
             assert episode.baseline_values[t] == pytest.approx(decision.baseline_values[0], rel=1e-5, abs=1e-5)

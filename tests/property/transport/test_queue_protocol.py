@@ -18,7 +18,7 @@ from actors.transport.redis import Transport, connect
 from tests.conftest import SERVERS
 from tests.support.builders import make_weights
 from tests.support.queue_model import ModelStore, QueueModel
-from tests.support.small_queue import SmallQueue
+from tests.support.stores import SmallQueue
 
 RUNS = itertools.count()
 CONFIG = SmallQueue(max_episodes=4, max_bytes=18, max_episode_bytes=20, dead_letters_kept=2, weights_kept=2)

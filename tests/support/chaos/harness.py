@@ -7,14 +7,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import redis
 
-from actors.config import QueueConfig
 from actors.transport.ledger import Ledger
 from actors.transport.redis import Transport, connect
 from deploy.launch.embedded_redis import EmbeddedRedis
@@ -52,13 +51,8 @@ class ChaosRun:
     def checkpoint(self) -> Checkpoint:
         return load_checkpoint(self.folder)
 
-    @contextmanager
-    def queue(self) -> Iterator[Transport]:
-        transport = connect(self.server.url, QueueConfig(), self.folder.name)
-        try:
-            yield transport
-        finally:
-            transport.close()
+    def queue(self) -> closing[Transport]:
+        return closing(connect(self.server.url, None, self.folder.name))
 
     def ledger(self) -> Ledger:
         with self.queue() as queue:

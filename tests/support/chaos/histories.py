@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from actors.codec import InvalidWeights
 from actors.policy.publish import from_weights
 from actors.transport.ledger import Ledger
@@ -34,12 +32,10 @@ from tests.support.chaos.forked_learner import BATCH, BROKEN, FENCED, POINTS, Fa
 from tests.support.chaos.network import CUT, HELD, MUTE, OPEN, Network
 from tests.support.launching import rows
 from tests.support.learning.toy import toy_seed, toy_wave
+from tests.support.stores import Store
 
 CABLES, MAX_LEARNERS = 4, 3
 STORE_FAULTS = ("an empty store", "an older store", "a store that forgot its last second")
-
-
-Snapshot = dict[bytes, tuple[int, bytes]]
 
 
 @contextmanager
@@ -72,10 +68,10 @@ class History:
         self.random = random.Random(self.seed)
         self.transport = connect(self.url, None, self.namespace)
         self.outbox = Outbox(self.transport, "run", "actor0", 0, capacity_steps=100_000)
-        self.client = redis.Redis.from_url(self.url)
+        self.store = Store(self.url, self.namespace)
         self.salts = itertools.count()
-        self.snapshots: list[Snapshot] = []
-        self.recent: deque[Snapshot] = deque(maxlen=4)  # of the last second
+        self.snapshots: list[Callable[[], None]] = []  # each brings back a state of the store
+        self.recent: deque[Callable[[], None]] = deque(maxlen=4)  # of the last second
         self._copied_s = 0.0
         self.weights: WeightSet | None = None
 
@@ -158,28 +154,11 @@ class History:
             if state != OPEN and self.random.random() < probability:
                 self.network.set(cable, OPEN)
 
-    def copy_store(self) -> Snapshot:
-        names = self.client.keys(f"{{{self.namespace}}}:*")
-        pipeline = self.client.pipeline(transaction=True)
-        for name in names:
-            pipeline.pttl(name)
-            pipeline.dump(name)
-        replies = pipeline.execute()
-        found = zip(names, zip(replies[::2], replies[1::2], strict=True), strict=True)
-        return {name: (max(0, ttl), data) for name, (ttl, data) in found if data is not None}
-
     def lose(self, fault: str) -> None:
         """Empty the store, or restore an older state, and break its connections as a crash does."""
         older = list(self.recent) if fault == STORE_FAULTS[2] else self.snapshots if fault == STORE_FAULTS[1] else []
-        snapshot = self.random.choice(older) if older else {}
-        pipeline = self.client.pipeline(transaction=True)
-        names = self.client.keys(f"{{{self.namespace}}}:*")
-        if names:
-            pipeline.delete(*names)
-        for name, (ttl, data) in snapshot.items():
-            pipeline.restore(name, ttl, data, replace=True)
-        pipeline.execute()
-        self.client.client_kill_filter(_type="normal", skipme=True)
+        self.random.choice(older or [self.store.empty])()
+        self.store.client.client_kill_filter(_type="normal", skipme=True)
         self.recent.clear()  # a later loss would restore what this one has removed
 
     # Acting
@@ -196,7 +175,7 @@ class History:
             if self.weights is not None and head >= 0:
                 self._play(self.weights)
         if time.monotonic() > self._copied_s + 0.25:
-            self.recent.append(self.copy_store())
+            self.recent.append(self.store.freeze())
             self._copied_s = time.monotonic()
         self.outbox.ship(0.0)
         time.sleep(0.01)
@@ -219,12 +198,8 @@ class History:
 
     def act_for(self, updates: int, timeout_s: float) -> bool:
         """Act until any learners have made this many more updates; False on timeout."""
-        goal, deadline = len(self.applied) + updates, time.monotonic() + timeout_s
-        while len(self.applied) < goal:
-            if time.monotonic() > deadline:
-                return False
-            self.act()
-        return True
+        goal = len(self.applied) + updates
+        return self._until(lambda: len(self.applied) >= goal, timeout_s)
 
     def run(self, faults: int) -> None:
         self.begin()
@@ -233,7 +208,7 @@ class History:
             self.inject_fault()
             self.act_for(self.random.randint(0, 3), self.random.uniform(0.1, 1.0))
             if self.random.random() < 0.3:
-                self.snapshots.append(self.copy_store())
+                self.snapshots.append(self.store.freeze())
             self.heal(0.25)
             if not self.running:
                 self._free_cable()
@@ -284,7 +259,8 @@ class History:
         while not condition():
             if time.monotonic() > deadline:
                 return False
-            self.heal(wake)
+            if wake:
+                self.heal(wake)
             self.act()
         return True
 
@@ -293,7 +269,7 @@ class History:
             os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)
         self.transport.close()
-        self.client.close()
+        self.store.close()
 
     # Checks
 

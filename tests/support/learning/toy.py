@@ -174,7 +174,7 @@ def toy_sequence(episodes: Sequence[Episode]) -> SequenceBatch:
         return torch.stack([torch.from_numpy(np.pad(r, ((0, longest - len(r)), (0, 0)))) for r in rows])
 
     valid = torch.arange(longest) < torch.tensor([[len(e)] for e in episodes])
-    states = zip(*(e.initial_state.arrays for e in episodes), strict=True)
+    states = zip(*(e.initial_state for e in episodes), strict=True)
     state = PolicyState(*(torch.from_numpy(np.concatenate(parts, 1)) for parts in states))
     return SequenceBatch(*map(padded, ("obs", "blueprint_indices", "actions", "masks")), valid, state)
 

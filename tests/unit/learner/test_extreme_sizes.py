@@ -154,8 +154,8 @@ def test_what_no_policy_can_have_sent_is_refused() -> None:
     schema.check(episode)
     log_probs, states, initial = episode.log_probs.copy(), episode.states, episode.initial_state
     log_probs[1, 0] = -101.0
-    states = dataclasses.replace(states, h=np.full_like(states.h, 3e38))
-    initial = dataclasses.replace(initial, h=np.full_like(initial.h, -2e6))
+    states = states._replace(h=np.full_like(states.h, 3e38))
+    initial = initial._replace(h=np.full_like(initial.h, -2e6))
     for changes in ({"log_probs": log_probs}, {"states": states}, {"initial_state": initial}):
         spoilt = dataclasses.replace(episode, **changes)  # type: ignore[arg-type]
         spoilt.validate()

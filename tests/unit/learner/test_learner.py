@@ -133,7 +133,7 @@ def replaced(**changes: Callable[[Episode], Any]) -> Spoil:
 
 
 def repeated(state: RecurrentState, times: int, axis: int) -> RecurrentState:
-    return RecurrentState(*(np.repeat(t, times, axis) for t in state.arrays))
+    return RecurrentState(*(np.repeat(t, times, axis) for t in state))
 
 
 SPOILS = {

@@ -111,7 +111,7 @@ def test_each_file_is_accepted_or_refused_in_one_line(run: Transport, ask: Any, 
 
 
 def _every_state(episode: Episode) -> Any:
-    return RecurrentState(*(np.repeat(a[:, :1], len(episode), 1) for a in episode.states.arrays))
+    return RecurrentState(*(np.repeat(a[:, :1], len(episode), 1) for a in episode.states))
 
 
 def test_what_a_run_has_accepted_is_not_imported_into_it(

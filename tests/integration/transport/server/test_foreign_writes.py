@@ -170,7 +170,7 @@ def test_episodes_that_an_actor_trimmed_are_counted_as_missing(learner: Transpor
 
 @pytest.mark.parametrize("stream", ["episodes", "dead"])
 def test_the_largest_id_in_a_stream_is_survived(learner: Transport, write: Write, stream: str) -> None:
-    oversize = bytes(learner.max_episode_bytes + 1)
+    oversize = bytes(learner.config.max_episode_bytes + 1)
     put(learner, 0, 1, 2)
     first, second = take_ids(learner, 2)
     assert learner.dead_letter(first, "kept")
@@ -303,6 +303,6 @@ def test_the_limits_are_the_runs_and_not_the_callers(learner: Transport, any_sto
     for actor, limits in (("a", large), ("b", dict.fromkeys(large, 1))):
         assert put(any_store(**limits), *range(9), actor=actor) == [OK] * 8 + [BUSY]
         take_ids(learner)
-    oversize = bytes(learner.max_episode_bytes + 1)
+    oversize = bytes(learner.config.max_episode_bytes + 1)
     assert put(any_store(**large), 0, actor="c", payload=oversize) == [OK]
     assert counts(learner, "dead_lettered", "dead_bytes") == (1, 0)
