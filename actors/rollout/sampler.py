@@ -101,12 +101,13 @@ class StreamSampler:
         env = make_vector_env(config, num_envs, on_step)
         self._fleet = GymFleet(config.id, env, self._seed_of, config.squash)
         self._stream: EpisodeStream | None = None
+        self._rejected = 0  # by streams before this one
         self.spaces = self._fleet.spaces
 
     @property
     def rejected(self) -> int:
         """Episodes so far that held a number which cannot be trained on."""
-        return self._stream.rejected if self._stream is not None else 0
+        return self._rejected + (self._stream.rejected if self._stream is not None else 0)
 
     @property
     def fault(self) -> str:
@@ -139,7 +140,7 @@ class StreamSampler:
         They are played in the environments of `sample`, whose unfinished episodes are dropped: some simulators allow
         only one instance on a machine. An episode is cut after `MAX_PLAYED_STEPS`, at the end of a segment. Raises
         `TimeoutError` as soon as `stop()`."""
-        self._stream = None
+        self._rejected, self._stream = self.rejected, None
         played: dict[int, dict[str, Any]] = {}
         for start in range(0, len(seeds), self.num_envs):
             played |= self._play_round(policy, source, seeds[start : start + self.num_envs], deterministic, stop)

@@ -108,7 +108,11 @@ def test_environments_that_give_nothing_else_end_the_run() -> None:
 def test_an_episode_that_cannot_be_compared_ends_the_comparison() -> None:
     sampler = StreamSampler(GymConfig(id="tests/Spoilt-v0"), 2, 0, EpisodeSeeds(0, 0, None))
     policy = network(sampler.spaces)
+    while not sampler.rejected:
+        sampler.sample(policy, SOURCE)
+    rejected = sampler.rejected
     assert [row["seed"] for row in sampler.play(policy, SOURCE, [1, 2, 4], False)] == [1, 2, 4]
+    assert sampler.rejected == rejected, "it counts from the start of the run"
     with pytest.raises(UserError, match="cannot be compared"):
         sampler.play(policy, SOURCE, [1, 3], False)
     sampler.close()
