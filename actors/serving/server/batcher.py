@@ -26,10 +26,11 @@ import numpy as np
 import torch
 
 from actors.policy.distribution import has_median, median_noise, next_hazard
+from actors.policy.state import PolicyState
 from actors.rng import Purpose, stream
 from actors.serving.messages import MessageLayout, StepBatch, make_step_batch
 from actors.serving.server.models import ServedModel
-from actors.serving.server.sessions import PendingStep, Session, StateTable
+from actors.serving.server.sessions import PendingStep, Session
 from actors.serving.server.training import StepRecord, as_fleet_step
 from actors.sessions.session import SERVING_SEED, step_noise
 
@@ -62,12 +63,12 @@ class Batcher:
 
     def __init__(
         self,
-        state_table: StateTable,
+        states: PolicyState,
         newest: Callable[[], ServedModel],
         finish: Callable[[PendingStep, BatchResult | Exception, int], None],
         observe: Callable[[int, float], None],
     ) -> None:
-        self._state_table, self._newest, self._finish, self._observe = state_table, newest, finish, observe
+        self._states, self._newest, self._finish, self._observe = states, newest, finish, observe
         self._waiting: list[PendingStep] = []
         self._timer: asyncio.Handle | None = None
         self._first_s = self._worked_s = 0.0  # arrival of the first waiting step: wall clock, CPU time of the thread
@@ -172,7 +173,7 @@ class Batcher:
         self, model: ServedModel, layout: MessageLayout, steps: list[PendingStep], batch: StepBatch
     ) -> BatchResult:
         given = batch.obs, batch.blueprint_indices, batch.masks
-        program, states = model.program(layout.spaces), self._state_table.state
+        program, states = model.program(layout.spaces), self._states
         rows = np.array([step.session.row for step in steps])
         deterministic = np.array([step.query.deterministic for step in steps])
         heads, hazard = len(layout.spaces.action.heads), np.array([step.session.hazard for step in steps])
@@ -195,10 +196,8 @@ class Batcher:
 
     def bootstrap_value(self, session: Session, model: ServedModel, batch: StepBatch) -> float:
         """Return the value of a final observation, given the state after the session's last step."""
-        layout, states = session.layout, self._state_table.state
-        heads = len(layout.spaces.action.heads)
-        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(heads)[None]
-        row, sampled = np.array([session.row]), np.zeros(1, np.bool_)
+        spaces, row, sampled = session.layout.spaces, np.array([session.row]), np.zeros(1, np.bool_)
+        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(len(spaces.action.heads))[None]
         given = batch.obs, batch.blueprint_indices, batch.masks
-        program = model.program(layout.spaces)
-        return float(program.run(*given, states, row, noise, sampled, keep=False).bootstrap_values[0])
+        decision = model.program(spaces).run(*given, self._states, row, noise, sampled, keep=False)
+        return float(decision.bootstrap_values[0])

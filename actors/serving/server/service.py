@@ -7,13 +7,14 @@ import time
 
 import numpy as np
 
+from actors.policy.state import PolicyState
 from actors.serving.messages import parse_step, request_digest
 from actors.serving.options import ServeOptions
 from actors.serving.server.batcher import Batcher, BatchResult
 from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
-from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable, Waiter
+from actors.serving.server.sessions import PendingStep, Session, SessionTable, Waiter
 from actors.serving.server.training import EpisodeCollector, TrainingEpisode
 from actors.sessions.plain import NO_MASK
 from actors.sessions.refusal import Reason, Refusal
@@ -43,12 +44,12 @@ class PolicyService:
         self.draining = False
         self.collector = collector
         self._key = key
-        state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
+        states = PolicyState.zeros(models.state_sizes, options.max_sessions, models.device)
         self.sessions = SessionTable(
-            state_table, options.session_ttl_s, time.monotonic, self._on_close,
+            states, options.session_ttl_s, time.monotonic, self._on_close,
             lambda: None if tokens is None else tokens.share(options.max_sessions),
         )  # fmt: skip
-        self.batcher = Batcher(state_table, lambda: models.newest, self._finish, metrics.observe_batch)
+        self.batcher = Batcher(states, lambda: models.newest, self._finish, metrics.observe_batch)
         self.update_gauges()
 
     def update_gauges(self) -> None:
@@ -152,7 +153,8 @@ class PolicyService:
         if state.last_response:  # whose id of the session the appended one replaces
             renamed = policy_pb2.StepResponse(session_id=session.id).SerializeToString()
             session.last_response = state.last_response + renamed
-        self.sessions.state_table.write(session.row, policy_state)
+        for t, imported in zip(self.sessions.states, policy_state, strict=True):
+            t[:, session.row] = imported[:, 0]
         self.metrics.imported.inc()
         return session
 
@@ -226,7 +228,7 @@ class PolicyService:
     @property
     def max_response_bytes(self) -> int:
         """Estimate of the largest StepResponse with exported state."""
-        return self.sessions.state_table.bytes_per_row + _MAX_RESPONSE_BYTES
+        return 4 * self.models.state_sizes.floats + _MAX_RESPONSE_BYTES
 
     def start_step(self, request: policy_pb2.StepRequest, waiter: Waiter, owner: str = "") -> None:
         """Start a step, or, if the request repeats one, join the step in progress or answer what is stored.
@@ -336,7 +338,7 @@ class PolicyService:
             hazard=session.hazard,
             owner=session.owner,
         )
-        sealed = seal(state, self.sessions.state_table.state, session.row, self._key)
+        sealed = seal(state, self.sessions.states, session.row, self._key)
         # Concatenating serialized messages merges them, so the field can be appended to the stored response.
         return session.last_response + policy_pb2.StepResponse(exported_state=sealed).SerializeToString()
 
