@@ -8,7 +8,8 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -95,16 +96,14 @@ class PolicyServer:
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         listen, options = self.options.listen, self.options
-        credentials = None
+        add_port: Callable[[str], int] = self._server.add_insecure_port
         if options.tls_cert is not None and options.tls_key is not None:
-            credentials = CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
+            files = CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca)
+            add_port = partial(self._server.add_secure_port, server_credentials=files.credentials())
         if listen.startswith("unix:") and _accepts_connections(listen.removeprefix("unix:")):
             raise UserError(f"a server listens on {listen} already: give --listen another address")
         try:
-            if credentials is None:
-                port = self._server.add_insecure_port(listen)
-            else:
-                port = self._server.add_secure_port(listen, credentials)
+            port = add_port(listen)
         except RuntimeError as error:
             raise UserError(f"cannot listen on {listen} ({error}): give --listen another address") from error
         if not listen.startswith("unix:"):
@@ -215,31 +214,30 @@ class PolicyServer:
 async def serve(
     options: ServeOptions,
     source: PolicySource,
-    started: Callable[[PolicyServer], Awaitable[None]],
+    started: Callable[[PolicyServer], None],
     external: ExternalConfig | None = None,
     sink: EpisodeSink | None = None,
-    loaded: Callable[[PolicyServer], Awaitable[None]] | None = None,
+    loaded: Callable[[PolicyServer], None] = lambda server: None,
     key: bytes | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens, `loaded` when it has weights."""
+    """Serve until SIGTERM or SIGINT. `started` is called when the server listens, `loaded` when it has weights."""
     server = PolicyServer(options, source, external, sink, key)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop.set)
     await server.start()
-    await started(server)
+    started(server)
     freezing = asyncio.create_task(_once_loaded(server, loaded))
     await server.run()
     freezing.cancel()
 
 
-async def _once_loaded(server: PolicyServer, loaded: Callable[[PolicyServer], Awaitable[None]] | None) -> None:
+async def _once_loaded(server: PolicyServer, loaded: Callable[[PolicyServer], None]) -> None:
     """Call `loaded` once there are weights. Then exclude the objects that exist from garbage collection: full
     collections of them would each stop the server for tenths of a second."""
     while server.handlers.service is None:
         await asyncio.sleep(0.05)
-    if loaded is not None:
-        await loaded(server)
+    loaded(server)
     gc.collect()
     gc.freeze()
 

@@ -44,21 +44,15 @@ class PolicyService:
         self.draining = False
         self.collector = collector
         self._key = key
-        states = PolicyState.zeros(models.state_sizes, options.max_sessions, models.device)
+        states = PolicyState.zeros(models.state_sizes, options.max_sessions, models.newest.device)
         self.sessions = SessionTable(
             states, options.session_ttl_s, time.monotonic, self._on_close,
             lambda: None if tokens is None else tokens.share(options.max_sessions),
         )  # fmt: skip
         self.batcher = Batcher(states, lambda: models.newest, self._finish, metrics.observe_batch)
-        self.update_gauges()
-
-    def update_gauges(self) -> None:
-        """Set the gauges of sessions and versions."""
-        self.metrics.sessions.set(len(self.sessions))
-        self.metrics.policy_version.set(self.models.newest.version)
-        self.metrics.versions_held.set(len(self.models.held))
-        for account in () if self.collector is None else self.collector.sink.accounts():
-            self.metrics.count(account)
+        metrics.sessions.set_function(lambda: len(self.sessions))
+        metrics.policy_version.set_function(lambda: models.newest.version)
+        metrics.versions_held.set_function(lambda: len(models.held))
 
     def expire(self) -> int:
         """Close expired sessions, and return their number. Also end training sessions whose token lost the scope."""
@@ -69,7 +63,8 @@ class PolicyService:
                 episode.abandon(drop=True)
                 self.sessions.close(session)
         self.metrics.expired.inc(count)
-        self.update_gauges()
+        for account in () if self.collector is None else self.collector.sink.accounts():
+            self.metrics.count(account)
         return count
 
     def adopt(self, model: ServedModel) -> None:
@@ -80,7 +75,6 @@ class PolicyService:
             if session.pinned in surplus:
                 self._move(session)
         self.metrics.swaps.inc()
-        self.update_gauges()
 
     async def open_session(
         self, request: policy_pb2.OpenSessionRequest, owner: str = ""
@@ -105,7 +99,6 @@ class PolicyService:
             self._begin(session, self.collector if request.train else None)
         self.metrics.opened.inc()
         self.metrics.evicted.inc(self.sessions.evicted - evicted)
-        self.metrics.sessions.set(len(self.sessions))
         return policy_pb2.OpenSessionResponse(
             session_id=session.id,
             next_step_index=session.next_index,
@@ -140,7 +133,7 @@ class PolicyService:
         """Continue an exported session under a new id. A server that had the session before, whose state of it may be
         an older one, then answers no step of what follows."""
         state, policy_state = unseal(request.exported_state, self.models.state_sizes, self._key)
-        if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.architecture:
+        if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.newest.architecture:
             raise Refusal(Reason.STATE_INVALID, "exported_state belongs to other spaces or to another policy")
         if state.owner != owner:
             raise Refusal(Reason.STATE_INVALID, "exported_state is of a session of another token: open a new session")
@@ -328,7 +321,7 @@ class PolicyService:
         state = policy_pb2.SessionState(
             session_id=session.id,
             spaces_hash=session.layout.spaces.hash,
-            architecture_hash=self.models.architecture,
+            architecture_hash=self.models.newest.architecture,
             next_step_index=session.next_index,
             seed=session.seed,
             latest=session.latest,
