@@ -264,7 +264,7 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
             if how in ("close", "drop"):
                 episode.__exit__(KeyboardInterrupt)
             elif how == "reset":
-                at_once(episode._protocol.resetting(1))
+                at_once(episode.resetting(1))
             elif how == "expire":
                 wait_for(lambda: not len(e.running.service.sessions))
                 with pytest.raises(SessionLost):
