@@ -121,9 +121,9 @@ def _check_id(env_id: str) -> None:
     if name in registry:
         return
     folded = {known.lower(): known for known in registry}
-    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5)
-    close = close or [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]
-    hint = f"did you mean {close[0]}?" if close else "to import the package that registers it, write mypkg:MyEnv-v0"
+    hint = "to import the package that registers it, write mypkg:MyEnv-v0"
+    for close in difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5):
+        hint = f"did you mean {folded[close]}?"
     raise UserError(f"there is no Gymnasium environment {name!r}; {hint}")
 
 
