@@ -18,7 +18,6 @@ from actors.errors import UserError, described
 from actors.gym.spaces import GymSpaces
 from actors.gym.unified import AnyEnv, UnifiedEnv, close_quietly
 from actors.own_module import add_working_directory, import_own
-from actors.types.spaces import Spaces
 
 T = TypeVar("T")
 Wrap = Callable[[AnyEnv], AnyEnv]
@@ -53,13 +52,9 @@ def make_vector_env(
         return vector
 
 
-def gym_spaces(config: GymConfig) -> Spaces:
-    """Return the spaces of one environment. Raises `UserError` if it cannot be made or its spaces are unsupported."""
-    return gym_converter(config).spaces
-
-
 def gym_converter(config: GymConfig) -> GymSpaces:
-    """Return what converts its observations, actions and masks. Raises `UserError`."""
+    """Return what converts the observations, actions and masks of one environment. Raises `UserError` if it cannot be
+    made or its spaces are unsupported."""
     try:
         env = make_vector_env(config, 1)
         try:

@@ -140,9 +140,7 @@ def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) ->
     """
     spaces, spec = layout.spaces, layout.spaces.action
     if request.terminated and not request.HasField("obs"):
-        request.obs.CopyFrom(pack_array(np.zeros(spaces.obs_size, np.float32)))
-        if spaces.slots and not request.HasField("blueprint_indices"):
-            request.blueprint_indices.CopyFrom(pack_array(np.full(spaces.slots, -1, np.int64)))
+        _set_arrays(request, np.zeros(spaces.obs_size, np.float32), np.full(spaces.slots, -1), None)
     if not request.HasField("mask") and spec.conditioned:
         for array in (layout.mask, layout.slot_mask, layout.rest_mask):
             getattr(request, array.name).CopyFrom(pack_array(np.ones(array.shape, dtype=np.bool_)))

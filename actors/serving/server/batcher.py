@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -77,9 +77,6 @@ class Batcher:
         self._answered: deque[tuple[float, Session]] = deque()
         self._expected = 0  # sessions in `_answered`, each counted once
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def submit(self, step: PendingStep) -> None:
         """Add a step to the next batch."""
         self._waiting.append(step)
@@ -136,17 +133,15 @@ class Batcher:
 
     def _run(self, batch: Sequence[PendingStep]) -> None:
         """Run one forward pass per model and spaces. Steps whose clients have all cancelled are dropped."""
-        groups: dict[tuple[int, int], tuple[ServedModel, MessageLayout, list[PendingStep]]] = {}
+        groups = defaultdict[tuple[ServedModel, MessageLayout], list[PendingStep]](list)
         newest = self._newest()
         for step in batch:
             session = step.session
             if step.abandoned():
                 session.pending = None
                 continue
-            model = session.pinned or newest
-            key = (id(model), id(session.layout))
-            groups.setdefault(key, (model, session.layout, []))[2].append(step)
-        for model, layout, steps in groups.values():
+            groups[session.pinned or newest, session.layout].append(step)
+        for (model, layout), steps in groups.items():
             start = time.perf_counter()
             try:
                 self._run_group(model, layout, steps)
@@ -188,9 +183,7 @@ class Batcher:
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
             for step, value in zip(steps, hazard.tolist(), strict=True):
                 step.session.hazard = value
-        record = None
-        if before is not None:
-            record = StepRecord(as_fleet_step(batch), decision, before, model)
+        record = None if before is None else StepRecord(as_fleet_step(batch), decision, before, model)
         actions, log_probs, values = (a.tolist() for a in (decision.actions, decision.log_probs, decision.values))
         return BatchResult(actions, log_probs, values, model, record)
 

@@ -94,7 +94,7 @@ def test_steps_in_progress_are_answered_before_shutdown() -> None:
             batcher.flush = lambda: None  # delay the batch, like a slow forward pass
             tasks = [asyncio.create_task(s.step(*step_inputs(0, 0))) for s in sessions]
             tasks.append(asyncio.create_task(third.step(*step_inputs(0, 1))))
-            while len(batcher) < 3:
+            while len(batcher._waiting) < 3:
                 await asyncio.sleep(0.01)
             running.loop.call_soon_threadsafe(running.server.stop.set)
             while status(running.address) != NOT_SERVING:
