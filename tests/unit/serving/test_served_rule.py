@@ -36,19 +36,18 @@ def make(slots: int) -> SeedTrainingEnv:
 def test_a_served_rule_acts_as_in_this_process(tmp_path: Path, slots: int) -> None:
     options = ServeOptions(listen=f"unix:{tmp_path / 'socket'}")
     with serve_in_thread(options, ServedRule(RULE)) as running, PolicyClient(running.address) as client:
-        env, own = make(slots), make(slots)
-        session, local = client.open(env.spaces), LocalRule(RULE).open(own.spaces)
-        (seen, info), (seen_here, info_here) = env.reset(seed=1), own.reset(seed=1)
+        env = make(slots)
+        session, local = client.open(env.spaces), LocalRule(RULE).open(env.spaces)
+        seen, info = env.reset(seed=1)
         ops = []
         for epoch in range(6):
             if epoch == 3:  # another session continues from the exported state
                 session = client.open(env.spaces, state=session.exported)
-            answer = session.step(seen["obs"], seen["blueprint_indices"], info["masks"], deterministic=epoch % 2 == 0)
-            here = local.step(seen_here["obs"], seen_here["blueprint_indices"], info_here["masks"])
+            given = seen["obs"], seen["blueprint_indices"], info["masks"]
+            answer, here = session.step(*given, deterministic=epoch % 2 == 0), local.step(*given)
             assert answer.action.tolist() == here.action.tolist()
             ops.append(int(answer.action[0]))
             seen, _, _, _, info = env.step(answer.action)
-            seen_here, _, _, _, info_here = own.step(here.action)
         assert ops == [0, 0, 1, 5, 5, 0]
 
 
