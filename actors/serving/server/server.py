@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import grpc
 import structlog
@@ -34,6 +33,7 @@ from actors.serving.server.service import PolicyService
 from actors.serving.server.training import EpisodeCollector, EpisodeSink
 from actors.sessions.session_state import read_key
 from actors.transport.base import Unreachable
+from actors.transport.redis_weights import RedisWeights
 from actors.types.weights import WeightSet
 
 POLL_S = 0.2  # between two checks for new weights
@@ -46,16 +46,8 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class WeightSource(Protocol):
-    """Where the server gets weights from, such as a `WeightStore`."""
-
-    def fetch(self, known: str) -> WeightSet | None:
-        """Return the newest weights, or None if there are none or `known` is their digest."""
-        ...
-
-
-PolicySource = WeightSource | WeightSet | ServedRule
-"""What a server serves: weights that it follows, or weights or a rule that never change."""
+PolicySource = RedisWeights | WeightSet | ServedRule
+"""What a server serves: the store whose newest weights it follows, or weights or a rule that never change."""
 
 
 class PolicyServer:

@@ -284,7 +284,7 @@ class PolicyService:
         session.pending = None
         if isinstance(outcome, Exception):
             for waiter in step.waiters:
-                if not waiter.done():
+                if not waiter.cancelled():
                     waiter.set_exception(outcome)
         else:
             self._answer(session, step, outcome, row)
@@ -311,7 +311,7 @@ class PolicyService:
         self.metrics.steps.inc()
         result = self._response_bytes(session, step.export)
         for waiter in step.waiters:
-            if not waiter.done():
+            if not waiter.cancelled():
                 waiter.set_result(result)
 
     def _response_bytes(self, session: Session, export: bool) -> bytes:

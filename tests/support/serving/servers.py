@@ -18,7 +18,7 @@ from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import PolicyServer, PolicySource, WeightSource
+from actors.serving.server.server import PolicyServer, PolicySource
 from actors.serving.server.training import EpisodeSink
 from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks
@@ -120,7 +120,7 @@ def serve_in_thread(
 
 @contextmanager
 def serving(
-    source: WeightSource | None = None,
+    source: PolicySource | None = None,
     loaded: bool = True,
     external: ExternalConfig | None = None,
     sink: EpisodeSink | None = None,
