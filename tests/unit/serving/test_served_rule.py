@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import tamiyo
@@ -11,11 +9,10 @@ from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
 from actors.errors import UserError
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
 from actors.sessions.local import LocalRule
 from deploy.commands.serve_flags import serve_flags
-from tests.support.serving.servers import serve_in_thread
+from tests.support.serving.servers import serving
 
 RULE = "fixed-column:double@2"
 
@@ -33,9 +30,8 @@ def make(slots: int) -> SeedTrainingEnv:
 
 
 @pytest.mark.parametrize("slots", [1, 4])
-def test_a_served_rule_acts_as_in_this_process(tmp_path: Path, slots: int) -> None:
-    options = ServeOptions(listen=f"unix:{tmp_path / 'socket'}")
-    with serve_in_thread(options, ServedRule(RULE)) as running, PolicyClient(running.address) as client:
+def test_a_served_rule_acts_as_in_this_process(slots: int) -> None:
+    with serving(ServedRule(RULE)) as running, PolicyClient(running.address) as client:
         env = make(slots)
         session, local = client.open(env.spaces), LocalRule(RULE).open(env.spaces)
         seen, info = env.reset(seed=1)
