@@ -110,13 +110,6 @@ class StepBatch:
     masks: ActionMasks
     refusals: list[Refusal | None]  # [N]
 
-    def rows(self, chosen: list[int]) -> StepBatch:
-        """Return some of the queries."""
-        op, slot, rest = self.masks
-        masks = ActionMasks(op[chosen], None if slot is None else slot[chosen], rest[chosen])
-        refusals = [self.refusals[i] for i in chosen]
-        return StepBatch(self.obs[chosen], self.blueprint_indices[chosen], masks, refusals)
-
 
 def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest | bytes) -> bytes:
     """Hash the contents of a request, whatever its session and whether it asks for the exported state. A digest stays

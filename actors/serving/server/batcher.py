@@ -156,10 +156,10 @@ class Batcher:
             for step, refusal in zip(steps, batch.refusals, strict=True):
                 if refusal is not None:
                     self._finish(step, refusal, 0)
-            valid = [i for i, refusal in enumerate(batch.refusals) if refusal is None]
-            if not valid:
+            steps = [step for step, refusal in zip(steps, batch.refusals, strict=True) if refusal is None]
+            if not steps:
                 return
-            steps, batch = [steps[i] for i in valid], batch.rows(valid)
+            batch = make_step_batch([step.query for step in steps], layout)
         result = self._forward(model, layout, steps, batch)
         for i, step in enumerate(steps):
             self._finish(step, result, i)

@@ -140,8 +140,6 @@ class SessionTable:
         """Remove the session and free its row."""
         del self._sessions[session.id]
         self._counts[session.owner] -= 1
-        if not self._counts[session.owner]:
-            del self._counts[session.owner]
         self._free_rows.append(session.row)
         self._on_close(session)
 
