@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from actors.config import ConfigError
 from actors.errors import UserError
@@ -26,11 +25,11 @@ from actors.serving.options import ServeOptions
 from actors.sessions.session import Answer
 from actors.wire import policy_pb2
 from deploy.launch.supervision.server_workers import reserved_address
-from learner.run.checkpoint import LearnerProgress, save_checkpoint
+from learner.run.checkpoint import Checkpoint, LearnerProgress, write_checkpoint
 from tests.support.launching import Command, tamiyo
-from tests.support.learning.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES
 from tests.support.ports import adjacent_ports
-from tests.support.serving.servers import serving, step_inputs, write_file
+from tests.support.serving.servers import serving, step_inputs, weights, write_file
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -106,9 +105,9 @@ def events(serve: Command, name: str) -> list[Any]:
 
 def test_clients_of_a_killed_worker_continue_at_another_one(tmp_path: Path) -> None:
     """Both workers are killed, one after the other, while blocking, asynchronous and streaming clients step."""
-    network, ports = toy_network(), adjacent_ports(2)
-    optimizer = torch.optim.AdamW(network.parameters())
-    save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
+    saved = Checkpoint(LearnerProgress(update=3, version=5), (), weights(version=5), {})
+    write_checkpoint(tmp_path / "checkpoints", saved)
+    ports = adjacent_ports(2)
     flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", str(ports[0]))
     with tamiyo(tmp_path, "serve", *flags, "--workers", "2", OMP_NUM_THREADS="1") as serve:
         serve.wait_for(lambda: "serving on" in serve.out, 100)
