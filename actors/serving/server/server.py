@@ -69,9 +69,7 @@ class PolicyServer:
         self._log = structlog.get_logger("tamiyo.serving")
         self._key = key or read_key(options.state_key_file)
         self._tokens = TokenFile(options.token_file) if options.token_file else None
-        self._collector = (
-            EpisodeCollector(external, sink, self._tokens) if external is not None and sink is not None else None
-        )
+        self._collector = EpisodeCollector(external, sink, self._tokens) if external and sink else None
         self.calls = Calls(options.max_concurrent_calls, self._tokens, self.metrics)
         self.handlers = Handlers(self.calls, self.metrics)
         channel_options = server_channel_options(options, _possible_connections())
@@ -91,7 +89,7 @@ class PolicyServer:
         add_port: Callable[[str], int] = self._server.add_insecure_port
         if options.tls_cert is not None and options.tls_key is not None:
             files = CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca)
-            add_port = partial(self._server.add_secure_port, server_credentials=files.credentials())
+            add_port = partial(self._server.add_secure_port, server_credentials=files.credentials)
         if listen.startswith("unix:") and _accepts_connections(listen.removeprefix("unix:")):
             raise UserError(f"a server listens on {listen} already: give --listen another address")
         try:
