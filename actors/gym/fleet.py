@@ -76,8 +76,7 @@ class GymFleet:
         self.autoreset = autoreset_mode(env_id, env)
         self.seeds = np.zeros(self.num_envs, dtype=np.int64)  # [E] of the current episodes
         self._between = np.zeros(self.num_envs, dtype=np.bool_)  # NEXT_STEP: environments that the next step resets
-        self._none = np.zeros(self.num_envs, dtype=np.bool_)  # the same array wherever none is invalid
-        self._invalid = self._none  # environments whose current episode is invalid
+        self._invalid = np.zeros(self.num_envs, dtype=np.bool_)  # environments whose current episode is invalid
         self.fault = ""  # what the last invalid episode held
         self._gives_masks = False
         self._takes_seeds = True  # one seed for each environment, not a single one for all
@@ -117,28 +116,22 @@ class GymFleet:
             raise UserError(f"{self.env_id} gave rewards of shape {list(each.shape)}: give shape [{self.num_envs}]")
         rewards, bad_rewards = self._finite(np.where(running, each.reshape(self.num_envs), 0.0), "a reward")
         obs, bad_obs = self._obs(raw_obs)
-        invalid = self._none
-        if not bad_rewards is bad_obs is self._invalid is invalid:
-            invalid = self._invalid | bad_rewards | (bad_obs & running & ~(ended & same_step))
-            if self.autoreset is AutoresetMode.DISABLED:
-                ended |= invalid
+        invalid = self._invalid | bad_rewards | (bad_obs & running & ~(ended & same_step))
+        if self.autoreset is AutoresetMode.DISABLED:
+            ended |= invalid
         masks = self._masks(infos, np.ones_like(ended) if same_step else ~ended)
         final_obs, final_masks = obs, masks
-        if self.autoreset is AutoresetMode.NEXT_STEP:
+        began, next_step = ended, self.autoreset is AutoresetMode.NEXT_STEP
+        if next_step:
             began, self._between = self._between, ended
-            self._draw_seeds(began)
-        else:
-            began = ended
-            self._draw_seeds(began)
-            if ended.any():
-                final_obs, final_masks = obs.copy(), masks.copy()
-                if same_step:
-                    invalid = invalid | self._read_final(infos, ended, final_obs, final_masks)
-                else:
-                    bad_obs = self._reset(ended, obs, masks)
-        if not invalid is bad_obs is self._none:
-            still = np.where(began, bad_obs, invalid)
-            self._invalid = still if still.any() else self._none
+        self._draw_seeds(began)
+        if ended.any() and not next_step:
+            final_obs, final_masks = obs.copy(), masks.copy()
+            if same_step:
+                invalid |= self._read_final(infos, ended, final_obs, final_masks)
+            else:
+                bad_obs = self._reset(ended, obs, masks)
+        self._invalid = np.where(began, bad_obs, invalid)
         outcome = self._fleet_step(final_obs, final_masks, rewards, terminated, ended)
         current = outcome._replace(obs=obs, masks=ActionMasks.of_flat(self.spaces.action, masks))
         return StreamStep(outcome, current, began, invalid)
@@ -195,7 +188,7 @@ class GymFleet:
             cast = array.astype(np.float32, copy=False)
         finite = np.isfinite(cast)
         if finite.all():
-            return cast, self._none
+            return cast, np.zeros(self.num_envs, dtype=np.bool_)
         self.fault = f"{self.env_id} gave {what} that is NaN, infinite or too large for float32"
         bad: Flags = np.logical_not(finite.reshape(self.num_envs, -1).all(axis=1))
         return np.where(finite, cast, np.float32(0)), bad

@@ -18,7 +18,6 @@ from actors.errors import UserError, described
 from actors.gym.spaces import GymSpaces
 from actors.gym.unified import AnyEnv, UnifiedEnv, close_quietly
 from actors.own_module import add_working_directory, import_own
-from actors.types.spaces import Spaces
 
 T = TypeVar("T")
 Wrap = Callable[[AnyEnv], AnyEnv]
@@ -53,13 +52,9 @@ def make_vector_env(
         return vector
 
 
-def gym_spaces(config: GymConfig) -> Spaces:
-    """Return the spaces of one environment. Raises `UserError` if it cannot be made or its spaces are unsupported."""
-    return gym_converter(config).spaces
-
-
 def gym_converter(config: GymConfig) -> GymSpaces:
-    """Return what converts its observations, actions and masks. Raises `UserError`."""
+    """Return what converts the observations, actions and masks of one environment. Raises `UserError` if it cannot be
+    made or its spaces are unsupported."""
     try:
         env = make_vector_env(config, 1)
         try:
@@ -121,9 +116,9 @@ def _check_id(env_id: str) -> None:
     if name in registry:
         return
     folded = {known.lower(): known for known in registry}
-    close = difflib.get_close_matches(name, list(registry), n=1, cutoff=0.5)
-    close = close or [folded[c] for c in difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)]
-    hint = f"did you mean {close[0]}?" if close else "to import the package that registers it, write mypkg:MyEnv-v0"
+    hint = "to import the package that registers it, write mypkg:MyEnv-v0"
+    for close in difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5):
+        hint = f"did you mean {folded[close]}?"
     raise UserError(f"there is no Gymnasium environment {name!r}; {hint}")
 
 

@@ -34,10 +34,13 @@ class GymSpaces:
             )
         self.env_id, self.observation, self.action = env_id, observation, action
         self._leaves = list(_leaves(env_id, action))
-        sizes = [n for _, leaf in self._leaves if not isinstance(leaf, spaces.Box) for n in _sizes(leaf)]
-        boxes = [
-            h for name, leaf in self._leaves if isinstance(leaf, spaces.Box) for h in _dimensions(name, leaf, squash)
-        ]
+        sizes, boxes = list[int](), list[Head]()
+        for name, leaf in self._leaves:
+            if isinstance(leaf, spaces.Box):
+                boxes += _dimensions(name, leaf, squash)
+            else:
+                choices = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec  # type: ignore[attr-defined]
+                sizes += np.ravel(choices).tolist()
         try:
             self.spaces = Spaces.flat(independent_spec(sizes, boxes), int(flatdim(observation)))
         except ValueError as error:
@@ -113,20 +116,13 @@ def has_mask(observation: Space[Any]) -> bool:
     return isinstance(observation, spaces.Tuple) and any(map(has_mask, observation.spaces))
 
 
-def _sizes(action: Space[Any]) -> tuple[int, ...]:
-    choices = action.n if isinstance(action, spaces.Discrete) else action.nvec  # type: ignore[attr-defined]
-    return tuple(map(int, np.ravel(choices)))
-
-
 def _dimensions(name: str, box: spaces.Box, squash: bool) -> list[Head]:
     """Return one continuous head per dimension. Raises `UserError` if an unbounded one is to be squashed."""
-    bounds = [
-        tuple(float(x) if np.isfinite(x) else None for x in pair)
-        for pair in zip(box.low.ravel(), box.high.ravel(), strict=True)
-    ]
-    if squash and any(None in pair for pair in bounds):
+    low, high = ([x if np.isfinite(x) else None for x in ends.ravel().tolist()] for ends in (box.low, box.high))
+    if squash and None in low + high:
         raise UserError(f"gym.squash needs finite bounds, but the action space has {box}: set gym.squash to false")
-    return [Head(f"{name or 'box'}[{k}]", ("value",), (pair[0], pair[1]), squash) for k, pair in enumerate(bounds)]
+    pairs = enumerate(zip(low, high, strict=True))
+    return [Head(f"{name or 'box'}[{k}]", ("value",), bounds, squash) for k, bounds in pairs]
 
 
 def _take(leaf: Space[Any], columns: Iterator[NDArray[Any]]) -> NDArray[Any]:

@@ -17,7 +17,6 @@ from actors.types.actions import ActionMasks, playable
 from actors.types.spaces import Spaces
 from actors.wire import episode_pb2, policy_pb2
 
-MAX_SLOTS = 8
 MASKS_KEPT = 4096  # of which it is remembered whether they are valid
 OVERHEAD_BYTES = 1024  # of a request, besides its arrays
 _NOT_FINITE = "obs contains NaN or Inf: encode missing features with their documented values"
@@ -37,14 +36,13 @@ class ArraySpec:
 
     def read(self, array: episode_pb2.Array) -> bytes:
         """Return the bytes of `array`. Raises `Refusal` if its dtype, shape or size is wrong."""
-        if array.dtype != self.dtype:
-            expected = f"{episode_pb2.Dtype.Name(self.dtype)} ({self.dtype})"
-            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has dtype {array.dtype}, expected {expected}")
-        if array.shape != self.shape:
-            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has shape {list(array.shape)}, expected {self.shape}")
         data = array.data
-        if len(data) != self.num_bytes:
-            raise Refusal(Reason.WRONG_SHAPE, f"{self.name} has {len(data)} bytes, expected {self.num_bytes}")
+        if array.dtype != self.dtype or array.shape != self.shape or len(data) != self.num_bytes:
+            raise Refusal(
+                Reason.WRONG_SHAPE,
+                f"{self.name} has dtype {array.dtype}, shape {list(array.shape)} and {len(data)} bytes, expected "
+                f"{episode_pb2.Dtype.Name(self.dtype)} ({self.dtype}), {self.shape} and {self.num_bytes}",
+            )
         return data
 
     def unpack(self, packed: Sequence[bytes]) -> NDArray[np.bool_]:
@@ -112,13 +110,6 @@ class StepBatch:
     masks: ActionMasks
     refusals: list[Refusal | None]  # [N]
 
-    def rows(self, chosen: list[int]) -> StepBatch:
-        """Return some of the queries."""
-        op, slot, rest = self.masks
-        masks = ActionMasks(op[chosen], None if slot is None else slot[chosen], rest[chosen])
-        refusals = [self.refusals[i] for i in chosen]
-        return StepBatch(self.obs[chosen], self.blueprint_indices[chosen], masks, refusals)
-
 
 def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest | bytes) -> bytes:
     """Hash the contents of a request, whatever its session and whether it asks for the exported state. A digest stays
@@ -142,9 +133,7 @@ def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) ->
     """
     spaces, spec = layout.spaces, layout.spaces.action
     if request.terminated and not request.HasField("obs"):
-        request.obs.CopyFrom(pack_array(np.zeros(spaces.obs_size, np.float32)))
-        if spaces.slots and not request.HasField("blueprint_indices"):
-            request.blueprint_indices.CopyFrom(pack_array(np.full(spaces.slots, -1, np.int64)))
+        _set_arrays(request, np.zeros(spaces.obs_size, np.float32), np.full(spaces.slots, -1), None)
     if not request.HasField("mask") and spec.conditioned:
         for array in (layout.mask, layout.slot_mask, layout.rest_mask):
             getattr(request, array.name).CopyFrom(pack_array(np.ones(array.shape, dtype=np.bool_)))
@@ -171,15 +160,12 @@ def parse_step(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest, l
 def _parse_blueprint_indices(array: episode_pb2.Array, slots: int) -> bytes:
     if not slots and not array.data:
         return b""
-    if array.dtype == episode_pb2.DTYPE_INT64 and array.shape == [slots] and len(array.data) == 8 * slots:
-        return array.data
-    if array.dtype not in INT_TYPES:
-        raise Refusal(Reason.WRONG_SHAPE, f"blueprint_indices has dtype {array.dtype}, expected an integer type")
-    dtype = INT_TYPES[array.dtype]
-    if array.shape != [slots] or len(array.data) != slots * dtype.itemsize:
+    dtype = INT_TYPES.get(array.dtype)
+    if dtype is None or array.shape != [slots] or len(array.data) != slots * dtype.itemsize:
         raise Refusal(
             Reason.WRONG_SHAPE,
-            f"blueprint_indices has shape {list(array.shape)} and {len(array.data)} bytes, expected [{slots}]",
+            f"blueprint_indices has dtype {array.dtype}, shape {list(array.shape)} and {len(array.data)} bytes, "
+            f"expected an integer type and [{slots}]",
         )
     return np.frombuffer(array.data, dtype).astype(np.int64).tobytes()
 

@@ -61,10 +61,10 @@ def run_policy(device: str, workers: int) -> None:
     network = FactoredRecurrentActorCritic(SPACES, PolicyConfig()).eval()
     options, weights = ServeOptions(listen="127.0.0.1:0", device=device, workers=workers), to_weights(network, 1, 1, 8)
 
-    async def started(server: PolicyServer) -> None:
+    def started(server: PolicyServer) -> None:
         """Say nothing before there are weights."""
 
-    async def loaded(server: PolicyServer) -> None:
+    def loaded(server: PolicyServer) -> None:
         print(server.address, flush=True)
 
     if workers == 1:

@@ -25,10 +25,10 @@ def run_server(flags: ServeFlags) -> int:
     configure_log(flags.log)
     source = _source(flags)
 
-    async def started(server: PolicyServer) -> None:
+    def started(server: PolicyServer) -> None:
         print(f"no weights yet; listening on {server.address}", flush=True)
 
-    async def loaded(server: PolicyServer) -> None:
+    def loaded(server: PolicyServer) -> None:
         print(f"serving on {server.address}", flush=True)
 
     if flags.workers == 1:

@@ -44,12 +44,11 @@ def serve_endpoint(config: Config, parent: BinaryIO | None = None) -> int:
 
         tasks: list[asyncio.Task[None]] = []  # the loop keeps only weak references
 
-        async def started(server: PolicyServer) -> None:
+        def started(server: PolicyServer) -> None:
             print(f"endpoint of run {run!r}: environments play at {server.address}", flush=True)
-            loop = asyncio.get_running_loop()
-            tasks.append(loop.create_task(stop_on_error(server, shipper)))
+            tasks.append(server.loop.create_task(stop_on_error(server, shipper)))
             if parent is not None:
-                loop.add_reader(parent, stop_at_end, parent, loop, server.stop)
+                server.loop.add_reader(parent, stop_at_end, parent, server.loop, server.stop)
 
         asyncio.run(serve(serve_options(config), transport, started, external, shipper))
         left = shipper.close(SHIP_S)

@@ -11,7 +11,7 @@ from actors.config import ActingConfig, require
 from actors.config.pool import MAX_REDIS_VALUE_BYTES
 from actors.env.episode.host_episode import check_tasks
 from actors.env.tasks import find_family
-from actors.gym.make import gym_spaces
+from actors.gym.make import gym_converter
 from actors.policy.state import StateSizes
 from actors.slots.spaces import seed_spaces
 from actors.transport.redis_server import PASSWORD_VARIABLE, password_from
@@ -38,7 +38,7 @@ def acting(config: Config) -> ActingConfig:
 def checked_spaces(config: Config) -> Spaces:
     """Return the spaces of the environment. Raises `UserError` if it does not exist or cannot be trained on."""
     if config.gym.id:
-        spaces, setting, steps = gym_spaces(config.gym), "gym.max_segment_steps", config.gym.max_segment_steps
+        spaces, setting, steps = gym_converter(config.gym).spaces, "gym.max_segment_steps", config.gym.max_segment_steps
     elif config.external.spaces:
         spaces, steps = read_spaces(Path(config.external.spaces)), config.external.max_segment_steps
         setting = "external.max_segment_steps"

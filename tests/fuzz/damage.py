@@ -54,20 +54,16 @@ def _changed(draw: st.DrawFn, value: Any) -> Any:
         return json.dumps(_changed(draw, json.loads(value)))
     if not isinstance(value, dict | list) or not value or not draw(st.integers(0, 9)):
         return draw(st.sampled_from(ODD_VALUES))
-    if isinstance(value, list):
-        i = draw(st.integers(0, len(value) - 1))
-        match draw(st.sampled_from(("inside", "inside", "remove", "duplicate"))):
-            case "inside":
-                return [*value[:i], _changed(draw, value[i]), *value[i + 1 :]]
-            case "remove":
-                return [*value[:i], *value[i + 1 :]]
-            case _:
-                return [*value[:i], value[i], *value[i:]]
-    key = draw(st.sampled_from(sorted(value)))
-    match draw(st.sampled_from(("inside", "inside", "inside", "remove", "rename"))):
+    items: list[tuple[Any, Any]] = list(value.items() if isinstance(value, dict) else enumerate(value))
+    at = draw(st.integers(0, len(items) - 1))
+    key, inner = items[at]
+    match draw(st.sampled_from(("inside", "inside", "inside", "remove", "other"))):
         case "inside":
-            return {k: _changed(draw, v) if k == key else v for k, v in value.items()}
+            items[at] = key, _changed(draw, inner)
         case "remove":
-            return {k: v for k, v in value.items() if k != key}
-        case _:
-            return {(f"{k}x" if k == key else k): v for k, v in value.items()}
+            del items[at]
+        case _ if isinstance(value, dict):  # rename
+            items[at] = f"{key}x", inner
+        case _:  # duplicate
+            items.insert(at, items[at])
+    return dict(items) if isinstance(value, dict) else [inner for _, inner in items]

@@ -54,7 +54,7 @@ class AsyncPolicyClient(Connection):
         self, spaces: Spaces | None = None, seed: int = 0, latest: bool = False, state: bytes = b""
     ) -> AsyncSession:
         """Open a session; see `PolicyClient.open`. Raises `PolicyError`."""
-        session = AsyncSession(self, await self.known_spaces(spaces), seed, latest, state)
+        session = AsyncSession(self, spaces, seed, latest, state)
         await session.opening()
         return session
 

@@ -57,7 +57,7 @@ class PolicyClient(Connection, Closable):
             state: `PolicySession.exported` of another session, which this one continues. `seed` and `latest` of that
                 session then apply.
         """
-        session = ClientSession(self, at_once(self.known_spaces(spaces)), seed, latest, state)
+        session = ClientSession(self, spaces, seed, latest, state)
         at_once(session.opening())
         return session
 

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from actors.serving.client.connection import Connection, at_once
-from actors.serving.client.session_protocol import SessionProtocol
+from actors.serving.client.session_protocol import LOST_EPISODE, SessionProtocol
 from actors.serving.messages import end_request
 from actors.sessions.plain import Mask, as_masks, env_action
 from actors.sessions.refusal import Code, Reason
-from actors.sessions.session import Answer, PolicyError
-from actors.types.actions import ActionMasks
+from actors.sessions.session import Answer, PolicyError, SessionLost
 from actors.types.spaces import Spaces
 
 
@@ -30,21 +29,16 @@ class EpisodeSummary(NamedTuple):
     account: dict[str, int | str]  # totals of this token, as in `tamiyo status`
 
 
-class EpisodeProtocol:
-    """The client's side of an episode, as coroutines."""
+class EpisodeProtocol(SessionProtocol):
+    """The client's side of an episode, as coroutines: a session that the server learns from."""
+
+    train = True
 
     def __init__(self, client: Connection, seed: int | None, spaces: Spaces | None) -> None:
-        self._client, self._wanted = client, spaces
-        self._seed = secrets.randbits(63) if seed is None else seed
-        self._protocol: SessionProtocol
+        super().__init__(client, spaces, secrets.randbits(63) if seed is None else seed)
         self._reward: float | None = None  # of the last action
         self.answer: Answer | None = None  # to the last `act`
         self.summary: EpisodeSummary | None = None  # once the episode has ended
-
-    @property
-    def spaces(self) -> Spaces:
-        """Spaces of the environment."""
-        return self._protocol.spaces
 
     def reward(self, reward: float) -> None:
         """Say what the last action brought; sent with the next call."""
@@ -55,19 +49,13 @@ class EpisodeProtocol:
     @property
     def timeout_s(self) -> float:
         """Seconds without a call after which the server counts this client as disappeared; see `keep_alive`."""
-        return self._protocol.session_ttl_s
-
-    async def _opening(self) -> None:
-        """Open the session, in the spaces of the server unless others are wanted."""
-        spaces = await self._client.known_spaces(self._wanted)
-        self._protocol = SessionProtocol(self._client, spaces, self._seed, train=True)
-        await self._protocol.opening()
+        return self.session_ttl_s
 
     async def _acting(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> int | NDArray[Any]:
         if (self._reward is None) != (self.answer is None):
             raise self._misuse("call reward() once after each act()")
-        arrays = self._arrays(obs, mask, blueprint_indices)
-        self.answer = await self._protocol.stepping(*arrays, False, self._reward)
+        flat, blueprints = np.ravel(obs), np.ravel(blueprint_indices)
+        self.answer = await self.stepping(flat, blueprints, mask, False, self._reward)
         self._reward = None
         return env_action(self.spaces.action, self.answer)
 
@@ -77,8 +65,17 @@ class EpisodeProtocol:
         """End the episode at a time limit, or without `obs` as terminated."""
         if self._reward is None:
             raise self._misuse("call reward() after the last act() of an episode")
-        final = (None, None, None) if obs is None else self._arrays(obs, mask, blueprint_indices)
-        response = await self._protocol.ending(end_request(self._reward, *final))
+        request = end_request(self._reward)
+        if obs is not None:
+            masks = as_masks(self.spaces.action, mask)
+            request = end_request(self._reward, np.ravel(obs), np.ravel(blueprint_indices), masks)
+        request.session_id, request.step_index = self.session_id, self.next_index
+        try:
+            response = await self._client.call("EndEpisode", request)
+        except PolicyError as error:
+            if error.import_required:
+                raise SessionLost(LOST_EPISODE) from error
+            raise
         account = {field.name: getattr(response.account, field.name) for field in response.account.DESCRIPTOR.fields}
         self.summary = EpisodeSummary(response.episode_return, response.steps, response.policy_lag, account)
         return self.summary
@@ -86,17 +83,10 @@ class EpisodeProtocol:
     async def _leaving(self, failed: bool) -> None:
         """End the episode if it has not ended, unless the user's code has failed, and close the session."""
         try:
-            if not failed and self.summary is None and self._protocol.next_index > 0:
+            if not failed and self.summary is None and self.next_index > 0:
                 await self._ending()
         finally:
-            await self._protocol.closing()
-
-    def _arrays(
-        self, obs: ArrayLike, mask: Mask, blueprint_indices: ArrayLike
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]:
-        flat = np.asarray(obs, dtype=np.float32).reshape(-1)
-        blueprints = np.asarray(blueprint_indices, dtype=np.int64).reshape(-1)
-        return flat, blueprints, as_masks(self.spaces.action, mask)
+            await self.closing()
 
     @staticmethod
     def _misuse(message: str) -> PolicyError:
@@ -118,7 +108,7 @@ class ClientEpisode(EpisodeProtocol):
     """
 
     def __enter__(self) -> ClientEpisode:
-        at_once(self._opening())
+        at_once(self.opening())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -140,9 +130,8 @@ class ClientEpisode(EpisodeProtocol):
 
     def keep_alive(self) -> None:
         """Repeat the last step, which changes nothing, so that the server keeps the session for another `timeout_s`."""
-        request = self._protocol.last_request
-        if request is not None and self.summary is None:
-            at_once(self._client.call("Step", request))
+        if self.last_request is not None and self.summary is None:
+            at_once(self._client.call("Step", self.last_request))
 
     def truncate(self, obs: ArrayLike, mask: Mask = None, blueprint_indices: ArrayLike = ()) -> EpisodeSummary:
         """End the episode at a time limit; the value of what would have followed is estimated from `obs`."""
@@ -160,7 +149,7 @@ class AsyncClientEpisode(EpisodeProtocol):
     """
 
     async def __aenter__(self) -> AsyncClientEpisode:
-        await self._opening()
+        await self.opening()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

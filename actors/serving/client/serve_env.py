@@ -77,13 +77,11 @@ def serve_env(
 def _play(env: UnifiedEnv, converter: GymSpaces, episode: ClientEpisode, seed: int | None) -> None:
     """Play one episode, and end it if it was truncated."""
     obs, info = env.reset(seed=seed)
-    while True:
+    terminated = truncated = False
+    while not (terminated or truncated):
         episode.act(converter.flat_obs(obs), info.get("action_mask"))
         assert episode.answer is not None
         obs, reward, terminated, truncated, info = env.step(converter.env_action(episode.answer.action))
         episode.reward(reward)
-        if terminated:
-            return
-        if truncated:
-            episode.truncate(converter.flat_obs(obs), info.get("action_mask"))
-            return
+    if not terminated:
+        episode.truncate(converter.flat_obs(obs), info.get("action_mask"))

@@ -26,27 +26,25 @@ CLOSE_S = 3.0  # deadline of close; a session that is not closed expires at the 
 
 
 class SessionProtocol:
-    """The client's view of one session. With `train`, the server learns from it."""
+    """The client's view of one session."""
+
+    train = False  # whether the server learns from it
+    spaces: Spaces  # once it is open
 
     def __init__(
-        self,
-        client: Connection,
-        spaces: Spaces,
-        seed: int = 0,
-        latest: bool = False,
-        exported: bytes = b"",
-        train: bool = False,
+        self, client: Connection, spaces: Spaces | None, seed: int = 0, latest: bool = False, exported: bytes = b""
     ) -> None:
-        self._client = client
-        self.spaces, self.seed, self.latest = spaces, seed, latest
+        self._client, self._wanted = client, spaces
+        self.seed, self.latest = seed, latest
         self.session_id, self.next_index, self.policy_version = "", 0, -1
         self.exported = exported  # state after the last answer
-        self.train = train
         self.session_ttl_s = 0.0  # time without a step after which the server closes the session
         self.last_request: policy_pb2.StepRequest | None = None
 
     async def opening(self, deadline_s: float | None = None) -> None:
-        """Open the session, or continue it from its exported state."""
+        """Open the session, in the spaces of the server unless others are wanted, or continue it from its exported
+        state."""
+        self.spaces = await self._client.known_spaces(self._wanted)
         request = policy_pb2.OpenSessionRequest(
             spaces_hash=self.spaces.hash,
             seed=self.seed,
@@ -97,17 +95,6 @@ class SessionProtocol:
             response.step_index,
             np.array(response.continuous, dtype=np.float64),
         )
-
-    async def ending(self, request: policy_pb2.EndEpisodeRequest) -> policy_pb2.EndEpisodeResponse:
-        """End the episode of a training session."""
-        request.session_id, request.step_index = self.session_id, self.next_index
-        try:
-            response: policy_pb2.EndEpisodeResponse = await self._client.call("EndEpisode", request)
-            return response
-        except PolicyError as error:
-            if error.import_required:
-                raise SessionLost(LOST_EPISODE) from error
-            raise
 
     async def _reopen(self, deadline_s: float) -> None:
         if self.next_index and not self.exported:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -26,10 +26,11 @@ import numpy as np
 import torch
 
 from actors.policy.distribution import has_median, median_noise, next_hazard
+from actors.policy.state import PolicyState
 from actors.rng import Purpose, stream
 from actors.serving.messages import MessageLayout, StepBatch, make_step_batch
 from actors.serving.server.models import ServedModel
-from actors.serving.server.sessions import PendingStep, Session, StateTable
+from actors.serving.server.sessions import PendingStep, Session
 from actors.serving.server.training import StepRecord, as_fleet_step
 from actors.sessions.session import SERVING_SEED, step_noise
 
@@ -62,12 +63,12 @@ class Batcher:
 
     def __init__(
         self,
-        state_table: StateTable,
+        states: PolicyState,
         newest: Callable[[], ServedModel],
         finish: Callable[[PendingStep, BatchResult | Exception, int], None],
         observe: Callable[[int, float], None],
     ) -> None:
-        self._state_table, self._newest, self._finish, self._observe = state_table, newest, finish, observe
+        self._states, self._newest, self._finish, self._observe = states, newest, finish, observe
         self._waiting: list[PendingStep] = []
         self._timer: asyncio.Handle | None = None
         self._first_s = self._worked_s = 0.0  # arrival of the first waiting step: wall clock, CPU time of the thread
@@ -75,9 +76,6 @@ class Batcher:
         self._load_from = (time.monotonic(), time.thread_time())  # where the current measurement of the load began
         self._answered: deque[tuple[float, Session]] = deque()
         self._expected = 0  # sessions in `_answered`, each counted once
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def submit(self, step: PendingStep) -> None:
         """Add a step to the next batch."""
@@ -135,17 +133,15 @@ class Batcher:
 
     def _run(self, batch: Sequence[PendingStep]) -> None:
         """Run one forward pass per model and spaces. Steps whose clients have all cancelled are dropped."""
-        groups: dict[tuple[int, int], tuple[ServedModel, MessageLayout, list[PendingStep]]] = {}
+        groups = defaultdict[tuple[ServedModel, MessageLayout], list[PendingStep]](list)
         newest = self._newest()
         for step in batch:
             session = step.session
             if step.abandoned():
                 session.pending = None
                 continue
-            model = session.pinned or newest
-            key = (id(model), id(session.layout))
-            groups.setdefault(key, (model, session.layout, []))[2].append(step)
-        for model, layout, steps in groups.values():
+            groups[session.pinned or newest, session.layout].append(step)
+        for (model, layout), steps in groups.items():
             start = time.perf_counter()
             try:
                 self._run_group(model, layout, steps)
@@ -160,10 +156,10 @@ class Batcher:
             for step, refusal in zip(steps, batch.refusals, strict=True):
                 if refusal is not None:
                     self._finish(step, refusal, 0)
-            valid = [i for i, refusal in enumerate(batch.refusals) if refusal is None]
-            if not valid:
+            steps = [step for step, refusal in zip(steps, batch.refusals, strict=True) if refusal is None]
+            if not steps:
                 return
-            steps, batch = [steps[i] for i in valid], batch.rows(valid)
+            batch = make_step_batch([step.query for step in steps], layout)
         result = self._forward(model, layout, steps, batch)
         for i, step in enumerate(steps):
             self._finish(step, result, i)
@@ -172,7 +168,7 @@ class Batcher:
         self, model: ServedModel, layout: MessageLayout, steps: list[PendingStep], batch: StepBatch
     ) -> BatchResult:
         given = batch.obs, batch.blueprint_indices, batch.masks
-        program, states = model.program(layout.spaces), self._state_table.state
+        program, states = model.program(layout.spaces), self._states
         rows = np.array([step.session.row for step in steps])
         deterministic = np.array([step.query.deterministic for step in steps])
         heads, hazard = len(layout.spaces.action.heads), np.array([step.session.hazard for step in steps])
@@ -187,18 +183,14 @@ class Batcher:
             hazard = next_hazard(hazard, decision.actions, decision.log_probs)
             for step, value in zip(steps, hazard.tolist(), strict=True):
                 step.session.hazard = value
-        record = None
-        if before is not None:
-            record = StepRecord(as_fleet_step(batch), decision, before, model)
+        record = None if before is None else StepRecord(as_fleet_step(batch), decision, before, model)
         actions, log_probs, values = (a.tolist() for a in (decision.actions, decision.log_probs, decision.values))
         return BatchResult(actions, log_probs, values, model, record)
 
     def bootstrap_value(self, session: Session, model: ServedModel, batch: StepBatch) -> float:
         """Return the value of a final observation, given the state after the session's last step."""
-        layout, states = session.layout, self._state_table.state
-        heads = len(layout.spaces.action.heads)
-        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(heads)[None]
-        row, sampled = np.array([session.row]), np.zeros(1, np.bool_)
+        spaces, row, sampled = session.layout.spaces, np.array([session.row]), np.zeros(1, np.bool_)
+        noise = stream(SERVING_SEED, session.seed, Purpose.BOOTSTRAP).random(len(spaces.action.heads))[None]
         given = batch.obs, batch.blueprint_indices, batch.masks
-        program = model.program(layout.spaces)
-        return float(program.run(*given, states, row, noise, sampled, keep=False).bootstrap_values[0])
+        decision = model.program(spaces).run(*given, self._states, row, noise, sampled, keep=False)
+        return float(decision.bootstrap_values[0])

@@ -84,7 +84,8 @@ class Calls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 error = raised
             finally:
                 if call is not None:
-                    self._release(call)
+                    self._active.remove(call)
+                    self._by_owner[call.owner] -= 1
             return await self._fail(error, method, request, context)
 
         return guarded
@@ -135,12 +136,6 @@ class Calls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._active.add(call)
         self._by_owner[owner] += 1
         return call
-
-    def _release(self, call: _ActiveCall) -> None:
-        self._active.remove(call)
-        self._by_owner[call.owner] -= 1
-        if not self._by_owner[call.owner]:
-            del self._by_owner[call.owner]
 
 
 def request_id_of(context: Context) -> str:

@@ -162,15 +162,12 @@ class CertificateReloader:
         self._lock = threading.Lock()  # handshakes run in threads of gRPC
         try:
             self._stamp = self._file_stamp()
-            self._read()
+            first = self._read()
         except _UNUSABLE as error:
             raise UserError(f"cannot use the TLS files ({error}): give PEM files without a passphrase") from error
-
-    def credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that follow the files."""
         # gRPC takes None as "unchanged", which the type stubs do not know.
         fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], self._fetch)
-        return grpc.dynamic_ssl_server_credentials(self._read(), fetch, self._client_ca is not None)
+        self.credentials = grpc.dynamic_ssl_server_credentials(first, fetch, client_ca is not None)
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the new configuration, or None if nothing has changed."""

@@ -160,22 +160,17 @@ class _StreamStep:
     """Waits for a step of a stream, and puts its answer into the queue of the stream at once: a future would do so in
     the next turn of the event loop."""
 
-    __slots__ = ("_done", "_request", "_start", "_stream")
+    __slots__ = ("_request", "_start", "_stream")
 
     def __init__(self, stream: _StepStream, request: policy_pb2.StepRequest) -> None:
-        self._stream, self._request, self._start, self._done = stream, request, time.perf_counter(), False
-
-    def done(self) -> bool:
-        return self._done or self._stream.ended
+        self._stream, self._request, self._start = stream, request, time.perf_counter()
 
     def cancelled(self) -> bool:
-        return self._stream.ended and not self._done
+        return self._stream.ended
 
     def set_result(self, response: bytes, /) -> None:
-        self._done = True
         self._stream.handlers._metrics.step_s.observe(time.perf_counter() - self._start)
         self._stream.answer(stream_answer(self._request.session_id, self._request.step_index, response))
 
     def set_exception(self, exception: Exception, /) -> None:
-        self._done = True
         self._stream.answer(self._stream.failure(self._request, exception))

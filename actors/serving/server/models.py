@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig
+from actors.config.env import MAX_SLOTS, EnvConfig
 from actors.errors import UserError
 from actors.policy.acting.policy import ActingPolicy, Program
 from actors.policy.network import ActOutput
 from actors.policy.publish import architecture_hash, config_of, from_weights, is_masked, spaces_of
 from actors.policy.state import PolicyState, StateSizes
 from actors.rules.names import RuleFollower, rule_policy
-from actors.serving.messages import MAX_SLOTS, MessageLayout
+from actors.serving.messages import MessageLayout
 from actors.serving.options import ServeOptions
 from actors.sessions.refusal import Reason, Refusal
 from actors.slots.spaces import seed_spaces
@@ -34,11 +34,13 @@ class ServedModel:
         self.version, self.generation = weights.version, weights.generation
         self.state_stride, self.burn_in = weights.state_stride, weights.burn_in
         self.sessions = 0  # that are pinned to this version
-        self._weights, self._device, self._lock = weights, device, threading.Lock()
+        self.spaces, self.masked, config = spaces_of(weights), is_masked(weights), config_of(weights)
+        self.state_sizes, self.architecture = StateSizes.from_config(config), _architecture(weights)
+        self.any_slots = self.spaces.slots > 0 and config.encoder == "slots"
+        self._weights, self.device, self._lock = weights, device, threading.Lock()
         self._programs: dict[int, Program] = {}
-        spaces, self.masked = spaces_of(weights), is_masked(weights)
         for slots in list(previous._programs) if previous else ():
-            self._programs[slots] = self._make(spaces.with_slots(slots) if slots else spaces)
+            self._programs[slots] = self._make(self.spaces.with_slots(slots) if slots else self.spaces)
 
     def ready(self, spaces: Spaces) -> bool:
         """Whether the program for these spaces exists."""
@@ -52,7 +54,7 @@ class ServedModel:
         return self._programs[spaces.slots]
 
     def _make(self, spaces: Spaces) -> Program:
-        return ActingPolicy(from_weights(self._weights, self._device, spaces))
+        return ActingPolicy(from_weights(self._weights, self.device, spaces))
 
 
 class RuleProgram:
@@ -73,56 +75,50 @@ class RuleProgram:
         keep: bool = True,
     ) -> ActOutput:
         """See `Program.run`; noise and greedy rows have no effect."""
-        index = torch.from_numpy(rows)
-        before = PolicyState(*(t.cpu() for t in states.rows(index.to(states.h.device))))
-        decision, after = self._rule.act(obs, blueprint_indices, masks, before, np.full_like(noise, 0.5))
+        index, half = torch.from_numpy(rows), np.full_like(noise, 0.5)
+        decision, after = self._rule.act(obs, blueprint_indices, masks, states.rows(index), half)
         if keep:
             for tensor, updated in zip(states, after, strict=True):
-                tensor.index_copy_(1, index.to(tensor.device), updated.to(tensor.device))
+                tensor.index_copy_(1, index, updated)
         return decision
 
 
 class ServedRule(ServedModel):
-    """A rule by name, which needs no weights and never has a newer version."""
+    """A rule by name, which needs no weights and never has a newer version. It runs on the CPU."""
+
+    version = generation = burn_in = 0
+    state_stride, masked, any_slots = 1, False, True
+    device = torch.device("cpu")
 
     def __init__(self, name: str) -> None:
         """Raise `ConfigError` for a name that is no rule."""
-        self.name, self.version, self.generation = name, 0, 0
-        self.state_stride, self.burn_in, self.sessions, self.masked = 1, 0, 0, False
-        self.spaces = seed_spaces(EnvConfig().total_slots)
+        self.spaces, self.architecture = seed_spaces(EnvConfig().total_slots), name
         self.state_sizes = rule_policy(name, self.spaces).state_sizes
-        self._programs, self._lock = {}, threading.Lock()
+        self.sessions, self._programs, self._lock = 0, {}, threading.Lock()
 
     def _make(self, spaces: Spaces) -> Program:
-        return RuleProgram(rule_policy(self.name, spaces))
+        return RuleProgram(rule_policy(self.architecture, spaces))
 
 
 class ModelVersions:
     """The newest version, and older ones to which sessions are pinned."""
 
     def __init__(self, source: WeightSet | ServedRule, device: torch.device) -> None:
-        self.device = device
-        self.newest: ServedModel
-        if isinstance(source, ServedRule):
-            self.newest, self.spaces, self.state_sizes = source, source.spaces, source.state_sizes
-            self.architecture, any_slots = source.name, True
-        else:
-            self.newest, self.spaces, config = ServedModel(source, device), spaces_of(source), config_of(source)
-            self.newest.program(self.spaces)
-            self.state_sizes, self.architecture = StateSizes.from_config(config), _architecture(source)
-            any_slots = self.spaces.slots > 0 and config.encoder == "slots"
-        self.held = [self.newest]  # in the order in which they were adopted
-        family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if any_slots else [self.spaces]
+        first = source if isinstance(source, ServedRule) else ServedModel(source, device)
+        first.program(first.spaces)
+        self.newest, self.spaces, self.state_sizes = first, first.spaces, first.state_sizes
+        self.held = [first]  # in the order in which they were adopted
+        family = [self.spaces.with_slots(s) for s in range(1, MAX_SLOTS + 1)] if first.any_slots else [self.spaces]
         self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}
 
     def build(self, weights: WeightSet) -> ServedModel:
         """Build a model for `adopt`. This is slow, so run it in a thread. Raises `UserError` if the weights are of
         another architecture."""
-        if _architecture(weights) != self.architecture:
+        if _architecture(weights) != self.newest.architecture:
             raise UserError(
                 f"weights {weights.version} have another architecture than those served: start another server for them"
             )
-        return ServedModel(weights, self.device, self.newest)
+        return ServedModel(weights, self.newest.device, self.newest)
 
     def adopt(self, model: ServedModel) -> None:
         """Make `model` the newest version."""

@@ -8,8 +8,8 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
 
 import grpc
 import structlog
@@ -33,6 +33,7 @@ from actors.serving.server.service import PolicyService
 from actors.serving.server.training import EpisodeCollector, EpisodeSink
 from actors.sessions.session_state import read_key
 from actors.transport.base import Unreachable
+from actors.transport.redis_weights import RedisWeights
 from actors.types.weights import WeightSet
 
 POLL_S = 0.2  # between two checks for new weights
@@ -45,16 +46,8 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class WeightSource(Protocol):
-    """Where the server gets weights from, such as a `WeightStore`."""
-
-    def fetch(self, known: str) -> WeightSet | None:
-        """Return the newest weights, or None if there are none or `known` is their digest."""
-        ...
-
-
-PolicySource = WeightSource | WeightSet | ServedRule
-"""What a server serves: weights that it follows, or weights or a rule that never change."""
+PolicySource = RedisWeights | WeightSet | ServedRule
+"""What a server serves: the store whose newest weights it follows, or weights or a rule that never change."""
 
 
 class PolicyServer:
@@ -76,9 +69,7 @@ class PolicyServer:
         self._log = structlog.get_logger("tamiyo.serving")
         self._key = key or read_key(options.state_key_file)
         self._tokens = TokenFile(options.token_file) if options.token_file else None
-        self._collector = (
-            EpisodeCollector(external, sink, self._tokens) if external is not None and sink is not None else None
-        )
+        self._collector = EpisodeCollector(external, sink, self._tokens) if external and sink else None
         self.calls = Calls(options.max_concurrent_calls, self._tokens, self.metrics)
         self.handlers = Handlers(self.calls, self.metrics)
         channel_options = server_channel_options(options, _possible_connections())
@@ -95,16 +86,14 @@ class PolicyServer:
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         listen, options = self.options.listen, self.options
-        credentials = None
+        add_port: Callable[[str], int] = self._server.add_insecure_port
         if options.tls_cert is not None and options.tls_key is not None:
-            credentials = CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
+            files = CertificateReloader(options.tls_cert, options.tls_key, options.tls_client_ca)
+            add_port = partial(self._server.add_secure_port, server_credentials=files.credentials)
         if listen.startswith("unix:") and _accepts_connections(listen.removeprefix("unix:")):
             raise UserError(f"a server listens on {listen} already: give --listen another address")
         try:
-            if credentials is None:
-                port = self._server.add_insecure_port(listen)
-            else:
-                port = self._server.add_secure_port(listen, credentials)
+            port = add_port(listen)
         except RuntimeError as error:
             raise UserError(f"cannot listen on {listen} ({error}): give --listen another address") from error
         if not listen.startswith("unix:"):
@@ -215,31 +204,30 @@ class PolicyServer:
 async def serve(
     options: ServeOptions,
     source: PolicySource,
-    started: Callable[[PolicyServer], Awaitable[None]],
+    started: Callable[[PolicyServer], None],
     external: ExternalConfig | None = None,
     sink: EpisodeSink | None = None,
-    loaded: Callable[[PolicyServer], Awaitable[None]] | None = None,
+    loaded: Callable[[PolicyServer], None] = lambda server: None,
     key: bytes | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `started` is awaited when the server listens, `loaded` when it has weights."""
+    """Serve until SIGTERM or SIGINT. `started` is called when the server listens, `loaded` when it has weights."""
     server = PolicyServer(options, source, external, sink, key)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop.set)
     await server.start()
-    await started(server)
+    started(server)
     freezing = asyncio.create_task(_once_loaded(server, loaded))
     await server.run()
     freezing.cancel()
 
 
-async def _once_loaded(server: PolicyServer, loaded: Callable[[PolicyServer], Awaitable[None]] | None) -> None:
+async def _once_loaded(server: PolicyServer, loaded: Callable[[PolicyServer], None]) -> None:
     """Call `loaded` once there are weights. Then exclude the objects that exist from garbage collection: full
     collections of them would each stop the server for tenths of a second."""
     while server.handlers.service is None:
         await asyncio.sleep(0.05)
-    if loaded is not None:
-        await loaded(server)
+    loaded(server)
     gc.collect()
     gc.freeze()
 

@@ -7,13 +7,14 @@ import time
 
 import numpy as np
 
+from actors.policy.state import PolicyState
 from actors.serving.messages import parse_step, request_digest
 from actors.serving.options import ServeOptions
 from actors.serving.server.batcher import Batcher, BatchResult
 from actors.serving.server.credentials import TokenFile
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.models import ModelVersions, ServedModel
-from actors.serving.server.sessions import PendingStep, Session, SessionTable, StateTable, Waiter
+from actors.serving.server.sessions import PendingStep, Session, SessionTable, Waiter
 from actors.serving.server.training import EpisodeCollector, TrainingEpisode
 from actors.sessions.plain import NO_MASK
 from actors.sessions.refusal import Reason, Refusal
@@ -43,21 +44,15 @@ class PolicyService:
         self.draining = False
         self.collector = collector
         self._key = key
-        state_table = StateTable(models.state_sizes, options.max_sessions, models.device)
+        states = PolicyState.zeros(models.state_sizes, options.max_sessions, models.newest.device)
         self.sessions = SessionTable(
-            state_table, options.session_ttl_s, time.monotonic, self._on_close,
+            states, options.session_ttl_s, time.monotonic, self._on_close,
             lambda: None if tokens is None else tokens.share(options.max_sessions),
         )  # fmt: skip
-        self.batcher = Batcher(state_table, lambda: models.newest, self._finish, metrics.observe_batch)
-        self.update_gauges()
-
-    def update_gauges(self) -> None:
-        """Set the gauges of sessions and versions."""
-        self.metrics.sessions.set(len(self.sessions))
-        self.metrics.policy_version.set(self.models.newest.version)
-        self.metrics.versions_held.set(len(self.models.held))
-        for account in () if self.collector is None else self.collector.sink.accounts():
-            self.metrics.count(account)
+        self.batcher = Batcher(states, lambda: models.newest, self._finish, metrics.observe_batch)
+        metrics.sessions.set_function(lambda: len(self.sessions))
+        metrics.policy_version.set_function(lambda: models.newest.version)
+        metrics.versions_held.set_function(lambda: len(models.held))
 
     def expire(self) -> int:
         """Close expired sessions, and return their number. Also end training sessions whose token lost the scope."""
@@ -68,7 +63,8 @@ class PolicyService:
                 episode.abandon(drop=True)
                 self.sessions.close(session)
         self.metrics.expired.inc(count)
-        self.update_gauges()
+        for account in () if self.collector is None else self.collector.sink.accounts():
+            self.metrics.count(account)
         return count
 
     def adopt(self, model: ServedModel) -> None:
@@ -79,7 +75,6 @@ class PolicyService:
             if session.pinned in surplus:
                 self._move(session)
         self.metrics.swaps.inc()
-        self.update_gauges()
 
     async def open_session(
         self, request: policy_pb2.OpenSessionRequest, owner: str = ""
@@ -104,7 +99,6 @@ class PolicyService:
             self._begin(session, self.collector if request.train else None)
         self.metrics.opened.inc()
         self.metrics.evicted.inc(self.sessions.evicted - evicted)
-        self.metrics.sessions.set(len(self.sessions))
         return policy_pb2.OpenSessionResponse(
             session_id=session.id,
             next_step_index=session.next_index,
@@ -139,7 +133,7 @@ class PolicyService:
         """Continue an exported session under a new id. A server that had the session before, whose state of it may be
         an older one, then answers no step of what follows."""
         state, policy_state = unseal(request.exported_state, self.models.state_sizes, self._key)
-        if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.architecture:
+        if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.newest.architecture:
             raise Refusal(Reason.STATE_INVALID, "exported_state belongs to other spaces or to another policy")
         if state.owner != owner:
             raise Refusal(Reason.STATE_INVALID, "exported_state is of a session of another token: open a new session")
@@ -152,7 +146,8 @@ class PolicyService:
         if state.last_response:  # whose id of the session the appended one replaces
             renamed = policy_pb2.StepResponse(session_id=session.id).SerializeToString()
             session.last_response = state.last_response + renamed
-        self.sessions.state_table.write(session.row, policy_state)
+        for t, imported in zip(self.sessions.states, policy_state, strict=True):
+            t[:, session.row] = imported[:, 0]
         self.metrics.imported.inc()
         return session
 
@@ -226,7 +221,7 @@ class PolicyService:
     @property
     def max_response_bytes(self) -> int:
         """Estimate of the largest StepResponse with exported state."""
-        return self.sessions.state_table.bytes_per_row + _MAX_RESPONSE_BYTES
+        return 4 * self.models.state_sizes.floats + _MAX_RESPONSE_BYTES
 
     def start_step(self, request: policy_pb2.StepRequest, waiter: Waiter, owner: str = "") -> None:
         """Start a step, or, if the request repeats one, join the step in progress or answer what is stored.
@@ -289,7 +284,7 @@ class PolicyService:
         session.pending = None
         if isinstance(outcome, Exception):
             for waiter in step.waiters:
-                if not waiter.done():
+                if not waiter.cancelled():
                     waiter.set_exception(outcome)
         else:
             self._answer(session, step, outcome, row)
@@ -316,7 +311,7 @@ class PolicyService:
         self.metrics.steps.inc()
         result = self._response_bytes(session, step.export)
         for waiter in step.waiters:
-            if not waiter.done():
+            if not waiter.cancelled():
                 waiter.set_result(result)
 
     def _response_bytes(self, session: Session, export: bool) -> bytes:
@@ -326,7 +321,7 @@ class PolicyService:
         state = policy_pb2.SessionState(
             session_id=session.id,
             spaces_hash=session.layout.spaces.hash,
-            architecture_hash=self.models.architecture,
+            architecture_hash=self.models.newest.architecture,
             next_step_index=session.next_index,
             seed=session.seed,
             latest=session.latest,
@@ -336,7 +331,7 @@ class PolicyService:
             hazard=session.hazard,
             owner=session.owner,
         )
-        sealed = seal(state, self.sessions.state_table.state, session.row, self._key)
+        sealed = seal(state, self.sessions.states, session.row, self._key)
         # Concatenating serialized messages merges them, so the field can be appended to the stored response.
         return session.last_response + policy_pb2.StepResponse(exported_state=sealed).SerializeToString()
 

@@ -1,4 +1,4 @@
-"""`SessionTable`: the open sessions, when they expire or are evicted, and the table of their recurrent states."""
+"""`SessionTable`: the open sessions with their recurrent states, and when they expire or are evicted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
-
-from actors.policy.state import PolicyState, StateSizes
+from actors.policy.state import PolicyState
 from actors.serving.messages import MessageLayout, StepQuery
 from actors.serving.server.models import ServedModel
 from actors.serving.server.training import TrainingEpisode
@@ -23,7 +21,6 @@ EVICT_AFTER_S = 3.0  # without a step, after which a session may be evicted when
 class Waiter(Protocol):
     """What waits for a step: an `asyncio.Future`, or what answers on a stream."""
 
-    def done(self) -> bool: ...
     def cancelled(self) -> bool: ...
     def set_result(self, response: bytes, /) -> None: ...
     def set_exception(self, exception: Exception, /) -> None: ...
@@ -51,7 +48,7 @@ class Session:
     """One open session."""
 
     id: str
-    row: int  # index into the state table
+    row: int  # of the recurrent states
     layout: MessageLayout
     seed: int
     latest: bool  # whether it always uses the newest version
@@ -70,42 +67,8 @@ class Session:
     expected_s: float = float("-inf")  # its last answer while it was quick
 
 
-class StateTable:
-    """The recurrent states of all sessions in one preallocated `PolicyState`."""
-
-    def __init__(self, sizes: StateSizes, count: int, device: torch.device) -> None:
-        self.state = PolicyState.zeros(sizes, count, device)
-        self._free = list(range(count - 1, -1, -1))
-
-    @property
-    def num_free(self) -> int:
-        """Number of free rows."""
-        return len(self._free)
-
-    def allocate(self) -> int:
-        """Return a free row, set to zero. There must be one: see `num_free`."""
-        row = self._free.pop()
-        for t in self.state:
-            t[:, row] = 0.0
-        return row
-
-    def free(self, row: int) -> None:
-        """Make a row available again."""
-        self._free.append(row)
-
-    def write(self, row: int, state: PolicyState) -> None:
-        """Copy the only row of `state` to `row`."""
-        for t, new in zip(self.state, state, strict=True):
-            t[:, row] = new[:, 0]
-
-    @property
-    def bytes_per_row(self) -> int:
-        """Size of the recurrent state of one session."""
-        return sum(t.element_size() * t.shape[0] * t.shape[2] for t in self.state)
-
-
 class SessionTable:
-    """The open sessions: at most one per row of `state_table`, and at most `max_per_owner()` per owner.
+    """The open sessions: at most one per row of `states`, and at most `max_per_owner()` per owner.
 
     A session expires after `ttl_s` without a step. It is idle after `EVICT_AFTER_S` without a step, unless a step is in
     progress.
@@ -117,14 +80,15 @@ class SessionTable:
 
     def __init__(
         self,
-        state_table: StateTable,
+        states: PolicyState,
         ttl_s: float,
         clock: Callable[[], float],
         on_close: Callable[[Session], None],
         max_per_owner: Callable[[], int | None],  # None: no limit; owner "" never has one
     ) -> None:
-        self.state_table, self.ttl_s = state_table, ttl_s
+        self.states, self.ttl_s = states, ttl_s
         self.evicted = 0  # so far
+        self._free_rows = list(range(states.h.shape[1]))
         self._clock, self._on_close, self._max_per_owner = clock, on_close, max_per_owner
         self._sessions: OrderedDict[str, Session] = OrderedDict()  # least recently used first
         self._counts: Counter[str] = Counter()  # open sessions by owner
@@ -158,9 +122,10 @@ class SessionTable:
     ) -> Session:
         """Open a session. Raises `Refusal` if there is no room and no session can be evicted."""
         self._make_room(owner)
-        session = Session(
-            session_id or secrets.token_urlsafe(18), self.state_table.allocate(), layout, seed, latest, owner
-        )
+        row = self._free_rows.pop()
+        for t in self.states:
+            t[:, row] = 0.0
+        session = Session(session_id or secrets.token_urlsafe(18), row, layout, seed, latest, owner)
         session.last_used_s = self._clock()
         self._sessions[session.id] = session
         self._counts[owner] += 1
@@ -175,9 +140,7 @@ class SessionTable:
         """Remove the session and free its row."""
         del self._sessions[session.id]
         self._counts[session.owner] -= 1
-        if not self._counts[session.owner]:
-            del self._counts[session.owner]
-        self.state_table.free(session.row)
+        self._free_rows.append(session.row)
         self._on_close(session)
 
     def expire(self) -> int:
@@ -199,9 +162,9 @@ class SessionTable:
         count, limit = self._counts[owner], self._max_per_owner()
         at_limit = bool(owner) and limit is not None and count >= limit
         if not at_limit:
-            if not self.state_table.num_free:
+            if not self._free_rows:
                 self.expire()
-            if self.state_table.num_free:
+            if self._free_rows:
                 return
         now = self._clock()
         for session in self._sessions.values():

@@ -25,7 +25,6 @@ from actors.wire import policy_pb2
 ENV_ID = "external"
 MAX_REWARD = MAX_OBSERVATION = 1e6  # in magnitude; what is larger is refused
 
-
 Account = policy_pb2.TrainingAccount
 """Totals of one token since the start of this server."""
 
@@ -237,10 +236,10 @@ class TrainingEpisode:
             return
         account.cut_sessions += 1
         self._recorder.drop_last()
-        if not self._recorder.steps[0]:  # there was no step with a reward
+        if self._recorder.steps[0]:
+            self._ship(step.current, row, float(step.decision.bootstrap_values[row]))
+        else:  # there was no step with a reward
             self._recorder.free(0)
-            return
-        self._ship(step.current, row, float(step.decision.bootstrap_values[row]))
 
     def _ship(self, final: FleetStep, row: int, bootstrap_value: float) -> None:
         segment = self._recorder.episode(0, final, bootstrap_value, ENV_ID, self._spaces_hash, row)

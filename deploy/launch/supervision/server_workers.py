@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -34,10 +34,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def run_workers(
-    options: ServeOptions, source: Callable[[], PolicySource], started: Callable[[PolicyServer], Awaitable[None]]
+    options: ServeOptions, source: Callable[[], PolicySource], started: Callable[[PolicyServer], None]
 ) -> None:
     """Serve with several workers, each of which calls `source`. They share the key that signs exported sessions, so
-    that a session continues at any of them. `started` is awaited once, by the first worker that listens.
+    that a session continues at any of them. `started` is called once, by the first worker that listens.
 
     Returns in each worker after it has stopped, and raises `SystemExit` in this process, which supervises them. Raises
     `UserError`.
@@ -46,16 +46,13 @@ def run_workers(
     with reserved_address(options) as address:
         number = workers.supervise(address)
 
-        async def first_started(server: PolicyServer) -> None:
+        def first_started(server: PolicyServer) -> None:
             if number == 0 and not workers.serving:
-                await started(server)
-
-        async def loaded(server: PolicyServer) -> None:
-            workers.report_loaded(number)
+                started(server)
 
         port = options.metrics_port and options.metrics_port + number
         own = replace(options, listen=address, metrics_port=port)
-        asyncio.run(serve(own, source(), first_started, loaded=loaded, key=key))
+        asyncio.run(serve(own, source(), first_started, loaded=lambda _: workers.report_loaded(number), key=key))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from ray.experimental import internal_kv
 
 from actors.config import ActingConfig, ActorsConfig, GymConfig, PolicyConfig, QueueConfig
 from actors.errors import UserError
-from actors.gym.make import gym_spaces
+from actors.gym.make import gym_converter
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import to_weights
 from actors.workers.hang_detector import NAMESPACE
@@ -77,7 +77,7 @@ class Actors:
         )
         learner = store(max_episodes=100_000)
         learner.open_generation(-1, "learner")
-        spaces = gym_spaces(acting.gym)
+        spaces = gym_converter(acting.gym).spaces
         learner.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
         self.end_simulators()  # of the look at the spaces
         self.pool = WorkerPool(

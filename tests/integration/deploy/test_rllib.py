@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import runpy
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ def module_of(env: Any, **model: Any) -> TamiyoRLModule:
     return TamiyoRLModule(**spaces, model_config=model)
 
 
-def runner(folder: Path) -> SingleAgentEnvRunner:
+@contextmanager
+def runner(folder: Path) -> Iterator[SingleAgentEnvRunner]:
     register_with_rllib()
     spec = RLModuleSpec(module_class=TamiyoRLModule, model_config={"checkpoint": str(folder), "max_seq_len": 5})
     config = (
@@ -62,7 +65,11 @@ def runner(folder: Path) -> SingleAgentEnvRunner:
         .env_runners(num_env_runners=0, num_envs_per_env_runner=2)
         .rl_module(rl_module_spec=spec)
     )
-    return SingleAgentEnvRunner(config=config)
+    env_runner = SingleAgentEnvRunner(config=config)
+    try:
+        yield env_runner
+    finally:
+        env_runner.stop()
 
 
 def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
@@ -71,7 +78,7 @@ def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
     state, worst = policy.initial_state(1), 0.0
     for t in range(len(episode)):
         seen = episode.get_observations(t)
-        masks = ActionMasks(*(np.asarray(seen[k])[None].astype(bool) for k in ("op_mask", "slot_mask", "rest_mask")))
+        masks = ActionMasks(*(np.asarray(seen[k])[None].astype(bool) for k in MASKS))
         obs, blueprints = np.asarray(seen["obs"])[None], np.asarray(seen["blueprint_indices"])[None]
         action = np.asarray(episode.get_actions(t))[None]
         in_force = masks.in_force(policy.spaces.action, action)
@@ -91,8 +98,7 @@ def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
 )
 def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, core)
-    env_runner = runner(folder)
-    try:
+    with runner(folder) as env_runner:
         episodes = env_runner.sample(num_episodes=2, explore=True)
         assert [len(e) for e in episodes] == [5, 5]
         assert all(e.is_terminated for e in episodes)
@@ -102,8 +108,6 @@ def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path
             assert max(replay(e, folder, keep_state=False) for e in episodes) > 1e-3
         greedy = env_runner.sample(num_episodes=1, explore=False)
         assert len(greedy[0]) == 5
-    finally:
-        env_runner.stop()
 
 
 def test_the_module_acts_where_its_policy_is(tmp_path: Path) -> None:
@@ -134,8 +138,7 @@ def test_a_missing_checkpoint_and_missing_masks_are_reported() -> None:
 
 @pytest.mark.parametrize("core", ["lstm", pytest.param("feedforward", marks=pytest.mark.long)])
 def test_training_sees_the_log_probs_with_which_it_acted_and_nothing_of_the_padding(core: str, tmp_path: Path) -> None:
-    env_runner = runner(checkpoint(tmp_path, core))
-    try:
+    with runner(checkpoint(tmp_path, core)) as env_runner:
         episodes = env_runner.sample(num_episodes=3, explore=True)
         module = env_runner.module
         assert isinstance(module, TamiyoRLModule)
@@ -150,8 +153,6 @@ def test_training_sees_the_log_probs_with_which_it_acted_and_nothing_of_the_padd
         grads = [p.grad for p in module.parameters() if p.grad is not None]
         assert grads
         assert all(g.isfinite().all() for g in grads)
-    finally:
-        env_runner.stop()
 
 
 def padded(module: TamiyoRLModule, episodes: list[Any], steps: int) -> dict[str, Any]:

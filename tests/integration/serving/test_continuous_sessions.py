@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -19,6 +18,7 @@ from actors.serving.client.blocking import PolicyClient
 from actors.serving.client.serve_env import serve_env
 from actors.types.actions import ActionMasks
 from actors.types.weights import WeightSet
+from tests.support.env.gym_envs import Continuous
 from tests.support.serving.servers import FakeWeightStore
 from tests.support.serving.training_sessions import endpoint
 
@@ -28,23 +28,15 @@ BOX = spaces.Box(np.array([-2.0, 0.0, -np.inf]), np.array([2.0, 0.5, np.inf]), d
 MIXED = spaces.Dict({"gear": spaces.Discrete(3, start=1), "wheel": BOX})
 
 
-class Recorded(gymnasium.Env[Any, Any]):
-    """Records its actions, and is truncated after six steps."""
+class Recorded(Continuous):
+    """Records its actions."""
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
-        self.observation_space, self.action_space = spaces.Box(-1.0, 1.0, (4,)), action_space
-        self.taken: list[Any] = []
+        self.action_space, self.taken = action_space, list[Any]()
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._obs(), {}
-
-    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         self.taken.append(action)
-        return self._obs(), 1.0, False, len(self.taken) == 6, {}
-
-    def _obs(self) -> NDArray[np.float32]:
-        return self.np_random.uniform(-1, 1, 4).astype(np.float32)
+        return super().step(action)
 
 
 def policy(env: Recorded, squash: bool = False, seed: int = 0) -> tuple[GymSpaces, WeightSet]:
@@ -83,7 +75,7 @@ def test_an_environment_gets_values_and_the_episode_records_cells() -> None:
 def test_a_client_gets_values_within_the_bounds(squash: bool) -> None:
     space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-2.0, 2.0, (2,), np.float64)))
     converter, weights = policy(Recorded(space), squash)
-    obs = np.random.default_rng(0).uniform(-1, 1, (20, 4)).astype(np.float32)
+    obs = np.random.default_rng(0).uniform(-1, 1, (20, 2)).astype(np.float32)
     with endpoint(FakeWeightStore(weights)) as e, PolicyClient(e.address) as client:
         with client.episode(5, converter.spaces) as episode:
             for row in obs:

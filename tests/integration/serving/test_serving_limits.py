@@ -89,7 +89,7 @@ def test_a_stream_whose_client_does_not_read_is_not_computed_ahead() -> None:
         while (now := computed(running)) != before or not now:
             before = now
             time.sleep(0.5)
-        smallest = running.service.sessions.state_table.bytes_per_row  # an answer carries the state of the session
+        smallest = 4 * running.service.models.state_sizes.floats  # bytes: an answer carries the state of the session
         assert now <= MAX_STREAM_STEPS + 2 * window / smallest
         answers = list(call)
     assert len(answers) == count

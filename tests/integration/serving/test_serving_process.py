@@ -10,16 +10,15 @@ from pathlib import Path
 
 import grpc
 import pytest
-import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
-from learner.run.checkpoint import LearnerProgress, save_checkpoint
+from learner.run.checkpoint import Checkpoint, LearnerProgress, write_checkpoint
 from tests.support.launching import tamiyo
-from tests.support.learning.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES
 from tests.support.ports import free_port
 from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights
 from tests.support.waiting import wait_for
@@ -45,9 +44,9 @@ def test_health_is_serving_once_weights_are_loaded() -> None:
 
 
 def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
-    network, port = toy_network(), str(free_port())
-    optimizer = torch.optim.AdamW(network.parameters())
-    save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
+    saved = Checkpoint(LearnerProgress(update=3, version=5), (), weights(version=5), {})
+    write_checkpoint(tmp_path / "checkpoints", saved)
+    port = str(free_port())
     flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", port)
     with tamiyo(tmp_path, "serve", *flags, OMP_NUM_THREADS="1") as serve:
         serve.wait_for(lambda: serve.out.endswith("\n"), 100)
@@ -94,7 +93,7 @@ def test_steps_in_progress_are_answered_before_shutdown() -> None:
             batcher.flush = lambda: None  # delay the batch, like a slow forward pass
             tasks = [asyncio.create_task(s.step(*step_inputs(0, 0))) for s in sessions]
             tasks.append(asyncio.create_task(third.step(*step_inputs(0, 1))))
-            while len(batcher) < 3:
+            while len(batcher._waiting) < 3:
                 await asyncio.sleep(0.01)
             running.loop.call_soon_threadsafe(running.server.stop.set)
             while status(running.address) != NOT_SERVING:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +28,19 @@ SESSIONS, LENGTH, LAST = 8, 6, 5
 async def play(client: AsyncPolicyClient, seed: int, latest: bool) -> tuple[int, bool, list[Answer]]:
     async with await client.open(SPACES, seed=seed, latest=latest) as session:
         return seed, latest, [await session.step(*step_inputs(seed, step), seed % 2 == 0) for step in range(LENGTH)]
+
+
+def assert_replayed(networks: dict[int, Any], answers: Sequence[Any], seed: int, inputs: int, sampled: bool) -> None:
+    """Assert that each answer is that of the network of its version, with the state that the earlier ones left."""
+    state, hazard = next(iter(networks.values())).initial_state(1), np.zeros(1)
+    for step, answer in enumerate(answers):
+        obs, blueprints, masks = step_inputs(inputs, step)
+        batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])
+        noise = step_noise(seed, step, 4)[None] if sampled else median_noise(hazard, 4)
+        decision, state = networks[answer.policy_version].act(obs[None], blueprints[None], batch, state, noise)
+        hazard = next_hazard(hazard, decision.actions, decision.log_probs)
+        assert list(answer.action) == decision.actions[0].tolist()
+        np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
 
 
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -63,15 +78,7 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
         reported = {a.policy_version for a in answers}
         assert latest or len(reported) == 1  # pinned
         mixed += len(reported) > 1
-        state, hazard = networks[1].initial_state(1), np.zeros(1)
-        for step, answer in enumerate(answers):
-            obs, blueprints, masks = step_inputs(seed, step)
-            batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])
-            noise = step_noise(seed, step, 4)[None] if seed % 2 else median_noise(hazard, 4)
-            decision, state = networks[answer.policy_version].act(obs[None], blueprints[None], batch, state, noise)
-            hazard = next_hazard(hazard, decision.actions, decision.log_probs)
-            assert answer.action.tolist() == decision.actions[0].tolist()
-            np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
+        assert_replayed(networks, answers, seed, seed, sampled=bool(seed % 2))
     assert mixed or not any(latest for _, latest, _ in played)
 
 
@@ -98,14 +105,8 @@ def test_new_weights_are_adopted_and_the_sessions_of_the_oldest_version_move() -
         assert [a.policy_version for a in found] == [5, 5, 5, 4]
         adopt(running, 6)
         assert sessions[0].step(2).policy_version == 5  # it is pinned again
-    state = from_weights(weights(seed=1)).initial_state(1)
-    for step, (version, answer) in enumerate(((1, first[0]), (5, found[0]))):
-        obs, blueprints, masks = step_inputs(0, step)
-        batch = type(masks)(masks.op[None], masks.slot[None], masks.rest[None])
-        network, noise = from_weights(weights(seed=version)), step_noise(5, step, 4)[None]
-        decision, state = network.act(obs[None], blueprints[None], batch, state, noise)
-        assert list(answer.action) == decision.actions[0].tolist()
-        np.testing.assert_allclose(answer.log_probs, decision.log_probs[0], atol=2e-5)
+    networks = {version: from_weights(weights(seed=version)) for version in (1, 5)}
+    assert_replayed(networks, [first[0], found[0]], 5, 0, sampled=True)
 
 
 def test_weights_are_read_from_the_store_to_which_a_learner_publishes(any_store: Store) -> None:

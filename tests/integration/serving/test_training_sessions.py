@@ -16,7 +16,6 @@ from google.rpc.status_pb2 import Status
 
 from actors.config import QueueConfig
 from actors.policy.publish import from_weights
-from actors.policy.state import PolicyState
 from actors.rng import Purpose, stream
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
@@ -90,47 +89,39 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
     assert (found[2].end_reason, len(found[2])) == (EndReason.CUT, 2)
 
 
-def oracle(network: Any, seed: int, steps: int, inputs: int = 0) -> dict[str, Any]:
-    """Act step by step with the network, and list what an episode must hold."""
-    state, heads = network.initial_state(1), len(SPACES.action.heads)
-    found: dict[str, Any] = {"states": [], "after": [], "likeliest": [], "decisions": [], "obs": [], "blueprints": []}
+EXACT = ("obs", "blueprint_indices", "actions", "masks", "rewards")
+CLOSE = ("log_probs", "values", "baseline_values")
+
+
+def oracle(network: Any, seed: int, steps: int) -> dict[str, list[Any]]:
+    """Act step by step with the network, and list what an episode must hold of each step. `after` and `likeliest` are
+    the values of its observation as a final one, for a sampled and for the likeliest action."""
+    state, rows = network.initial_state(1), list[dict[str, Any]]()
+    last = stream(SERVING_SEED, seed, Purpose.BOOTSTRAP).random(len(SPACES.action.heads))[None]
     for step in range(steps + 1):
-        obs, blueprints, masks = step_inputs(inputs, step)
-        batch = ActionMasks(masks.op[None], masks.slot[None], masks.rest[None])
-        before: PolicyState = state
-        noise = step_noise(seed, step, heads)[None]
-        decision, state = network.act(obs[None], blueprints[None], batch, before, noise)
-        last = stream(SERVING_SEED, seed, Purpose.BOOTSTRAP).random(heads)[None]
-        for name, greedy in (("after", False), ("likeliest", True)):
-            ended, _ = network.act(obs[None], blueprints[None], batch, before, last, greedy)
-            found[name].append(ended.bootstrap_values[0])
-        found["states"].append(before.row(0))
-        found["decisions"].append(decision)
-        found["obs"].append(obs)
-        found["blueprints"].append(blueprints)
-    return found
+        obs, blueprints, masks = step_inputs(0, step)
+        given = obs[None], blueprints[None], ActionMasks(masks.op[None], masks.slot[None], masks.rest[None]), state
+        after, likeliest = (network.act(*given, last, greedy)[0].bootstrap_values[0] for greedy in (False, True))
+        row = {"obs": obs, "blueprint_indices": blueprints, "rewards": np.float32(reward_of(step))}
+        row |= {"states": state.row(0), "after": after, "likeliest": likeliest}
+        decision, state = network.act(*given, step_noise(seed, step, last.size)[None])
+        rows.append(row | {name: array[0] for name, array in decision._asdict().items()})
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def same(segment: Episode, expected: dict[str, Any], start: int, end: int) -> None:
-    rows = slice(start, end)
-    decisions = expected["decisions"][rows]
-    np.testing.assert_array_equal(segment.obs, np.stack(expected["obs"][rows]))
-    np.testing.assert_array_equal(segment.blueprint_indices, np.stack(expected["blueprints"][rows]))
-    np.testing.assert_array_equal(segment.actions, np.concatenate([d.actions for d in decisions]))
-    np.testing.assert_array_equal(segment.masks, np.concatenate([d.masks for d in decisions]))
-    np.testing.assert_array_equal(segment.rewards, [np.float32(reward_of(t)) for t in range(start, end)])
-    for name in ("log_probs", "values", "baseline_values"):
-        wanted = np.concatenate([getattr(d, name) for d in decisions])
-        np.testing.assert_allclose(getattr(segment, name), wanted, atol=2e-5)
+def same(segment: Episode, expected: dict[str, list[Any]], start: int, end: int) -> None:
+    for name in EXACT:
+        np.testing.assert_array_equal(getattr(segment, name), np.stack(expected[name][start:end]))
+    for name in CLOSE:
+        np.testing.assert_allclose(getattr(segment, name), np.stack(expected[name][start:end]), atol=2e-5)
     first = start
     if segment.burn_in is not None:
         first -= len(segment.burn_in)
         np.testing.assert_array_equal(segment.burn_in.obs, np.stack(expected["obs"][first:start]))
     stored = RecurrentState.concatenate(expected["states"][first : end : segment.state_stride])
-    for got, wanted in zip(segment.states, stored, strict=True):
-        np.testing.assert_allclose(got, wanted, atol=2e-5)
-    for got, wanted in zip(segment.initial_state, expected["states"][start], strict=True):
-        np.testing.assert_allclose(got, wanted, atol=2e-5)
+    for state, wanted in ((segment.states, stored), (segment.initial_state, expected["states"][start])):
+        for one, other in zip(state, wanted, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-5)
 
 
 @pytest.mark.parametrize("changes", [{"core": "lstm+memory"}, {"critic": "q_op", "bootstrap": "sampled"}])
@@ -190,9 +181,7 @@ def test_a_long_episode_ships_as_segments() -> None:
         assert (0 if segment.burn_in is None else len(segment.burn_in)) == min(start, 6)
     for segment, step in zip(segments, (4, 8), strict=False):
         assert (segment.truncated, segment.end_reason) == (True, EndReason.CUT)
-        assert segment.bootstrap_value == pytest.approx(
-            float(expected["decisions"][step].bootstrap_values[0]), abs=2e-5
-        )
+        assert segment.bootstrap_value == pytest.approx(expected["bootstrap_values"][step], abs=2e-5)
         np.testing.assert_array_equal(segment.final_obs, expected["obs"][step])
     assert (segments[2].terminated, segments[2].bootstrap_value) == (True, 0.0)
     assert segments[2].telemetry["episode_return"] == pytest.approx(sum(map(reward_of, range(10))), abs=1e-5)
@@ -264,7 +253,7 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
             if how in ("close", "drop"):
                 episode.__exit__(KeyboardInterrupt)
             elif how == "reset":
-                at_once(episode._protocol.resetting(1))
+                at_once(episode.resetting(1))
             elif how == "expire":
                 wait_for(lambda: not len(e.running.service.sessions))
                 with pytest.raises(SessionLost):
@@ -280,7 +269,7 @@ def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
         account = e.shipper.account("")
     same(cut, expected, 0, 4)
     assert (cut.truncated, cut.end_reason) == (True, EndReason.CUT)
-    assert cut.bootstrap_value == pytest.approx(float(expected["decisions"][4].bootstrap_values[0]), abs=2e-5)
+    assert cut.bootstrap_value == pytest.approx(expected["bootstrap_values"][4], abs=2e-5)
     np.testing.assert_array_equal(cut.final_obs, expected["obs"][4])
     assert (account.cut_sessions, account.dropped_sessions) == (1, 0)
 

@@ -7,14 +7,14 @@ import json
 import socket
 import threading
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from actors.config import ConfigError
 from actors.errors import UserError
@@ -25,47 +25,38 @@ from actors.serving.options import ServeOptions
 from actors.sessions.session import Answer
 from actors.wire import policy_pb2
 from deploy.launch.supervision.server_workers import reserved_address
-from learner.run.checkpoint import LearnerProgress, save_checkpoint
+from learner.run.checkpoint import Checkpoint, LearnerProgress, write_checkpoint
 from tests.support.launching import Command, tamiyo
-from tests.support.learning.toy import SPACES, toy_network
+from tests.support.learning.toy import SPACES
 from tests.support.ports import adjacent_ports
-from tests.support.serving.servers import serving, step_inputs, write_file
+from tests.support.serving.servers import serving, step_inputs, weights, write_file
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 SEED, CLIENTS, AFTER = 9, 4, 10  # clients of each kind; steps after the last crash
 
 
-class Played(NamedTuple):
-    answers: list[Answer]
-    exported: list[bytes]  # the session after each answer
+Played = list[tuple[Answer, bytes]]  # the answers, each with the session exported after it
 
 
 class Episode:
-    """Counts the steps of one client, which plays until `AFTER` steps after the last crash, unless it has a length."""
+    """The inputs of one client, which plays until `AFTER` steps after the last crash, unless the episode has a length.
+    Counts the steps that were answered."""
 
     def __init__(self, crashed: threading.Event, length: int | None = None) -> None:
-        self.steps, self._crashed, self._length, self._end = 0, crashed, length, 0
+        self.steps, self._crashed, self._length = 0, crashed, length
 
-    def next(self) -> bool:
-        if self._length is None and self._crashed.is_set():
-            self._length = self.steps + AFTER
-        self.steps += 1
-        return self._length is None or self.steps <= self._length
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        step = self.steps - 1
-        return (*step_inputs(SEED, step), step % 3 > 0)  # some steps are sampled
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while self._length is None or self.steps < self._length:
+            if self._length is None and self._crashed.is_set():
+                self._length = self.steps + AFTER
+            yield (*step_inputs(SEED, self.steps), self.steps % 3 > 0)  # some steps are sampled
+            self.steps += 1
 
 
 def play(address: str, episode: Episode) -> Played:
     with PolicyClient(address) as client, client.open(SPACES, seed=SEED) as session:
-        played = Played([], [])
-        while episode.next():
-            played.answers.append(session.step(*episode.inputs))
-            played.exported.append(session.exported)
-        return played
+        return [(session.step(*inputs), session.exported) for inputs in episode]
 
 
 async def play_async(address: str, episode: Episode, stream: bool) -> Played:
@@ -75,11 +66,7 @@ async def play_async(address: str, episode: Episode, stream: bool) -> Played:
 
 async def play_with(client: AsyncPolicyClient, episode: Episode) -> Played:
     async with await client.open(SPACES, seed=SEED) as session:
-        played = Played([], [])
-        while episode.next():
-            played.answers.append(await session.step(*episode.inputs))
-            played.exported.append(session.exported)
-        return played
+        return [(await session.step(*inputs), session.exported) for inputs in episode]
 
 
 async def play_all(address: str, episodes: list[Episode]) -> list[Played]:
@@ -88,12 +75,12 @@ async def play_all(address: str, episodes: list[Episode]) -> list[Played]:
 
 def assert_same(played: Played, whole: Played) -> None:
     """To the bit."""
-    assert len(played.answers) <= len(whole.answers)
-    for answer, expected in zip(played.answers, whole.answers, strict=False):
+    assert len(played) <= len(whole)
+    for (answer, _), (expected, _) in zip(played, whole, strict=False):
         np.testing.assert_array_equal(answer.action, expected.action)
         np.testing.assert_array_equal(answer.log_probs, expected.log_probs)
         assert answer[2:5] == expected[2:5]  # value, version and index
-    mine, uninterrupted = (recurrent_state(p.exported[len(played.answers) - 1]) for p in (played, whole))
+    mine, uninterrupted = (recurrent_state(p[len(played) - 1][1]) for p in (played, whole))
     assert mine == uninterrupted != b""
 
 
@@ -118,9 +105,9 @@ def events(serve: Command, name: str) -> list[Any]:
 
 def test_clients_of_a_killed_worker_continue_at_another_one(tmp_path: Path) -> None:
     """Both workers are killed, one after the other, while blocking, asynchronous and streaming clients step."""
-    network, ports = toy_network(), adjacent_ports(2)
-    optimizer = torch.optim.AdamW(network.parameters())
-    save_checkpoint(tmp_path / "checkpoints", network, optimizer, LearnerProgress(update=3, version=5), (), 8, 1)
+    saved = Checkpoint(LearnerProgress(update=3, version=5), (), weights(version=5), {})
+    write_checkpoint(tmp_path / "checkpoints", saved)
+    ports = adjacent_ports(2)
     flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", str(ports[0]))
     with tamiyo(tmp_path, "serve", *flags, "--workers", "2", OMP_NUM_THREADS="1") as serve:
         serve.wait_for(lambda: "serving on" in serve.out, 100)
@@ -147,7 +134,7 @@ def test_clients_of_a_killed_worker_continue_at_another_one(tmp_path: Path) -> N
         assert serve.end() == 0
         assert sorted(events(serve, "stopped")) == [0, 1]
         assert serve.out.count("serving on") == 1
-    assert {answer.policy_version for answer in whole.answers} == {5}
+    assert {answer.policy_version for answer, _ in whole} == {5}
     for one in played:
         assert_same(one, whole)
 

@@ -13,7 +13,7 @@ from actors.policy.acting.policy import Program
 from actors.policy.state import PolicyState
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.server import server
-from actors.serving.server.models import ModelVersions, ServedRule
+from actors.serving.server.models import ModelVersions
 from actors.types.actions import ActionMasks
 from actors.types.spaces import Spaces
 from tests.support.learning.device_learning import CPU, same
@@ -55,18 +55,6 @@ def exported_session(device: torch.device) -> None:
         same(ours.value, theirs.value)
 
 
-def rule(device: torch.device) -> None:
-    """A rule that is served instead of weights; what it remembers of a model stays in the state table."""
-
-    def answers(to: torch.device) -> list[Any]:
-        models = ModelVersions(ServedRule("fixed-column:double@1"), to)
-        states = PolicyState.zeros(models.state_sizes, 2, to)
-        return _steps(models.newest.program(models.spaces), models.spaces, states, 3)
-
-    for ours, theirs in zip(answers(device), answers(CPU), strict=True):
-        same(ours, theirs)
-
-
 def _steps(program: Program, spaces: Spaces, states: PolicyState, count: int) -> list[Any]:
     """Run greedy steps of two sessions, in which everything is legal. Returns the decisions and the states after each,
     which are updated in place."""
@@ -85,4 +73,4 @@ def _steps(program: Program, spaces: Spaces, states: PolicyState, count: int) ->
     return found
 
 
-SERVING: tuple[Callable[[torch.device], None], ...] = (served_versions, exported_session, rule)
+SERVING: tuple[Callable[[torch.device], None], ...] = (served_versions, exported_session)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.external import ExternalConfig
 from actors.serving.options import ServeOptions
-from actors.serving.server.server import PolicyServer, PolicySource, WeightSource
+from actors.serving.server.server import PolicyServer, PolicySource
 from actors.serving.server.training import EpisodeSink
 from actors.sessions.session import PolicyError
 from actors.types.actions import ActionMasks
@@ -30,17 +30,11 @@ from tests.support.waiting import wait_for
 CALL_S = 30.0
 
 
-class StepInputs(NamedTuple):
-    obs: NDArray[np.float32]
-    blueprint_indices: NDArray[np.int64]
-    masks: ActionMasks
-
-
-def step_inputs(seed: int, step: int, spaces: Spaces = SPACES) -> StepInputs:
-    """Return random inputs, determined by `seed` and `step`."""
+def step_inputs(seed: int, step: int, spaces: Spaces = SPACES) -> tuple[NDArray[Any], NDArray[Any], ActionMasks]:
+    """Return a random observation, blueprint indices and masks, determined by `seed` and `step`."""
     rng = np.random.default_rng((seed, step))
     obs = rng.standard_normal(spaces.obs_size).astype(np.float32)
-    return StepInputs(obs, rng.integers(-1, spaces.num_blueprints, spaces.slots), random_masks(rng, spaces.action))
+    return obs, rng.integers(-1, spaces.num_blueprints, spaces.slots), random_masks(rng, spaces.action)
 
 
 def weights(seed: int = 0, version: int = 1, **changes: Any) -> WeightSet:
@@ -71,30 +65,27 @@ class RunningServer:
         return self.server.handlers.service
 
     def call(self, function: Callable[[], Any]) -> Any:
-        done: Future[Any] = Future()
+        async def run() -> Any:
+            return function()
 
-        def run() -> None:
-            try:
-                done.set_result(function())
-            except BaseException as error:
-                done.set_exception(error)
-
-        self.loop.call_soon_threadsafe(run)
-        return done.result(CALL_S)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(CALL_S)
 
 
 @contextmanager
-def serve_in_thread(
-    options: ServeOptions,
-    source: PolicySource,
+def serving(
+    source: PolicySource | None = None,
+    loaded: bool = True,
     external: ExternalConfig | None = None,
     sink: EpisodeSink | None = None,
-) -> Iterator[PolicyServer]:
-    """Run a server during a `with` block. It listens when the block begins, and is shut down gracefully at its end."""
+    **options: Any,
+) -> Iterator[RunningServer]:
+    """Run a server in a thread during a `with` block, at whose end it is shut down gracefully. It listens when the
+    block begins; with `loaded`, it also serves."""
+    serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64} | options))
     ready: Future[PolicyServer] = Future()
 
     async def main() -> None:
-        server = PolicyServer(options, source, external, sink)
+        server = PolicyServer(serve_options, source or weights(), external, sink)
         await server.start()
         ready.set_result(server)
         await server.run()
@@ -109,30 +100,15 @@ def serve_in_thread(
 
     thread = threading.Thread(target=run, name="policy-server")
     thread.start()
-    server = ready.result(CALL_S)
+    running = RunningServer(ready.result(CALL_S))
     try:
-        yield server
-    finally:
-        with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
-            server.loop.call_soon_threadsafe(server.stop.set)
-        thread.join(CALL_S)
-
-
-@contextmanager
-def serving(
-    source: WeightSource | None = None,
-    loaded: bool = True,
-    external: ExternalConfig | None = None,
-    sink: EpisodeSink | None = None,
-    **options: Any,
-) -> Iterator[RunningServer]:
-    """Run a server during a `with` block; with `loaded`, wait until it serves."""
-    serve_options = ServeOptions(**({"listen": "127.0.0.1:0", "max_sessions": 64} | options))
-    with serve_in_thread(serve_options, source or weights(), external, sink) as server:
-        running = RunningServer(server)
         if loaded:
             wait_for(lambda: running.service is not None, CALL_S)
         yield running
+    finally:
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped by itself
+            running.loop.call_soon_threadsafe(running.server.stop.set)
+        thread.join(CALL_S)
 
 
 def write_file(path: Path, text: str) -> Path:

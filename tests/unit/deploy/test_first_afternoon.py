@@ -19,7 +19,7 @@ from PIL import Image, ImageSequence
 import tamiyo
 from actors.config import GymConfig, PolicyConfig
 from actors.errors import UserError
-from actors.gym.make import gym_spaces
+from actors.gym.make import gym_converter
 from actors.policy.network import FactoredRecurrentActorCritic
 from deploy.cli import main
 from deploy.commands.play import episode_seeds
@@ -41,7 +41,7 @@ def in_examples(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_in(folder: Path, env_id: str) -> Path:
     """A run folder with an untrained policy."""
     torch.manual_seed(1)
-    network = FactoredRecurrentActorCritic(gym_spaces(GymConfig(id=env_id)), SMALL)
+    network = FactoredRecurrentActorCritic(gym_converter(GymConfig(id=env_id)).spaces, SMALL)
     save_checkpoint(folder, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 1)
     (folder / "config.yaml").write_text(f"gym: {{id: '{env_id}'}}\n")
     return folder
@@ -49,7 +49,7 @@ def run_in(folder: Path, env_id: str) -> Path:
 
 @pytest.mark.parametrize(("module", "name", "size"), [("warehouse", "Warehouse", 22), ("catch", "Catch", 50)])
 def test_an_example_is_found_in_the_working_directory_and_obeys_gymnasium(module: str, name: str, size: int) -> None:
-    assert gym_spaces(GymConfig(id=f"{module}:{name}-v0")).obs_size == size
+    assert gym_converter(GymConfig(id=f"{module}:{name}-v0")).spaces.obs_size == size
     check_env(getattr(importlib.import_module(module), name)(), skip_render_check=True)
 
 
@@ -79,7 +79,7 @@ def one_by_one(policy: tamiyo.LoadedPolicy, seed: int) -> float:
 
 
 def made(env_id: str) -> Any:
-    gym_spaces(GymConfig(id=env_id))  # it imports the module
+    gym_converter(GymConfig(id=env_id))  # it imports the module
     return gymnasium.make(env_id)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import tamiyo
@@ -11,11 +9,10 @@ from actors.config import ConfigError
 from actors.env.env import SeedTrainingEnv
 from actors.errors import UserError
 from actors.serving.client.blocking import PolicyClient
-from actors.serving.options import ServeOptions
 from actors.serving.server.models import ServedRule
 from actors.sessions.local import LocalRule
 from deploy.commands.serve_flags import serve_flags
-from tests.support.serving.servers import serve_in_thread
+from tests.support.serving.servers import serving
 
 RULE = "fixed-column:double@2"
 
@@ -33,22 +30,20 @@ def make(slots: int) -> SeedTrainingEnv:
 
 
 @pytest.mark.parametrize("slots", [1, 4])
-def test_a_served_rule_acts_as_in_this_process(tmp_path: Path, slots: int) -> None:
-    options = ServeOptions(listen=f"unix:{tmp_path / 'socket'}")
-    with serve_in_thread(options, ServedRule(RULE)) as running, PolicyClient(running.address) as client:
-        env, own = make(slots), make(slots)
-        session, local = client.open(env.spaces), LocalRule(RULE).open(own.spaces)
-        (seen, info), (seen_here, info_here) = env.reset(seed=1), own.reset(seed=1)
+def test_a_served_rule_acts_as_in_this_process(slots: int) -> None:
+    with serving(ServedRule(RULE)) as running, PolicyClient(running.address) as client:
+        env = make(slots)
+        session, local = client.open(env.spaces), LocalRule(RULE).open(env.spaces)
+        seen, info = env.reset(seed=1)
         ops = []
         for epoch in range(6):
             if epoch == 3:  # another session continues from the exported state
                 session = client.open(env.spaces, state=session.exported)
-            answer = session.step(seen["obs"], seen["blueprint_indices"], info["masks"], deterministic=epoch % 2 == 0)
-            here = local.step(seen_here["obs"], seen_here["blueprint_indices"], info_here["masks"])
+            given = seen["obs"], seen["blueprint_indices"], info["masks"]
+            answer, here = session.step(*given, deterministic=epoch % 2 == 0), local.step(*given)
             assert answer.action.tolist() == here.action.tolist()
             ops.append(int(answer.action[0]))
             seen, _, _, _, info = env.step(answer.action)
-            seen_here, _, _, _, info_here = own.step(here.action)
         assert ops == [0, 0, 1, 5, 5, 0]
 
 

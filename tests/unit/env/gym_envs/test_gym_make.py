@@ -16,7 +16,7 @@ from actors.config import ConfigError, GymConfig
 from actors.config.gym import make_arguments
 from actors.errors import UserError
 from actors.gym.fleet import GymFleet
-from actors.gym.make import gym_spaces, make_vector_env
+from actors.gym.make import gym_converter, make_vector_env
 from actors.gym.spaces import GymSpaces
 from actors.gym.unified import UnifiedEnv
 from actors.types.actions import independent_spec
@@ -40,7 +40,7 @@ from tests.support.env import gym_envs
 )
 def test_errors_are_one_line_that_says_what_to_do(config: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as refusal:
-        gym_spaces(GymConfig(**config))
+        gym_converter(GymConfig(**config))
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -106,7 +106,7 @@ def test_arguments_and_wrappers_reach_each_environment() -> None:
     kwargs, wrappers = ("sizes=[2, 3]", "masks=info"), ("gymnasium.wrappers:TimeAwareObservation",)
     env = make_vector_env(GymConfig(id="tests/Scripted-v0", kwargs=kwargs, max_segment_steps=9), 2)
     assert env.single_action_space == spaces.MultiDiscrete([2, 3])
-    spec = gym_spaces(GymConfig(id="CartPole-v1", wrappers=wrappers))
+    spec = gym_converter(GymConfig(id="CartPole-v1", wrappers=wrappers)).spaces
     assert spec.obs_size == 5
     assert spec.action == independent_spec([2])
 

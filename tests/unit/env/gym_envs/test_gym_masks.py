@@ -35,9 +35,14 @@ def walk(fleet: GymFleet, steps: int = 60) -> int:
     return illegal
 
 
+def fleet_of(
+    make: Callable[[], Any], mode: AutoresetMode = DISABLED, env_class: type[SyncVectorEnv] = SyncVectorEnv
+) -> GymFleet:
+    return GymFleet("own", env_class([make] * WIDTH, autoreset_mode=mode), int)
+
+
 def scripted(env_class: type[SyncVectorEnv], mode: AutoresetMode, **kwargs: Any) -> GymFleet:
-    envs = [lambda: Scripted(**kwargs)] * WIDTH
-    return GymFleet("scripted", env_class(envs, autoreset_mode=mode), lambda row: row)
+    return fleet_of(lambda: Scripted(**kwargs), mode, env_class)
 
 
 class Native(SyncVectorEnv):
@@ -99,8 +104,7 @@ class Late(Scripted):
     [(False, "an action mask at a step but not at its reset"), (True, "at some observations but not at others")],
 )
 def test_masks_that_appear_only_after_a_reset_are_refused(one: bool, words: str, mode: AutoresetMode) -> None:
-    envs = [lambda: UnifiedEnv(Late(one), "late")] * WIDTH
-    fleet = GymFleet("late", SyncVectorEnv(envs, autoreset_mode=mode), lambda row: row)
+    fleet = fleet_of(lambda: UnifiedEnv(Late(one), "late"), mode)
     with pytest.raises(UserError, match=words) as refusal:
         walk(fleet)
     assert "give a mask with every observation, all ones if every action is legal" in str(refusal.value)
@@ -162,7 +166,7 @@ class MaskInObservation(Scripted):
 
 
 def in_observations(make: Callable[[], Any]) -> GymFleet:
-    return GymFleet("rllib", SyncVectorEnv([lambda: UnifiedEnv(make(), "rllib")] * WIDTH, autoreset_mode=DISABLED), int)
+    return fleet_of(lambda: UnifiedEnv(make(), "rllib"))
 
 
 @pytest.mark.parametrize(
@@ -209,9 +213,7 @@ def undeclared() -> SyncVectorEnv:
         ),
         (lambda: scripted(HidesTheEnd, SAME_STEP, sizes=(4,)), 'gave no info["final_obs"]'),
         (
-            lambda: GymFleet(
-                "forbids", SyncVectorEnv([lambda: Forbids((4,), masks="info")] * WIDTH, autoreset_mode=DISABLED), int
-            ),
+            lambda: fleet_of(lambda: Forbids((4,), masks="info")),
             "an action mask without a legal choice for action",
         ),
         (
@@ -230,10 +232,7 @@ def undeclared() -> SyncVectorEnv:
             lambda: in_observations(lambda: FlattenObservation(MaskInObservation())),
             "leave the wrapper out, or give the mask as info",
         ),
-        (
-            lambda: GymFleet("native", SyncVectorEnv([MaskInObservation] * WIDTH, autoreset_mode=SAME_STEP), int),
-            'as info["action_mask"]',
-        ),
+        (lambda: fleet_of(MaskInObservation, SAME_STEP), 'as info["action_mask"]'),
     ],
 )
 def test_what_an_environment_does_otherwise_is_refused_in_one_line(make: Callable[[], GymFleet], words: str) -> None:
