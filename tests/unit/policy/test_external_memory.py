@@ -8,7 +8,7 @@ import torch
 
 from actors.config import PolicyConfig
 from actors.metrics import registry as metrics
-from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
+from actors.policy.cores.memory import STATISTICS, ExternalMemory
 from learner.ppo.batch import make_batch
 from tests.support.learning.batches import toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
@@ -23,7 +23,7 @@ def test_with_an_open_gate_all_cells_are_filled_before_one_is_evicted() -> None:
         memory.inputs.weight[-1].zero_()
         memory.inputs.bias[-1] = 20.0
         state = torch.zeros(CELLS, 1, SIZE), torch.zeros(CELLS, 1, 1)
-        _, statistics, cells, usage = scan(memory.weights(), torch.randn(8, 1, HIDDEN), *state)
+        _, statistics, cells, usage = memory(torch.randn(8, 1, HIDDEN), *state)
     assert STATISTICS == ("write_gate", "evictions", "attention_entropy")
     assert torch.allclose(statistics[..., 0], torch.ones(8, 1))
     assert statistics[:, 0, 1].tolist() == [0.0] * CELLS + [1.0] * (8 - CELLS)
