@@ -20,10 +20,12 @@ from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
 
 
-def toy_batch(lengths: Sequence[int] = LENGTHS, chunk_length: int | None = None, burn_in: int = 0) -> Batch:
-    """Episodes of these lengths, every other one truncated, that the toy network played."""
+def toy_batch(
+    lengths: Sequence[int] = LENGTHS, chunk_length: int | None = None, burn_in: int = 0, **policy: Any
+) -> Batch:
+    """Episodes of these lengths, every other one truncated, that the toy network with these options played."""
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(lengths)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
+    return make_batch(toy_wave(toy_network(**policy), seeds), SPACES, chunk_length, burn_in)
 
 
 def toy_ppo(
