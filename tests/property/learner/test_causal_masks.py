@@ -121,10 +121,6 @@ def no_baseline(states: int, network: FactoredRecurrentActorCritic) -> tuple[Ten
     return torch.zeros(states * len(JOINT)), torch.zeros(states * len(JOINT))
 
 
-def same_for_all_actions(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
-    return torch.full((states * len(JOINT),), 3.0), torch.full((states * len(JOINT),), 3.0)
-
-
 def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
     """Of every joint action in every state: Q of its op, and V, the expectation of Q over ops; any numbers would do."""
     q = torch.from_numpy(np.random.default_rng(8).normal(0.0, 3.0, (states, SPEC.num_ops))).float()
@@ -168,7 +164,7 @@ def check_estimator(
         assert torch.allclose(a, b, atol=5e-5 * scale)
 
 
-@pytest.mark.parametrize("baseline", [no_baseline, same_for_all_actions, op_values])
+@pytest.mark.parametrize("baseline", [no_baseline, op_values])
 @pytest.mark.parametrize("core", CORES)
 def test_the_estimator_averages_to_the_exact_policy_gradient(
     baseline: Callable[..., tuple[Tensor, Tensor]], core: str

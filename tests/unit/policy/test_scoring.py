@@ -38,7 +38,10 @@ def by_definition(
     return torch.stack(log_probs, 1), torch.stack(entropies, 1)
 
 
-def check(floor: float, mass: float = 0.5) -> None:
+@pytest.mark.parametrize(
+    ("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)]
+)  # 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies
+def test_scores_and_gradients_are_those_of_the_definition(floor: float, mass: float) -> None:
     logits, masks, actions, relevant = case()
     weights = torch.randn(2, N, len(SIZES), generator=torch.Generator().manual_seed(1))
     results = []
@@ -49,13 +52,6 @@ def check(floor: float, mass: float = 0.5) -> None:
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-4, atol=1e-5)
     assert bool((results[1][2][~masks] == 0).all())  # illegal choices have no gradient
-
-
-@pytest.mark.parametrize(
-    ("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)]
-)  # 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies
-def test_scores_and_gradients_are_those_of_the_definition(floor: float, mass: float) -> None:
-    check(floor, mass)
 
 
 def test_an_irrelevant_head_without_legal_choices_has_zero_scores_and_gradients() -> None:
