@@ -16,7 +16,6 @@ mostly ordered (sizes and speeds), take their medians too.
 from __future__ import annotations
 
 from math import e, log, pi, sqrt
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -87,13 +86,6 @@ def choose(log_probs: Tensor, noise: Tensor, deterministic: bool | Tensor) -> Te
     return torch.where(deterministic, log_probs.argmax(-1), drawn) if isinstance(deterministic, Tensor) else drawn
 
 
-class HeadScores(NamedTuple):
-    """Output of `HeadScorer`."""
-
-    log_probs: Tensor  # [N, H] of the given actions, 0 where irrelevant
-    entropies: Tensor  # [N, H] normalized, 0 where irrelevant
-
-
 class HeadScorer(nn.Module):
     """Pads heads of unequal size to `[N, H, W]`, with W the size of the largest, and scores them together: one large
     operation is faster than many small ones, whose call overhead exceeds their arithmetic."""
@@ -114,8 +106,9 @@ class HeadScorer(nn.Module):
         relevant: Tensor,
         floor: float,
         mass: float = MAX_FLOOR_MASS,
-    ) -> HeadScores:
-        """Score `actions [N, H]` given flat `logits [N, A]`, flat `masks [N, A]` and `relevant [N, H]`."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and normalized entropies `[N, H]` of `actions [N, H]`, 0 where not `relevant [N, H]`, given
+        flat `logits [N, A]` and flat `masks [N, A]`."""
         padded, legal = (
             t.new_zeros(len(t), self.shape[0] * self.shape[1]).index_copy(1, self.places, t).view(len(t), *self.shape)
             for t in (logits, masks)
@@ -123,9 +116,8 @@ class HeadScorer(nn.Module):
         legal = legal | ~relevant.unsqueeze(-1)  # without any, log-probs and gradients would be NaN
         table = masked_log_probs(padded, legal, floor, mass)
         log_probs = table.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return HeadScores(
-            torch.where(relevant, log_probs, 0.0), torch.where(relevant, normalized_entropy(table, legal), 0.0)
-        )
+        entropies = normalized_entropy(table, legal)
+        return torch.where(relevant, log_probs, 0.0), torch.where(relevant, entropies, 0.0)
 
 
 def sample_cells(mean: Tensor, log_std: Tensor, noise: Tensor, deterministic: bool | Tensor) -> tuple[Tensor, Tensor]:

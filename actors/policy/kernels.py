@@ -14,7 +14,9 @@ from actors.config import PolicyConfig
 from actors.kernels.decorators import Array
 from actors.kernels.matmul import PANEL
 from actors.kernels.policy.compile import load_kernels
-from actors.kernels.policy.sizes import BLUEPRINT, OP_TABLE, POINTER, SLOT_TABLE, NetShape
+from actors.kernels.policy.encoder import StepInputs
+from actors.kernels.policy.scores import HeadRules, StepScores
+from actors.kernels.policy.sizes import BLUEPRINT, OP_TABLE, POINTER, SLOT_TABLE, NetShape, Parameters, Weights
 from actors.policy.cores.core import Feedforward, Recurrent
 from actors.policy.cores.sequences import Steps, TimeOrder
 from actors.policy.encoder import FlatEncoder, SlotEncoder
@@ -86,9 +88,9 @@ class NetworkKernels:
         self.plan = np.array(self.net, np.int64)
         self.table, self.packed_size = _table(self.parameters)
         spec, config = network.spaces.action, network.config
-        self.rules = np.array(spec.sizes), np.ascontiguousarray(spec.relevance_table)
-        # Evaluations have values in normalized units.
-        self.numbers = np.array([config.probability_floor, network.floor_mass, 0.0, 1.0])
+        floor, mass = float(config.probability_floor), float(network.floor_mass)
+        self.rules = HeadRules(np.array(spec.sizes), np.ascontiguousarray(spec.relevance_table), floor, mass)
+        self.numbers = np.array([floor, mass, 0.0, 1.0])  # evaluations have values in normalized units
         slot_mask = spec.num_ops * spec.num_slots
         self.widths = {
             "obs": self.net.obs,
@@ -135,7 +137,7 @@ class NetworkKernels:
         op, slot, rest = (mask.reshape(n, mask.size // n if n else 0) for mask in legal)
         choices = np.empty((n, net.heads), np.int64), np.empty((n, net.heads), np.float32)
         in_force, values = np.empty((n, net.choices), np.bool_), np.empty((2, n), np.float32)
-        network = self.plan, self.table, weights.flat, weights.stats, *self.rules, weights.numbers
+        network = self.plan, self.table, weights.flat, weights.stats, *self.rules[:2], weights.numbers
         given = obs, blueprint_indices, op, slot, rest, noise, greedy, rows
         all_legal = self.kernels.step(*network, *given, *before, *choices, in_force, values, *after)
         return KernelOutput(*choices, in_force, values, all_legal)
@@ -167,9 +169,11 @@ class NetworkKernels:
         results = [np.empty(shape, np.float32) for shape in shapes]
         most = max(len(part.order) for part in orders)
         activations = np.empty(self.kernels.activation_size(self.plan, most), np.float32)
-        network = self.plan, self.table, self._packed(addresses), self._statistics(), *self.rules, self.numbers
-        for part in orders:
-            self.kernels.evaluate(*network, *part, *steps, activations, *results)
+        packed, scores = Weights(self._packed(addresses), self.table), StepScores(*results[:3])
+        network = self.plan, packed, self._statistics(), self.rules, self.numbers
+        for order, *places in orders:
+            inputs = StepInputs(order, *steps[:4])
+            self.kernels.evaluate(*network, inputs, *places, *steps[4:], activations, scores, *results[3:])
         return tuple(map(torch.from_numpy, results)), activations
 
     def _packed(self, addresses: Array) -> Array:
@@ -213,10 +217,10 @@ class _Evaluate(torch.autograd.Function):
         sizes = [p.numel() for p in ctx.saved_tensors]
         parts = torch.split(torch.zeros(sum(sizes)), sizes)
         wanted = [part.view_as(p) for part, p in zip(parts, ctx.saved_tensors, strict=True)]
-        given = network.plan, network.table, addresses, *network.rules, network.numbers
-        inputs = *order, *steps[:4], steps.c, activations
-        by_result = (_plain(g.numpy()) for g in grads[:3])
-        network.kernels.differentiate(*given, *inputs, *by_result, network._addresses(wanted))
+        params, gradients = (Parameters(a, network.table) for a in (addresses, network._addresses(wanted)))
+        inputs, by_result = StepInputs(order.order, *steps[:4]), StepScores(*(_plain(g.numpy()) for g in grads[:3]))
+        given = network.plan, params, network.rules, inputs, order.times, order.sequences, steps.c, activations
+        network.kernels.differentiate(*given, by_result, gradients)
         return None, None, *wanted
 
 

@@ -15,7 +15,6 @@ from actors.policy.cores.sequences import Steps
 from actors.policy.distribution import (
     QUADRATURE,
     HeadScorer,
-    HeadScores,
     cell_log_prob,
     choose,
     floor_mass,
@@ -265,17 +264,15 @@ class FactoredRecurrentActorCritic(nn.Module):
         choices = (
             actions if gaussian is None else torch.cat([actions[:, :first], torch.zeros_like(actions[:, first:])], -1)
         )
-        scores = self.scorer(torch.cat(logits, -1), masks, choices, relevant, floor, mass)
+        log_probs, entropies = self.scorer(torch.cat(logits, -1), masks, choices, relevant, floor, mass)
         if gaussian is not None:
             means, log_std = torch.cat(logits[first:], -1).float(), gaussian.log_std(core)
-            continuous = (
-                cell_log_prob(actions[:, first:], means, log_std),
-                gaussian_entropy(means, log_std, self.squashed, self.quadrature),
-            )
-            scores = HeadScores(*(torch.cat([s[:, :first], t], -1) for s, t in zip(scores, continuous, strict=True)))
+            own_entropies = gaussian_entropy(means, log_std, self.squashed, self.quadrature)
+            log_probs = torch.cat([log_probs[:, :first], cell_log_prob(actions[:, first:], means, log_std)], -1)
+            entropies = torch.cat([entropies[:, :first], own_entropies], -1)
         values, baselines = self._values(core, actions[:, 0], op_log_probs)
         none = core.new_zeros(core.shape[0], 0)
-        return Evaluation(scores.log_probs, scores.entropies, values, baselines, output.detach(), none)
+        return Evaluation(log_probs, entropies, values, baselines, output.detach(), none)
 
     def update_normalizer(self, obs: Tensor) -> Tensor:
         """Update the running statistics with `obs [N, D]`, unless the policy is blind.
@@ -335,7 +332,6 @@ class FactoredRecurrentActorCritic(nn.Module):
         log_probs = masked_log_probs(logits, mask, self.config.probability_floor, self.floor_mass)
         choice = choose(log_probs, noise, deterministic)
         chosen = log_probs.gather(-1, choice[:, None]).squeeze(-1)
-        if relevant is None or not self.config.causal_masks:
-            return _HeadSample(choice, chosen, log_probs, mask.any(-1).all(), logits)
-        log_prob = torch.where(relevant, chosen, 0.0)
-        return _HeadSample(choice, log_prob, log_probs, mask.any(-1).all(), logits)
+        if relevant is not None and self.config.causal_masks:
+            chosen = torch.where(relevant, chosen, 0.0)
+        return _HeadSample(choice, chosen, log_probs, mask.any(-1).all(), logits)

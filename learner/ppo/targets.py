@@ -8,20 +8,11 @@ import torch
 from torch import Tensor
 
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
-from actors.policy.normalizer import Rescaling, ValueNormalizer
 from learner.config import LearnerConfig
 from learner.ppo.batch import Batch
 from learner.ppo.gae import gae, head_advantages, leave_one_out, normalize
 
 WEIGHT_LIMIT = 2.0  # of the decoupled objective's importance weight
-
-
-class Estimate(NamedTuple):
-    """What N steps are worth, in the order of the batch."""
-
-    advantages: Tensor  # [N, H] normalized; [N, 1] with one ratio for all heads
-    returns: Tensor  # [N] in units of the return
-    values: Tensor  # [N] proximal, in units of the return
 
 
 class Targets(NamedTuple):
@@ -37,8 +28,12 @@ class Targets(NamedTuple):
 
 
 @torch.no_grad()
-def estimate_advantages(proximal: Evaluation, batch: Batch, scale: ValueNormalizer, config: LearnerConfig) -> Estimate:
-    """Compute advantages and returns from the evaluation of the batch; `scale` is that of the critic before it."""
+def make_targets(
+    network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, config: LearnerConfig
+) -> tuple[Targets, Tensor]:
+    """Compute targets from the evaluation of the batch. The critic's scale is updated with the returns, and targets are
+    in its new units. Returns the proximal values `[N]` as well, in units of the return."""
+    scale, unforced = network.value_normalizer, ~batch.forced
     # In units of the return. The two are equal if the critic is V.
     values, baseline = (scale.denormalize(v.float()) for v in (proximal.values, proximal.baseline_values))
     rewards, valid = batch.to_rows(batch.rewards), batch.valid
@@ -47,26 +42,19 @@ def estimate_advantages(proximal: Evaluation, batch: Batch, scale: ValueNormaliz
     )
     joint = leave_one_out(padded.advantages, valid, batch.seed_index) if config.leave_one_out else padded.advantages
     heads = 1 if config.ratio == "joint" else batch.log_probs.shape[1]
-    advantages = normalize(head_advantages(batch.from_rows(joint), values, baseline, heads), ~batch.forced)
+    advantages = normalize(head_advantages(batch.from_rows(joint), values, baseline, heads), unforced)
     if config.objective == "decoupled":
         weight = (proximal.log_probs - batch.log_probs).sum(-1).exp().clamp(max=WEIGHT_LIMIT)
         advantages = advantages * weight[:, None]
-    return Estimate(advantages, batch.from_rows(padded.returns), values)
-
-
-@torch.no_grad()
-def make_targets(
-    network: FactoredRecurrentActorCritic, proximal: Evaluation, batch: Batch, estimate: Estimate, rescaling: Rescaling
-) -> Targets:
-    """Return the targets in the units of the critic after the batch, whose value scale has been updated with the
-    estimated returns; that returned the rescaling of its outputs."""
-    unforced = ~batch.forced
-    return Targets(
-        advantages=estimate.advantages,
-        returns=network.value_normalizer.normalize(estimate.returns),
+    returns = batch.from_rows(padded.returns)
+    rescaling = scale.update(returns, network.value_output)
+    targets = Targets(
+        advantages=advantages,
+        returns=scale.normalize(returns),
         proximal_values=rescaling(proximal.values.float()),
         proximal_log_probs=proximal.log_probs,
         behaviour_log_probs=batch.log_probs,
         counted=network.counted[batch.actions[:, 0]] & unforced[:, None],
         unforced=unforced,
     )
+    return targets, values

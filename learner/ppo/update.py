@@ -21,7 +21,7 @@ from learner.ppo.minibatch import Minibatch, minibatch, replay, whole_batch
 from learner.ppo.objective import entropy_coefficient, k3, make_denominators, objective
 from learner.ppo.optimizer import descend
 from learner.ppo.prior import Prior
-from learner.ppo.targets import Targets, estimate_advantages, make_targets
+from learner.ppo.targets import Targets, make_targets
 
 KL_STOP = 1.5  # times target_kl
 
@@ -51,8 +51,8 @@ class PPOUpdate:
             return self._update(batch, update, version)
 
     def _update(self, batch: Batch, update: int, version: int) -> dict[str, float]:
-        c, network, scale = self.config, self.network, self.network.value_normalizer
-        batch, metrics = clip_rewards(batch.to(self.device), scale)
+        c, network = self.config, self.network
+        batch, metrics = clip_rewards(batch.to(self.device), network.value_normalizer)
         # Burn-in is replayed once: once for each minibatch would take longer than the steps themselves.
         stored, batch = batch, replay(batch, self._advance)
         proximal, clipped = clip_values(self.forward(batch))
@@ -63,11 +63,9 @@ class PPOUpdate:
             metrics |= charged
         if c.leave_one_out:  # other episodes of the same seed, mean over the episodes
             metrics["same_seed_episodes"] = (batch.seed_index[:, None] == batch.seed_index).sum(1).double().mean() - 1.0
-        estimate = estimate_advantages(proximal, batch, scale, c)
-        rescaling = scale.update(estimate.returns, network.value_output)
-        targets = make_targets(network, proximal, batch, estimate, rescaling)
-        metrics |= batch_metrics(network, proximal, estimate.values, targets, batch, version)
-        del proximal, estimate
+        targets, values = make_targets(network, proximal, batch, c)
+        metrics |= batch_metrics(network, proximal, values, targets, batch, version)
+        del proximal, values
         coefficient = entropy_coefficient(c, update)
         metrics |= self._optimize(batch, targets, coefficient, update)
         # The KL stop is checked before each step and never after the last one, which takes an extra pass.

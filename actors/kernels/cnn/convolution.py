@@ -31,21 +31,12 @@ def live_channels(x: Array, channels: int, size: int) -> int:
 
 
 @inner
-def live_filters(w: Array, filters: int, size: int) -> int:
-    """Return the number of filters up to the last one that is not 0 everywhere; `w` is flat."""
-    for o in range(filters - 1, -1, -1):
-        for i in range(o * size, (o + 1) * size):
-            if w[i] != 0:  # also if it is not a number
-                return o + 1
-    return 0
-
-
-@inner
-def live_inputs(w: Array, filters: int, inputs: int, taps: int) -> int:
-    """Return the number of input channels up to the last one of which any filter has a weight that is not 0."""
-    for k in range(inputs - 1, -1, -1):
-        for o in range(filters):
-            for i in range((o * inputs + k) * taps, (o * inputs + k + 1) * taps):
+def live_weights(w: Array, repeats: int, count: int, size: int) -> int:
+    """Return the number of entries of the second dimension of w [repeats, count, size], which is flat, up to the last
+    one that is not 0 everywhere."""
+    for k in range(count - 1, -1, -1):
+        for r in range(repeats):
+            for i in range((r * count + k) * size, (r * count + k + 1) * size):
                 if w[i] != 0:  # also if it is not a number
                     return k + 1
     return 0
@@ -200,7 +191,7 @@ def convolve_env(x: Array, w: Array, b: Array, y: Array, groups: int, scratch: S
         own_w = w[g * outputs : (g + 1) * outputs].reshape(outputs * filters)
         own_y = y[g * outputs : (g + 1) * outputs].reshape(outputs * area)
         own_b = b[g * outputs : (g + 1) * outputs]
-        kept, used = live_filters(own_w, outputs, filters), live_channels(own_x, inputs, area)
+        kept, used = live_weights(own_w, 1, outputs, filters), live_channels(own_x, inputs, area)
         kept = kept if used else 0
         convolve_one(own_x, own_w, own_b, own_y, size, used, kept, inputs, False, packed_x, packed_w)
         fill_channels(own_y, own_b, kept, outputs, area)
@@ -219,7 +210,7 @@ def convolve_env_input(d: Array, w: Array, dx: Array, groups: int, scratch: Scra
         own_d = d[g * outputs : (g + 1) * outputs].reshape(outputs * area)
         own_dx = dx[g * inputs : (g + 1) * inputs].reshape(inputs * area)
         kept = live_channels(own_d, outputs, area)
-        reached = live_inputs(own_w, outputs, inputs, size[3] * size[4]) if kept else 0
+        reached = live_weights(own_w, outputs, inputs, size[3] * size[4]) if kept else 0
         convolve_one(own_d, own_w, zeros, own_dx, size, kept, reached, inputs, True, packed_x, packed_w)
         fill_channels(own_dx, zeros, reached, inputs, area)
 

@@ -45,13 +45,8 @@ def adam(p: Array, g: Array, first: Array, second: Array, step: int, lr: float, 
     real = p.dtype.type
     rate = real(lr / (1.0 - BETA1**step))
     root = real(1.0 / np.sqrt(1.0 - BETA2**step))
-    kept, move, keep, add, eps = (
-        real(1.0 - lr * decay),
-        real(1.0 - BETA1),
-        real(BETA2),
-        real(1.0 - BETA2),
-        real(ADAM_EPS),
-    )
+    kept, eps = real(1.0 - lr * decay), real(ADAM_EPS)
+    move, keep, add = real(1.0 - BETA1), real(BETA2), real(1.0 - BETA2)
     for i in range(p.size):
         m = first[i] + move * (g[i] - first[i])
         v = keep * second[i] + add * g[i] * g[i]

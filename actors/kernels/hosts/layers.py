@@ -6,6 +6,8 @@ rows of hidden tensors have a multiple of `PADDING` numbers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from actors.kernels.decorators import Array
@@ -105,15 +107,6 @@ def copy(x: Array, into: Array) -> None:
 
 
 @inner
-def rectify(y: Array) -> None:
-    """Apply ReLU in place."""
-    for w in range(y.shape[0]):
-        row = y[w]
-        for i in range(0, row.size, lanes(y)):
-            store(row, i, rectified(load(row, i)))
-
-
-@inner
 def rectify_input(y: Array, d: Array) -> None:
     """Turn the gradient `d` of a ReLU's output y into that of its input, in place."""
     for w in range(y.shape[0]):
@@ -122,22 +115,20 @@ def rectify_input(y: Array, d: Array) -> None:
             store(row, i, where_positive(load(out, i), load(row, i)))
 
 
-@inner
-def apply_sigmoid(x: Array) -> None:
-    """Apply the sigmoid in place."""
-    for w in range(x.shape[0]):
-        row = x[w]
-        for i in range(0, row.size, lanes(x)):
-            store(row, i, sigmoid(load(row, i)))
+def _in_place(function: Any) -> Any:
+    """Return the kernel that applies a function of vectors to a tensor, in place."""
+
+    @inner
+    def apply(x: Array) -> None:
+        for w in range(x.shape[0]):
+            row = x[w]
+            for i in range(0, row.size, lanes(x)):
+                store(row, i, function(load(row, i)))
+
+    return apply
 
 
-@inner
-def apply_tanh(x: Array) -> None:
-    """Apply tanh in place."""
-    for w in range(x.shape[0]):
-        row = x[w]
-        for i in range(0, row.size, lanes(x)):
-            store(row, i, tanh(load(row, i)))
+rectify, apply_sigmoid, apply_tanh = map(_in_place, (rectified, sigmoid, tanh))
 
 
 @inner

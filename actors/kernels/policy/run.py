@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.kernels.decorators import Array, Kernel, inner
+from actors.kernels.decorators import Array, inner, kernel
 from actors.kernels.policy.choice import Sampling
 from actors.kernels.policy.core import core_gradient, keep_state, run_core
 from actors.kernels.policy.encoder import StepInputs, encode, encode_gradient
@@ -18,16 +18,20 @@ CHUNK = 48
 """Steps that are chosen together, so that their activations stay in the cache: a multiple of `matmul`'s rows."""
 
 
-def _pack(plan: Array, table: Array, params: Array, flat: Array) -> None:
+@kernel
+def pack(plan: Array, table: Array, params: Array, flat: Array) -> None:
     """Write the parameters at the addresses `params [P]` to the `Weights` of `flat` and `table`."""
     pack_weights(sizes_of(plan), Parameters(params, table), Weights(flat, table))
 
 
-def _activation_size(plan: Array, n: int) -> int:
+@kernel
+def activation_size(plan: Array, n: int) -> int:
+    """Return how many floats the activations of n steps take."""
     return activations(sizes_of(plan), n).total
 
 
-def _step(
+@kernel
+def step(
     plan: Array,  # int64: `NetShape`
     table: Array,  # int64 [P, 3], see `Weights`
     flat: Array,  # float32, from `pack`
@@ -76,42 +80,33 @@ def _step(
     return finite
 
 
-def _evaluate(
-    plan: Array,  # these are as in `_step`
-    table: Array,
-    flat: Array,
+@kernel
+def evaluate(
+    plan: Array,  # this, `stats` and `numbers` are as in `step`
+    w: Weights,
     stats: Array,
-    head_sizes: Array,
-    relevance: Array,
+    rules: HeadRules,
     numbers: Array,
-    order: Array,  # int64 [n], see `StepInputs`
+    steps: StepInputs,  # n steps; its arrays may hold others
     times: Array,  # int64 [T + 1], see `run_core`
     rows: Array,  # int64 [R]
-    obs: Array,  # [N, D]; this and what follows hold the n steps and perhaps others
-    blueprints: Array,
-    actions: Array,
-    masks: Array,
     h0: Array,  # [layers, rows, hidden]
     c0: Array,
     act: Array,  # from here on output: activations
-    log_probs: Array,
-    entropies: Array,
-    values: Array,
+    out: StepScores,
     baselines: Array,
     hidden: Array,  # [N, hidden]
 ) -> None:
     """Evaluate all steps. Raises `IndexError` for an action or a blueprint that there is not."""
-    z, n = sizes_of(plan), order.size
-    a, rules = activations(z, n), HeadRules(head_sizes, relevance, numbers[0], numbers[1])
-    steps = StepInputs(order, obs, blueprints, actions, masks)
-    _check_blueprints(z, blueprints)
+    z, n = sizes_of(plan), steps.order.size
+    a = activations(z, n)
+    _check_blueprints(z, steps.blueprints)
     _check_actions(z, rules, steps)
     none = np.zeros((0, 0), np.bool_)
     given = Sampling(False, none, none, none, np.zeros((0, 0)), np.zeros(0, np.bool_))
-    out, w = StepScores(log_probs, entropies, values), Weights(flat, table)
     _forward(z, a, w, rules, given, stats, numbers, steps, times, rows, h0, c0, act, out, baselines)
     for p in range(n):
-        hidden[order[p]] = act[a.out + p * z.hidden : a.out + (p + 1) * z.hidden]
+        hidden[steps.order[p]] = act[a.out + p * z.hidden : a.out + (p + 1) * z.hidden]
 
 
 @inner
@@ -164,46 +159,29 @@ def _expected(z: NetShape, rules: HeadRules, probs: Array, legal: Array, values:
     return total
 
 
-def _differentiate(
+@kernel
+def differentiate(
     plan: Array,
-    table: Array,
-    params: Array,  # int64 [P] addresses of the parameters
-    head_sizes: Array,
-    relevance: Array,
-    numbers: Array,
-    order: Array,
+    params: Parameters,
+    rules: HeadRules,
+    steps: StepInputs,
     times: Array,
     rows: Array,
-    obs: Array,
-    blueprints: Array,
-    actions: Array,
-    masks: Array,
     c0: Array,
     act: Array,  # from `evaluate`
-    d_log_probs: Array,  # gradients with respect to the results
-    d_entropies: Array,
-    d_values: Array,
-    grads: Array,  # output: int64 [P] addresses of the gradients, which are added to what is there
+    given: StepScores,  # gradients with respect to the results
+    grads: Parameters,  # output: the gradients are added to what is there
 ) -> None:
     """Compute the gradients with respect to all parameters."""
-    z, n, parameters = sizes_of(plan), order.size, Parameters(params, table)
-    a, rules = activations(z, n), HeadRules(head_sizes, relevance, numbers[0], numbers[1])
-    steps = StepInputs(order, obs, blueprints, actions, masks)
-    gradients = Parameters(grads, table)
+    z, n = sizes_of(plan), steps.order.size
+    a = activations(z, n)
     dlogits, doutputs = np.empty(n * z.choices, np.float32), np.zeros(n * z.values, np.float32)
-    score_gradient(z, a, rules, steps, act, StepScores(d_log_probs, d_entropies, d_values), dlogits)
+    score_gradient(z, a, rules, steps, act, given, dlogits)
     for p in range(n):
-        chosen = actions[order[p], 0] if z.values > 1 else 0
-        doutputs[p * z.values + chosen] = d_values[order[p]]
+        chosen = steps.actions[steps.order[p], 0] if z.values > 1 else 0
+        doutputs[p * z.values + chosen] = given.values[steps.order[p]]
     dout, dslots = np.empty(n * z.hidden, np.float32), np.zeros(n * z.slots * z.encoder, np.float32)
-    heads_gradient(z, a, parameters, rules, steps, act, dlogits, doutputs, dout, dslots, gradients)
+    heads_gradient(z, a, params, rules, steps, act, dlogits, doutputs, dout, dslots, grads)
     drows = np.empty(n * z.core_input, np.float32)
-    core_gradient(z, a, parameters, times, rows, c0, act, dout, drows, gradients)
-    encode_gradient(z, a, parameters, steps, act, drows, dslots, gradients)
-
-
-pack = Kernel(_pack)
-activation_size = Kernel(_activation_size)
-step = Kernel(_step)
-evaluate = Kernel(_evaluate)
-differentiate = Kernel(_differentiate)
+    core_gradient(z, a, params, times, rows, c0, act, dout, drows, grads)
+    encode_gradient(z, a, params, steps, act, drows, dslots, grads)

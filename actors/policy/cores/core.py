@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actors.config import PolicyConfig
-from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
+from actors.policy.cores.memory import STATISTICS, ExternalMemory
 from actors.policy.cores.sequences import BucketLayout
 from actors.policy.state import PolicyState, StateSizes
 from actors.precision import matmul_allows_tf32, tf32
@@ -113,7 +113,7 @@ class Recurrent(nn.Module):
             out, h, c = (t.to(x.dtype) for t in run(x.to(dtype), state.h.to(dtype), state.c.to(dtype), weights))
             if self.memory is None:
                 return out, PolicyState(h, c, state.cells, state.usage)
-            out, statistics, cells, usage = scan(self.memory.weights(), out, state.cells, state.usage)
+            out, statistics, cells, usage = self.memory(out, state.cells, state.usage)
             return torch.cat([out, statistics], -1), PolicyState(h, c, cells, usage)
 
     def _output(self, out: Tensor, state: PolicyState) -> CoreOutput:

@@ -7,7 +7,6 @@ augmented networks (Santoro et al., 2016), here hard and without gradient.
 from __future__ import annotations
 
 from math import log, sqrt
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +20,8 @@ STATISTICS = ("write_gate", "evictions", "attention_entropy")
 attention over cells."""
 
 
-class MemoryWeights(NamedTuple):
-    """Weights of the projections from `hidden` to query, write and gate, and from the read vector to `hidden`."""
-
-    inputs_weight: Tensor  # [2 * size + 1, hidden]
-    inputs_bias: Tensor  # [2 * size + 1]
-    read_weight: Tensor  # [hidden, size]
-
-
 class ExternalMemory(nn.Module):
-    """Holds the weights. The computation is in `scan`."""
+    """Projects outputs of the LSTM to queries, writes and gates, and what was read to the size of an output."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -41,14 +32,30 @@ class ExternalMemory(nn.Module):
         nn.init.zeros_(self.inputs.bias)
         nn.init.orthogonal_(self.read.weight)
 
-    def weights(self) -> MemoryWeights:
-        return MemoryWeights(self.inputs.weight, self.inputs.bias, self.read.weight)
+    def forward(self, outputs: Tensor, cells: Tensor, usage: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Run the memory over `outputs [T, N, hidden]`, from `cells [K, N, size]` and `usage [K, N, 1]`.
+
+        Returns the outputs with the projected reads added, statistics `[T, N, 3]`, and cells and usage after the last
+        step. Queries, writes and gates of all steps are one matrix product; only what depends on the cells runs step
+        by step.
+        """
+        size = cells.shape[2]
+        query, write, gate = torch.split(self.inputs(outputs), [size, size, 1], -1)
+        write, gate = write.tanh(), gate.sigmoid()
+        held, used = cells.transpose(0, 1), usage.squeeze(-1).transpose(0, 1)  # [N, K, size], [N, K]
+        reads, statistics = [], []
+        for q, w, g in zip(query.unbind(), write.unbind(), gate.unbind(), strict=True):
+            read, held, used, step_statistics = read_and_write(q, w, g, held, used)
+            reads.append(read)
+            statistics.append(step_statistics)
+        cells, usage = held.transpose(0, 1).contiguous(), used.transpose(0, 1).unsqueeze(-1).contiguous()
+        return outputs + self.read(torch.stack(reads)), torch.stack(statistics), cells, usage
 
 
 def read_and_write(
     q: Tensor, w: Tensor, g: Tensor, cells: Tensor, usage: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run one step of the scan: queries `q` and writes `w [N, size]`, gates `g [N, 1]`, `cells [N, K, size]`,
+    """Run one step: queries `q` and writes `w [N, size]`, gates `g [N, 1]`, `cells [N, K, size]`,
     `usage [N, K]`.
 
     Returns what was read `[N, size]`, the new cells and usage, and statistics `[N, 3]`.
@@ -67,27 +74,3 @@ def read_and_write(
         usage = usage * (1.0 - strength) + strength
     cells = cells * (1.0 - strength.unsqueeze(-1)) + strength.unsqueeze(-1) * w.unsqueeze(1)
     return read, cells, usage, statistics
-
-
-def scan(
-    weights: MemoryWeights, outputs: Tensor, cells: Tensor, usage: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run the memory over `outputs [T, N, hidden]` of the LSTM, from `cells [K, N, size]` and `usage [K, N, 1]`.
-
-    Returns the outputs with the projected reads added, statistics `[T, N, 3]`, and cells and usage after the last
-    step. Queries, writes and gates of all steps are one matrix product; only what depends on the cells runs step by
-    step.
-    """
-    size = cells.shape[2]
-    projected = F.linear(outputs, weights.inputs_weight, weights.inputs_bias)
-    query, write, gate = torch.split(projected, [size, size, 1], -1)
-    write, gate = write.tanh(), gate.sigmoid()
-    held, used = cells.transpose(0, 1), usage.squeeze(-1).transpose(0, 1)  # [N, K, size], [N, K]
-    reads, statistics = [], []
-    for q, w, g in zip(query.unbind(), write.unbind(), gate.unbind(), strict=True):
-        read, held, used, step_statistics = read_and_write(q, w, g, held, used)
-        reads.append(read)
-        statistics.append(step_statistics)
-    read = F.linear(torch.stack(reads), weights.read_weight)
-    cells, usage = held.transpose(0, 1).contiguous(), used.transpose(0, 1).unsqueeze(-1).contiguous()
-    return outputs + read, torch.stack(statistics), cells, usage

@@ -29,8 +29,7 @@ from actors.types.actions import ActionMasks
 from deploy.rllib import MASKS, MasksObserved, TamiyoRLModule, register_with_rllib
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_network, save_checkpoint
-from tests.support.learning.sequences import SequenceBatch, evaluate
-from tests.support.learning.toy import CORES
+from tests.support.learning.toy import CORES, single_steps
 from tests.support.serving.servers import serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
@@ -83,9 +82,9 @@ def replay(episode: Any, folder: Path, keep_state: bool = True) -> float:
         action = np.asarray(episode.get_actions(t))[None]
         in_force = masks.in_force(policy.spaces.action, action)
         assert (policy.spaces.action.split(in_force)[0][0, action[0, 0]]).all()
-        step = (torch.from_numpy(a)[:, None] for a in (obs, blueprints, action, in_force))
+        step = (torch.from_numpy(a) for a in (obs, blueprints, action, in_force))
         with torch.no_grad():
-            known = evaluate(policy, SequenceBatch(*step, torch.ones(1, 1, dtype=torch.bool), state))
+            known = policy.evaluate_steps(single_steps(*step, state))
         recorded = float(episode.get_extra_model_outputs(Columns.ACTION_LOGP, t))
         worst = max(worst, abs(float(known.log_probs.sum()) - recorded))
         _, after = policy.act(obs, blueprints, masks, state, np.zeros(action.shape))

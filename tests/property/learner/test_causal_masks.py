@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from actors.policy.cores.sequences import Steps
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from learner.ppo.gae import head_advantages
 from learner.ppo.objective import clipped_surrogate, entropy_bonus, k3
-from tests.support.learning.sequences import SequenceBatch, evaluate
-from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network
+from tests.support.learning.toy import CORES, SPACES, SPEC, single_steps, toy_network
 
 JOINT = [
     a for a in itertools.product(*map(range, SPEC.sizes)) if all(SPEC.relevance[a[0]][k] or a[k] == 0 for k in range(4))
@@ -24,16 +24,14 @@ Loss = Callable[[Evaluation, Tensor], Tensor]
 
 def one_step(
     actions: list[tuple[int, ...]], states: int = 1, network: FactoredRecurrentActorCritic | None = None
-) -> SequenceBatch:
+) -> Steps:
     """One step of every action in each of `states` states, everything legal; episodes of one step."""
     noise, count = torch.Generator().manual_seed(7), len(actions)
-    obs = torch.randn(states, SPACES.obs_size, generator=noise).repeat_interleave(count, 0)[:, None]
-    blueprints = torch.randint(-1, 4, (states, SPACES.slots), generator=noise).repeat_interleave(count, 0)[:, None]
-    masks = torch.ones(states * count, 1, SPEC.flat_size, dtype=torch.bool)
-    taken = torch.tensor(actions).repeat(states, 1)[:, None]
-    valid = torch.ones(states * count, 1, dtype=torch.bool)
-    network = network or toy_network()
-    return SequenceBatch(obs, blueprints, taken, masks, valid, network.initial_state(states * count))
+    obs = torch.randn(states, SPACES.obs_size, generator=noise).repeat_interleave(count, 0)
+    blueprints = torch.randint(-1, 4, (states, SPACES.slots), generator=noise).repeat_interleave(count, 0)
+    masks = torch.ones(states * count, SPEC.flat_size, dtype=torch.bool)
+    state = (network or toy_network()).initial_state(states * count)
+    return single_steps(obs, blueprints, torch.tensor(actions).repeat(states, 1), masks, state)
 
 
 def policy_loss(ratio: Tensor, a: Tensor, counted: Tensor, clip: float, denominator: float) -> Tensor:
@@ -65,9 +63,9 @@ def head_parameters(network: FactoredRecurrentActorCritic, head: str) -> list[Te
 
 def check_irrelevant_heads_are_still(network: FactoredRecurrentActorCritic, term: Loss, op: int) -> None:
     """All steps chose `op`, everything is legal: the causal table alone stands between a head and a gradient."""
-    sequence = one_step([a for a in JOINT if a[0] == op], states=3, network=network)
-    out = evaluate(network, sequence)
-    counted = network.relevance[sequence.actions[:, 0, 0]]
+    steps = one_step([a for a in JOINT if a[0] == op], states=3, network=network)
+    out = network.evaluate_steps(steps)
+    counted = network.relevance[steps.actions[:, 0]]
     loss = term(out, counted)
     for k, head in enumerate(SPEC.names):
         grads = torch.autograd.grad(
@@ -93,10 +91,10 @@ def test_a_causal_table_that_is_all_true_is_caught(term: Loss) -> None:
 
 
 def test_an_irrelevant_head_has_log_prob_and_entropy_zero_even_where_all_is_legal() -> None:
-    sequence = one_step(JOINT, states=2)
+    steps = one_step(JOINT, states=2)
     with torch.no_grad():
-        out = evaluate(toy_network(), sequence)
-    relevant = torch.from_numpy(SPEC.relevance_table)[sequence.actions[:, 0, 0]]
+        out = toy_network().evaluate_steps(steps)
+    relevant = torch.from_numpy(SPEC.relevance_table)[steps.actions[:, 0]]
     for values in (out.log_probs, out.entropies):
         assert torch.equal(values != 0, relevant)
 
@@ -109,7 +107,7 @@ def rewards(states: int) -> Tensor:
 
 def exact_gradient(network: FactoredRecurrentActorCritic, states: int) -> list[Tensor]:
     """Of sum over states and joint actions of pi * R, by differentiating the enumerated expectation itself."""
-    probability = evaluate(network, one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
+    probability = network.evaluate_steps(one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
     assert torch.allclose(probability.sum(1), torch.ones(states), atol=1e-5)
     return gradient(network, (probability * rewards(states)).sum())
 
@@ -123,15 +121,11 @@ def no_baseline(states: int, network: FactoredRecurrentActorCritic) -> tuple[Ten
     return torch.zeros(states * len(JOINT)), torch.zeros(states * len(JOINT))
 
 
-def same_for_all_actions(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
-    return torch.full((states * len(JOINT),), 3.0), torch.full((states * len(JOINT),), 3.0)
-
-
 def op_values(states: int, network: FactoredRecurrentActorCritic) -> tuple[Tensor, Tensor]:
     """Of every joint action in every state: Q of its op, and V, the expectation of Q over ops; any numbers would do."""
     q = torch.from_numpy(np.random.default_rng(8).normal(0.0, 3.0, (states, SPEC.num_ops))).float()
     with torch.no_grad():
-        probability = evaluate(network, one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
+        probability = network.evaluate_steps(one_step(JOINT, states, network)).log_probs.sum(-1).exp().view(states, -1)
     own = q[:, torch.tensor([a[0] for a in JOINT])]
     return own.flatten(), (probability * own).sum(1, keepdim=True).expand_as(own).flatten()
 
@@ -150,15 +144,15 @@ def check_estimator(
     """
     states = 4
     network = toy_network(probability_floor=0.0, core=core)
-    sequence = one_step(JOINT, states, network)
-    out = evaluate(network, sequence)
-    counted = network.relevance[sequence.actions[:, 0, 0]]
+    steps = one_step(JOINT, states, network)
+    out = network.evaluate_steps(steps)
+    counted = network.relevance[steps.actions[:, 0]]
     q, v = baseline(states, network)
     head = head_advantages(rewards(states).flatten() - q, q, v, len(SPEC.heads))
     acted = out.log_probs.detach()
     if behaviour_seed is not None:
         with torch.no_grad():
-            acted = evaluate(toy_network(behaviour_seed, probability_floor=0.0, core=core), sequence).log_probs
+            acted = toy_network(behaviour_seed, probability_floor=0.0, core=core).evaluate_steps(steps).log_probs
     weight = (out.log_probs.detach() - acted).sum(-1).exp()
     ratio = (out.log_probs - out.log_probs.detach()).exp()
     weighted = head * (weight * acted.sum(-1).exp())[:, None]
@@ -170,7 +164,7 @@ def check_estimator(
         assert torch.allclose(a, b, atol=5e-5 * scale)
 
 
-@pytest.mark.parametrize("baseline", [no_baseline, same_for_all_actions, op_values])
+@pytest.mark.parametrize("baseline", [no_baseline, op_values])
 @pytest.mark.parametrize("core", CORES)
 def test_the_estimator_averages_to_the_exact_policy_gradient(
     baseline: Callable[..., tuple[Tensor, Tensor]], core: str

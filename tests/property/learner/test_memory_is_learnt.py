@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.config import PolicyConfig
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
 from actors.types.actions import ActionMasks, independent_spec
@@ -64,18 +65,9 @@ class Forgetful:
         self.policy = policy
         self.initial_state = policy.initial_state
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        state: PolicyState,
-        noise: NDArray[np.float64],
-        deterministic: bool = False,
-    ) -> tuple[ActOutput, PolicyState]:
-        zero = self.initial_state(obs.shape[0])
-        decision, _ = self.policy.act(obs, blueprint_indices, masks, zero, noise, deterministic)
-        return decision, zero
+    def act(self, obs: Any, blueprint_indices: Any, masks: Any, state: PolicyState, *rest: Any) -> Any:
+        zero = self.initial_state(len(obs))
+        return self.policy.act(obs, blueprint_indices, masks, zero, *rest)[0], zero
 
 
 def share_recalled(core: str, critic: str, forgetful: bool, updates: int = 20) -> float:
@@ -101,8 +93,6 @@ def share_recalled(core: str, critic: str, forgetful: bool, updates: int = 20) -
 
 def forgotten(episodes: list[Any]) -> list[Any]:
     """What the forgetful policy acted on: the last step of each episode, as an episode of its own."""
-    import dataclasses
-
     per_step = ("policy_version", "obs", "blueprint_indices", "actions", "log_probs", "masks", "values")
     last = (*per_step, "baseline_values", "rewards")
     return [

@@ -4,58 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from actors.policy.cores.core import CoreOutput, Recurrent
-from actors.policy.cores.sequences import BucketLayout
-from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
+from actors.policy.cores.sequences import BucketLayout, SequenceLayout, Steps
 from actors.policy.state import PolicyState
-from tests.support.learning.sequences import SequenceBatch, evaluate
-from tests.support.learning.toy import POLICIES, toy_network, toy_seed, toy_sequence, toy_wave
+from learner.ppo.minibatch import whole_batch
+from tests.support.learning.batches import toy_batch
+from tests.support.learning.toy import POLICIES, toy_network
 from tests.support.learning.without_kernels import without_kernels
 
 LENGTHS = (4, 9, 5, 4, 7)
 
 
-def sequences(network: FactoredRecurrentActorCritic) -> tuple[SequenceBatch, Tensor]:
-    """Return episodes of these lengths, and the row of each valid step."""
-    seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
-    sequence = toy_sequence(toy_wave(network, seeds))
-    return sequence, torch.arange(len(LENGTHS))[:, None].expand_as(sequence.valid)[sequence.valid]
-
-
-def changed(sequence: SequenceBatch, row: int) -> SequenceBatch:
-    """Replace observations, actions, masks and state of one row, but not its length."""
+def changed(steps: Steps, row: int, own: Tensor) -> Steps:
+    """Replace observations, actions, masks and state of one episode, whose steps are `own [N]`, but not its length."""
     noise = torch.Generator().manual_seed(row)
-
-    def other(t: Tensor, row_of: Tensor) -> Tensor:
-        out = t.clone()
-        out[row] = row_of
-        return out
-
-    state = PolicyState(*(t.index_copy(1, torch.tensor([row]), t[:, row : row + 1] + 1.0) for t in sequence.state))
-    return sequence._replace(
-        obs=other(sequence.obs, torch.randn(sequence.obs[row].shape, generator=noise) * 3),
-        blueprint_indices=other(sequence.blueprint_indices, (sequence.blueprint_indices[row] + 2) % 4 - 1),
-        actions=other(sequence.actions, torch.zeros_like(sequence.actions[row])),
-        masks=other(sequence.masks, torch.ones_like(sequence.masks[row])),
-        state=state,
+    mine = own[:, None]
+    return steps._replace(
+        obs=torch.where(mine, 3 * torch.randn(steps.obs.shape, generator=noise), steps.obs),
+        blueprint_indices=torch.where(mine, (steps.blueprint_indices + 2) % 4 - 1, steps.blueprint_indices),
+        actions=steps.actions * ~mine,
+        masks=steps.masks | mine,
+        state=PolicyState(*(t.index_add(1, torch.tensor([row]), torch.ones_like(t[:, :1])) for t in steps.state)),
     )
 
 
 def check_no_leak(max_waste: float = 1.3, **options: Any) -> None:
-    network = toy_network(**options)
-    sequence, row_of = sequences(network)
+    network, batch = toy_network(**options), toy_batch(LENGTHS, **options)
+    lengths = batch.episode_lengths
+    steps = whole_batch(batch).steps(batch)._replace(layout=SequenceLayout(lengths, max_waste, torch.device("cpu")))
     with torch.no_grad():
-        before: Evaluation = evaluate(network, sequence, max_waste)
+        before = network.evaluate_steps(steps)
         for row in range(len(LENGTHS)):
-            after: Evaluation = evaluate(network, changed(sequence, row), max_waste)
+            own = torch.from_numpy(np.arange(len(LENGTHS)).repeat(lengths) == row)
+            after = network.evaluate_steps(changed(steps, row, own))
             for a, b in zip(before, after, strict=True):
-                felt = not torch.allclose(a[row_of == row], b[row_of == row], atol=1e-3)
+                felt = not torch.allclose(a[own], b[own], atol=1e-3)
                 assert felt or a.shape[1:] == (0,)
-                assert torch.equal(a[row_of != row], b[row_of != row])
+                assert torch.equal(a[~own], b[~own])
 
 
 @pytest.mark.parametrize("max_waste", [1.0, 100.0])

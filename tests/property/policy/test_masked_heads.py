@@ -14,11 +14,11 @@ from torch import Tensor
 from actors.policy import distribution
 from actors.policy import network as network_module
 from actors.policy.acting.policy import ActingPolicy
+from actors.policy.cores.sequences import Steps
 from actors.policy.distribution import masked_log_probs
 from actors.policy.network import EmptyMask, Evaluation, FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks, forced_steps
-from tests.support.learning.sequences import SequenceBatch, evaluate
-from tests.support.learning.toy import POLICIES, SPACES, SPEC, random_masks, toy_network
+from tests.support.learning.toy import POLICIES, SPACES, SPEC, random_masks, single_steps, toy_network
 from tests.support.learning.without_kernels import without_kernels
 
 FLOOR = 0.02
@@ -48,32 +48,25 @@ def is_legal(masks: ActionMasks, action: NDArray[np.int64]) -> bool:
     return canonical(action) and all(a in c for a, c in zip(action, legal_choices(masks, action), strict=True))
 
 
-def evaluated(network: FactoredRecurrentActorCritic, masks: ActionMasks, seed: int) -> tuple[Evaluation, SequenceBatch]:
+def evaluated(network: FactoredRecurrentActorCritic, masks: ActionMasks, seed: int) -> tuple[Evaluation, Steps]:
     """Evaluate every joint action in the same state, each as a row."""
     count = len(JOINT)
     rng = np.random.default_rng(seed)
-    obs = torch.from_numpy(np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (count, 1, 1)))
-    blueprints = torch.from_numpy(np.tile(rng.integers(-1, 4, SPACES.slots), (count, 1, 1)))
+    obs = torch.from_numpy(np.tile(rng.standard_normal(SPACES.obs_size).astype(np.float32), (count, 1)))
+    blueprints = torch.from_numpy(np.tile(rng.integers(-1, 4, SPACES.slots), (count, 1)))
     many = ActionMasks(*(np.broadcast_to(m, (count, *m.shape)) for m in masks))
-    in_force = torch.from_numpy(many.in_force(SPEC, JOINT))[:, None]
-    sequence = SequenceBatch(
-        obs,
-        blueprints,
-        torch.from_numpy(JOINT)[:, None],
-        in_force,
-        torch.ones(count, 1, dtype=torch.bool),
-        network.initial_state(count),
-    )
+    in_force, state = torch.from_numpy(many.in_force(SPEC, JOINT)), network.initial_state(count)
+    steps = single_steps(obs, blueprints, torch.from_numpy(JOINT), in_force, state)
     with torch.no_grad():
-        return evaluate(network, sequence), sequence
+        return network.evaluate_steps(steps), steps
 
 
-def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, sequence: SequenceBatch) -> list[float]:
+def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, steps: Steps) -> list[float]:
     """Compute each joint action's probability from logits in float64: exponentials over legal choices, then floors."""
     with torch.no_grad():
-        encoded = network.encoder(sequence.obs[:, 0], sequence.blueprint_indices[:, 0])
-        core = network.norm(network.core.step(encoded.core_input, sequence.state).output)
-        op, slot = sequence.actions[:, 0, 0], sequence.actions[:, 0, 1]
+        encoded = network.encoder(steps.obs, steps.blueprint_indices)
+        core = network.norm(network.core.step(encoded.core_input, steps.state).output)
+        op, slot = steps.actions[:, 0], steps.actions[:, 1]
         logits = [network.heads.op(core), network.heads.slot_logits(core, encoded.slots, op)]
         logits += network.heads.rest_logits(core, encoded.slots, op, slot)
     probabilities = []
@@ -90,13 +83,13 @@ def joint_by_hand(network: FactoredRecurrentActorCritic, masks: ActionMasks, seq
 def check_joint(**options: Any) -> None:
     network = toy_network(probability_floor=FLOOR, **options)
     for seed, masks in enumerate(STATES):
-        out, sequence = evaluated(network, masks, seed)
+        out, steps = evaluated(network, masks, seed)
         probability = out.log_probs.double().sum(-1).exp()
         legal = torch.tensor([is_legal(masks, a) for a in JOINT])
         once = torch.tensor([canonical(a) for a in JOINT])
         assert bool((probability[once & ~legal] == 0).all())
         assert abs(float(probability[legal].sum()) - 1.0) < 1e-5
-        expected = torch.tensor(joint_by_hand(network, masks, sequence))
+        expected = torch.tensor(joint_by_hand(network, masks, steps))
         assert torch.allclose(probability[legal], expected[legal].double(), rtol=1e-4, atol=1e-7)
         for row in legal.nonzero().flatten().tolist():
             for k, choices in enumerate(legal_choices(masks, JOINT[row])):

@@ -13,17 +13,19 @@ from learner.config import LearnerConfig
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.minibatch import replay, whole_batch
 from learner.ppo.optimizer import make_optimizer
-from learner.ppo.targets import Targets, estimate_advantages, make_targets
+from learner.ppo.targets import Targets, make_targets
 from learner.ppo.update import PPOUpdate
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (5, 2, 9, 4, 7, 1, 3, 8)
 
 
-def toy_batch(lengths: Sequence[int] = LENGTHS, chunk_length: int | None = None, burn_in: int = 0) -> Batch:
-    """Episodes of these lengths, every other one truncated, that the toy network played."""
+def toy_batch(
+    lengths: Sequence[int] = LENGTHS, chunk_length: int | None = None, burn_in: int = 0, **policy: Any
+) -> Batch:
+    """Episodes of these lengths, every other one truncated, that the toy network with these options played."""
     seeds = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(lengths)]
-    return make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length, burn_in)
+    return make_batch(toy_wave(toy_network(**policy), seeds), SPACES, chunk_length, burn_in)
 
 
 def toy_ppo(
@@ -48,9 +50,7 @@ def evaluate_batch(network: FactoredRecurrentActorCritic, batch: Batch) -> Evalu
 @torch.no_grad()
 def targets_of(network: FactoredRecurrentActorCritic, batch: Batch, config: LearnerConfig) -> Targets:
     """The targets of a batch; this updates the network's value scale, as the update does."""
-    proximal, scale = evaluate_batch(network, batch), network.value_normalizer
-    estimate = estimate_advantages(proximal, batch, scale, config)
-    return make_targets(network, proximal, batch, estimate, scale.update(estimate.returns, network.value_output))
+    return make_targets(network, evaluate_batch(network, batch), batch, config)[0]
 
 
 class RecordedGradients(torch.optim.SGD):

@@ -22,12 +22,10 @@ from actors.policy.state import PolicyState
 from actors.rollout.stream import EpisodeStream
 from actors.rollout.wave import Provenance
 from actors.types.episode import Episode
-from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
 from tests.support.env.gym_envs import Mixed
-from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.batches import toy_batch, toy_ppo
+from tests.support.learning.toy import toy_network, toy_seed, toy_wave
 
 CPU = torch.device("cpu")
 CASES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
@@ -37,7 +35,8 @@ CASES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {"chunk_length": 3, "burn_in": 2, "precision": "bf16"}),
 )
 """Options of the policy and of the learner."""
-SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate((5, 3, 9, 4))]
+LENGTHS = (5, 3, 9, 4)
+SEEDS = [toy_seed(n, truncated=i % 2 == 0, salt=i) for i, n in enumerate(LENGTHS)]
 
 
 def same(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
@@ -73,15 +72,12 @@ class Crossings(TorchDispatchMode):
 def update(device: torch.device) -> None:
     """With minibatches, chunks, burn-in and a prior. bf16 needs autocast, which is for real devices alone."""
     for policy, learner in CASES if device.type == "cuda" else CASES[:-1]:
-        fields: dict[str, Any] = {"state_stride": 1, "update_epochs": 1, "minibatches": 2, "target_kl": 1e9}
-        config = LearnerConfig(**(fields | learner))
-        batch = make_batch(toy_wave(toy_network(**policy), SEEDS), SPACES, config.chunk_length, config.burn_in)
-        rounded = device.type == "cuda" and config.precision != "float32"
+        batch = toy_batch(LENGTHS, learner.get("chunk_length"), learner.get("burn_in", 0), **policy)
+        rounded = device.type == "cuda" and "precision" in learner
 
-        def updated(to: torch.device, policy: Any = policy, config: LearnerConfig = config, batch: Any = batch) -> Any:
-            network = toy_network(**policy).to(to)
-            prior = toy_network(5, **policy) if config.prior_coef else None
-            ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config, prior=prior)
+        def updated(to: torch.device, policy: Any = policy, learner: Any = learner, batch: Any = batch) -> Any:
+            network, prior = toy_network(**policy).to(to), toy_network(5, **policy)
+            ppo = toy_ppo(1e-3, network, prior, update_epochs=1, minibatches=2, target_kl=1e9, **learner)
             return ppo(batch, update=0, version=0), network.state_dict()
 
         (metrics, weights), (expected, expected_weights) = updated(device), updated(CPU)
@@ -107,10 +103,9 @@ def played(device: torch.device) -> tuple[FactoredRecurrentActorCritic, list[Epi
 def update_without_waiting(device: torch.device) -> None:
     """From the plan of the minibatches to the metrics of all, an update neither reads a value nor copies one over."""
     synchronizing = torch.cuda.set_sync_debug_mode if device.type == "cuda" else lambda mode: None
-    config = LearnerConfig(state_stride=1, target_kl=10.0, minibatches=3, update_epochs=2, chunk_length=3, burn_in=2)
     for network, episodes in ((toy_network(), toy_wave(toy_network(), SEEDS)), played(CPU)):
         network.to(device)
-        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
+        ppo = toy_ppo(1e-3, network, minibatches=3, update_epochs=2, chunk_length=3, burn_in=2)
         ppo.reads_flags = False
         optimize, plan, mode = ppo._optimize, ppo._minibatches, Crossings()
 
@@ -128,7 +123,7 @@ def update_without_waiting(device: torch.device) -> None:
                 synchronizing("default")
 
         ppo._minibatches, ppo._optimize = planned, loop  # type: ignore[method-assign]
-        ppo(make_batch(episodes, network.spaces, config.chunk_length, config.burn_in), update=0, version=0)
+        ppo(make_batch(episodes, network.spaces, 3, 2), update=0, version=0)
         assert mode.seen == [], mode.seen
 
 
@@ -149,9 +144,7 @@ def continuous(device: torch.device) -> None:
 
     def learned(to: torch.device) -> tuple[list[Episode], dict[str, float]]:
         network, episodes = played(to)
-        config = LearnerConfig(state_stride=1, target_kl=1e9, gamma=0.9)
-        ppo = PPOUpdate(network, make_optimizer(network, 1e-3, 0.0), config)
-        return episodes, ppo(make_batch(episodes, network.spaces), update=0, version=0)
+        return episodes, toy_ppo(1e-3, network)(make_batch(episodes, network.spaces), update=0, version=0)
 
     (ours, metrics), (theirs, expected) = learned(device), learned(CPU)
     assert len(ours) > 1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.config import PolicyConfig
+from actors.policy.cores.sequences import SequenceLayout, Steps
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
@@ -19,7 +20,6 @@ from actors.types.actions import ActionMasks, ActionSpec, Head
 from actors.types.episode import EndReason, Episode
 from actors.types.fleet_step import FleetStep
 from actors.types.spaces import Spaces
-from tests.support.learning.sequences import SequenceBatch
 
 SPEC = ActionSpec(
     (
@@ -165,18 +165,9 @@ def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
     return network
 
 
-def toy_sequence(episodes: Sequence[Episode]) -> SequenceBatch:
-    """Whole episodes as the network evaluates them, from their own initial states."""
-    longest = max(map(len, episodes))
-
-    def padded(name: str) -> Tensor:
-        rows = [getattr(e, name) for e in episodes]
-        return torch.stack([torch.from_numpy(np.pad(r, ((0, longest - len(r)), (0, 0)))) for r in rows])
-
-    valid = torch.arange(longest) < torch.tensor([[len(e)] for e in episodes])
-    states = zip(*(e.initial_state for e in episodes), strict=True)
-    state = PolicyState(*(torch.from_numpy(np.concatenate(parts, 1)) for parts in states))
-    return SequenceBatch(*map(padded, ("obs", "blueprint_indices", "actions", "masks")), valid, state)
+def single_steps(obs: Tensor, blueprints: Tensor, actions: Tensor, masks: Tensor, state: PolicyState) -> Steps:
+    """The first steps of as many episodes, one row each."""
+    return Steps(obs, blueprints, actions, masks, state, SequenceLayout([1] * len(obs), 1.3, obs.device))
 
 
 def toy_wave(

@@ -56,10 +56,7 @@ def with_bootstrap(batch: Batch, value: float) -> Batch:
 
 @pytest.mark.parametrize(
     ("clipped", "number", "before"),
-    [
-        ("clipped_rewards", 3e38, 5),
-        ("clipped_values", -1e20, 0),
-    ],
+    [("clipped_rewards", 3e38, 5), ("clipped_values", -1e20, 0)],
 )
 def test_one_absurd_number_leaves_the_critic_its_scale(clipped: str, number: float, before: int) -> None:
     truncated = {"terminated": False, "truncated": True, "bootstrap_value": 0.5}

@@ -8,20 +8,7 @@ import psutil
 import pytest
 import torch
 
-from learner.config import LearnerConfig
-from learner.ppo.batch import Batch, make_batch
-from learner.ppo.optimizer import make_optimizer
-from learner.ppo.update import PPOUpdate
-from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
-
-
-def batches() -> list[Batch]:
-    """Of unequal lengths, so that shapes differ from update to update."""
-    found = []
-    for salt in range(5):
-        seeds = [toy_seed(1 + (3 * n + salt) % 7, truncated=n % 2 == 0, salt=n) for n in range(3)]
-        found.append(make_batch(toy_wave(toy_network(), seeds), SPACES, chunk_length=3, burn_in=2))
-    return found
+from tests.support.learning.batches import toy_batch, toy_ppo
 
 
 def measure(process: psutil.Process) -> tuple[int, int]:
@@ -35,9 +22,9 @@ def measure(process: psutil.Process) -> tuple[int, int]:
 @pytest.mark.parametrize("updates", [50, pytest.param(10_000, marks=pytest.mark.long)])
 def test_updates_leave_nothing_behind(updates: int) -> None:
     """After a tenth of them to warm up."""
-    network = toy_network()
-    config = LearnerConfig(state_stride=1, gamma=0.9, target_kl=10.0, chunk_length=3, burn_in=2)
-    ppo, own, process = PPOUpdate(network, make_optimizer(network, 1e-4, 0.0), config), batches(), psutil.Process()
+    ppo, process = toy_ppo(1e-4, chunk_length=3, burn_in=2), psutil.Process()
+    # Of unequal lengths, so that shapes differ from update to update.
+    own = [toy_batch([1 + (3 * n + first) % 7 for n in range(3)], 3, 2) for first in range(5)]
     for update in range(updates // 10):
         ppo(own[update % len(own)], update=update, version=update)
     before = measure(process)

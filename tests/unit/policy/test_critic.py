@@ -8,8 +8,8 @@ import torch
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.types.actions import ActionMasks
-from tests.support.learning.sequences import evaluate
-from tests.support.learning.toy import SPACES, random_masks, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.batches import evaluate_batch, toy_batch
+from tests.support.learning.toy import SPACES, random_masks, toy_network
 
 COUNT = 400
 
@@ -55,15 +55,11 @@ def test_values_match_enumeration(core: str, bootstrap: str) -> None:
 
 
 def test_the_baseline_has_no_gradient_and_the_value_only_that_of_its_op() -> None:
-    network = toy_network(critic="q_op")
-    episodes = toy_wave(network, [toy_seed(6, truncated=False, salt=i) for i in range(4)])
-    sequence = toy_sequence(episodes)
-    out = evaluate(network, sequence)
+    network, batch = toy_network(critic="q_op"), toy_batch()
+    out, ops = evaluate_batch(network, batch), batch.actions[:, 0]
     assert not out.baseline_values.requires_grad
-    ops = sequence.actions[sequence.valid][:, 0]
     for op in range(3):
-        if not bool((ops == op).any()):
-            continue
+        assert (ops == op).any()
         (grad,) = torch.autograd.grad(out.values[ops == op].sum(), network.value_output.weight, retain_graph=True)
         rows = (grad != 0).any(1)
         assert rows.tolist() == [n == op for n in range(3)]

@@ -8,10 +8,9 @@ import torch
 
 from actors.config import PolicyConfig
 from actors.metrics import registry as metrics
-from actors.policy.cores.memory import STATISTICS, ExternalMemory, scan
-from learner.ppo.batch import make_batch
-from tests.support.learning.batches import toy_ppo
-from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
+from actors.policy.cores.memory import STATISTICS, ExternalMemory
+from tests.support.learning.batches import toy_batch, toy_ppo
+from tests.support.learning.toy import toy_network
 
 CELLS, SIZE, HIDDEN = 3, 4, 6
 
@@ -23,7 +22,7 @@ def test_with_an_open_gate_all_cells_are_filled_before_one_is_evicted() -> None:
         memory.inputs.weight[-1].zero_()
         memory.inputs.bias[-1] = 20.0
         state = torch.zeros(CELLS, 1, SIZE), torch.zeros(CELLS, 1, 1)
-        _, statistics, cells, usage = scan(memory.weights(), torch.randn(8, 1, HIDDEN), *state)
+        _, statistics, cells, usage = memory(torch.randn(8, 1, HIDDEN), *state)
     assert STATISTICS == ("write_gate", "evictions", "attention_entropy")
     assert torch.allclose(statistics[..., 0], torch.ones(8, 1))
     assert statistics[:, 0, 1].tolist() == [0.0] * CELLS + [1.0] * (8 - CELLS)
@@ -35,10 +34,7 @@ def test_with_an_open_gate_all_cells_are_filled_before_one_is_evicted() -> None:
 
 def test_the_update_reports_memory_statistics_only_for_a_core_with_memory() -> None:
     for core, names in (("lstm+memory", STATISTICS), ("lstm", ())):
-        network = toy_network(core=core)
-        episodes = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in (4, 7, 3)])
-        update = toy_ppo(1e-3, network)
-        reported = update(make_batch(episodes, SPACES), 0, 0)
+        reported = toy_ppo(1e-3, toy_network(core=core))(toy_batch(core=core), 0, 0)
         assert {name for name in reported if name.startswith("memory/")} == {f"memory/{name}" for name in names}
         for name in names:
             assert 0.0 <= reported[f"memory/{name}"] <= 1.0

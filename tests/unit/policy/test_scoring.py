@@ -38,7 +38,10 @@ def by_definition(
     return torch.stack(log_probs, 1), torch.stack(entropies, 1)
 
 
-def check(floor: float, mass: float = 0.5) -> None:
+@pytest.mark.parametrize(
+    ("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)]
+)  # 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies
+def test_scores_and_gradients_are_those_of_the_definition(floor: float, mass: float) -> None:
     logits, masks, actions, relevant = case()
     weights = torch.randn(2, N, len(SIZES), generator=torch.Generator().manual_seed(1))
     results = []
@@ -51,19 +54,12 @@ def check(floor: float, mass: float = 0.5) -> None:
     assert bool((results[1][2][~masks] == 0).all())  # illegal choices have no gradient
 
 
-@pytest.mark.parametrize(
-    ("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)]
-)  # 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies
-def test_scores_and_gradients_are_those_of_the_definition(floor: float, mass: float) -> None:
-    check(floor, mass)
-
-
 def test_an_irrelevant_head_without_legal_choices_has_zero_scores_and_gradients() -> None:
     logits, masks, actions, relevant = case()
     masks[3, 3:4], relevant[3, 1] = False, False
-    out = HeadScorer(SIZES)(logits, masks, actions, relevant, 0.002)
-    assert float(out.log_probs[3, 1].detach()) == float(out.entropies[3, 1].detach()) == 0.0
-    (grad,) = torch.autograd.grad(out.log_probs.sum() + out.entropies.sum(), logits)
+    log_probs, entropies = HeadScorer(SIZES)(logits, masks, actions, relevant, 0.002)
+    assert float(log_probs[3, 1].detach()) == float(entropies[3, 1].detach()) == 0.0
+    (grad,) = torch.autograd.grad(log_probs.sum() + entropies.sum(), logits)
     assert bool(grad.isfinite().all())
 
 
@@ -71,8 +67,8 @@ def test_an_irrelevant_head_without_legal_choices_has_zero_scores_and_gradients(
 def test_a_choice_of_vanishing_probability_keeps_a_finite_gradient(floor: float) -> None:
     logits = torch.tensor([[0.0, -300.0, 5.0]], requires_grad=True)
     masks, actions, relevant = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[1]]), torch.tensor([[True]])
-    out = HeadScorer((3,))(logits, masks, actions, relevant, floor)
-    (grad,) = torch.autograd.grad(out.log_probs.sum() + out.entropies.sum(), logits)
+    log_probs, entropies = HeadScorer((3,))(logits, masks, actions, relevant, floor)
+    (grad,) = torch.autograd.grad(log_probs.sum() + entropies.sum(), logits)
     assert bool(grad.isfinite().all())
     if floor == 0.0:
         assert float(grad[0, 1]) == pytest.approx(1.0)

@@ -9,32 +9,26 @@ from typing import Any
 import pytest
 import torch
 
-from learner.ppo.batch import make_batch
-from learner.ppo.update import PPOUpdate
 from tests.support.learning.batches import toy_batch, toy_ppo
-from tests.support.learning.toy import CORES, SPACES, toy_network, toy_seed, toy_wave
+from tests.support.learning.toy import CORES, toy_network
 
 LENGTHS = (5, 9, 4, 7)
-
-
-def make(**changes: Any) -> PPOUpdate:
-    return toy_ppo(1e-3, **changes)
 
 
 @pytest.mark.parametrize("core", CORES)
 def test_bf16_is_near_float32_and_distinguished_from_it(core: str) -> None:
     """Within the tolerance of a lag of 0, and not the same arithmetic."""
     network, errors = toy_network(core=core, critic="q_op"), dict[str, float]()
-    given = make_batch(toy_wave(network, [toy_seed(n, truncated=False, salt=i) for i, n in enumerate(LENGTHS)]), SPACES)
+    given = toy_batch(LENGTHS, core=core, critic="q_op")
     for precision in ("float32", "bf16"):
-        ppo = make(precision=precision, network=copy.deepcopy(network))
+        ppo = toy_ppo(1e-3, precision=precision, network=copy.deepcopy(network))
         errors[precision] = ppo(given, update=0, version=0)["ratio_error"]
     assert errors["float32"] < 1e-5 < errors["bf16"] < 6e-2
 
 
 def test_heads_stay_in_float32() -> None:
     seen: set[torch.dtype] = set()
-    ppo = make(precision="bf16")
+    ppo = toy_ppo(1e-3, precision="bf16")
     for module in (ppo.network.heads.op, ppo.network.critic):
         module.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
     ppo(toy_batch(LENGTHS), update=0, version=0)
@@ -56,7 +50,7 @@ def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypat
     cudnn, matmul = flags
     cudnn.allow_tf32 = matmul.allow_tf32 = not tf32
     seen = set()
-    ppo = make(precision="tf32" if tf32 else "float32")
+    ppo = toy_ppo(1e-3, precision="tf32" if tf32 else "float32")
     evaluate, step = ppo.network.evaluate_steps, ppo.optimizer.step
 
     def watched(call: Any) -> Any:
@@ -79,12 +73,12 @@ def test_on_cuda_the_lstm_agrees_with_the_cpu_but_for_rounding() -> None:
     """An H100 differs by 1.3e-5; TF32, which keeps ten bits of a factor, would by 5e-4 and more."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    plain = make(network=toy_network().to("cuda"))(toy_batch(LENGTHS), update=0, version=0)
+    plain = toy_ppo(1e-3, network=toy_network().to("cuda"))(toy_batch(LENGTHS), update=0, version=0)
     assert plain["ratio_error"] < 5e-5
 
 
 def test_a_pass_without_gradient_leaves_no_casts_of_weights_to_the_next_one() -> None:
-    ppo = make(precision="bf16", chunk_length=3, burn_in=2)
+    ppo = toy_ppo(1e-3, precision="bf16", chunk_length=3, burn_in=2)
     ppo(toy_batch(LENGTHS, 3, 2), update=0, version=0)
     shift = "heads.pointer.2.bias"  # the same for all slots: its gradient is 0 but for rounding
     for name, p in ppo.network.named_parameters():

@@ -17,8 +17,8 @@ from learner.ppo.optimizer import make_optimizer
 from learner.ppo.prior import Prior
 from learner.run.checkpoint import LearnerProgress, save_checkpoint
 from learner.service import LearnerService, LearnerSettings
-from tests.support.learning.sequences import evaluate
-from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_sequence, toy_wave
+from tests.support.learning.batches import evaluate_batch
+from tests.support.learning.toy import CORES, SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 HEADS = range(len(SPEC.heads))
 
@@ -37,7 +37,7 @@ def test_nats_of_each_step(core: str) -> None:
     strayed, step = False, 0
     for episode in episodes:
         with torch.no_grad():
-            own = evaluate(taught, toy_sequence([episode])).log_probs.numpy()
+            own = evaluate_batch(taught, make_batch([episode], SPACES)).log_probs.numpy()
         for t in range(len(episode)):
             expected = 0.0
             if not bool(batch.forced[step]):
