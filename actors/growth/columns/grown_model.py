@@ -51,7 +51,7 @@ def column_output(network: nn.Module, kept: Kept | None, args: Any, kwargs: Any)
 
 def tensors_of(output: Any) -> dict[Any, Tensor]:
     """Return the tensors of a module's output that can be mixed, by where they are: the output itself (""), `logits` of
-    a mapping or an object, or else all tensors in a tuple, a list or a mapping; but no single number, such as a loss."""
+    a mapping or an object, or else all tensors in a tuple, a list or a mapping; no single number, such as a loss."""
     if isinstance(output, Tensor):
         return {"": output} if output.dim() else {}
     if isinstance(output, Mapping):

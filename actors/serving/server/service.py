@@ -281,13 +281,13 @@ class PolicyService:
         session = step.session
         if session.pending is not step:  # it has ended, before an error in another step of its batch
             return
-        session.pending = None
         if isinstance(outcome, Exception):
             for waiter in step.waiters:
                 if not waiter.cancelled():
                     waiter.set_exception(outcome)
         else:
-            self._answer(session, step, outcome, row)
+            self._answer(session, step, outcome, row)  # if this fails, the step is still pending, and is told why
+        session.pending = None
         if step.closing:
             self.sessions.close(session)
 
