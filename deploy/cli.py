@@ -259,13 +259,11 @@ def _rollout(args: list[str]) -> int:
         raise UserError("give either a checkpoint or --policy, not both")
     from actors.policy.saved import TRAINED_NAME
     from actors.rules.names import parse_rule
-    from deploy.commands.rollout import RolloutOptions, show_rollout
+    from deploy.commands.rollout import show_rollout
 
-    if rule is not None and rule != TRAINED_NAME:
+    if rule not in (None, TRAINED_NAME):
         parse_rule(rule)
-    if checkpoint is not None or rule is not None:
-        given["policy"] = checkpoint or rule
-    return show_rollout(RolloutOptions(**given))
+    return show_rollout(checkpoint or rule or TRAINED_NAME, **given)
 
 
 def _play(args: list[str]) -> int:

@@ -196,17 +196,15 @@ class EmbeddedRedis:
 
     def _ask(self, command: str, timeout_s: float = 1.0) -> bytes:
         """Return the first line of the server's reply to `command`; empty while it does not listen, and if it ends."""
-        with socket.socket(socket.AF_UNIX) as connection:
+        with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as replies:
             connection.settimeout(timeout_s)
             try:
                 connection.connect(str(self.socket_path))
                 connection.sendall(f"AUTH {self._password}\r\n{command}\r\n".encode())
-                reply = b""
-                while reply.count(b"\n") < 2 and (part := connection.recv(256)):
-                    reply += part
+                replies.readline()  # to AUTH
+                return replies.readline().strip()
             except OSError:
                 return b""
-        return reply.strip().rpartition(b"\n")[2].strip()
 
 
 def _private_folder() -> Path:

@@ -64,13 +64,10 @@ def _learn(config: Config, resume: Path | None) -> int:
         service = LearnerService(learner_settings(config, run_dir), lambda: report)
         service.start()
         console.print(f"learner: waiting for episodes of run {namespace(config)!r}, run folder {run_dir}")
-        stall_timer, beats = StallTimer(), -1
+        stall_timer = StallTimer()
         while True:
             status = service.poll()
-            if status.beats != beats:
-                beats = status.beats
-                stall_timer.progressed()
-            stall_timer.poll()
+            stall_timer.poll(status.beats)
             for note in status.new_notes:
                 console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:

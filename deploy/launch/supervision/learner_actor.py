@@ -61,7 +61,7 @@ class LearnerActor:
         self.up = False  # whether it is placed and has started
         self._process: ProcessHandle | None = None  # handle of its process
         self._next_poll_s = 0.0
-        self._hang_s, self._stall_timer, self._beats = settings.config.hang_s, StallTimer(), -1
+        self._hang_s, self._stall_timer = settings.config.hang_s, StallTimer()
         self._backoff = Backoff()
         self._updates_at_failure = -1
         self.began_s: float | None = None  # when it first started; `max_seconds` counts from then
@@ -107,9 +107,7 @@ class LearnerActor:
 
     def _record(self, status: LearnerStatus) -> None:
         assert status.progress is not None
-        if status.done or status.beats != self._beats:
-            self._beats = status.beats
-            self._stall_timer.progressed()
+        self._stall_timer.poll(status.beats)
         if status.progress.update > max(0, self._updates_at_failure) and status.new_metrics:
             self._backoff.succeed()
         self.status = status
@@ -203,7 +201,7 @@ class LearnerActor:
                     self.status = replace(
                         reply, new_metrics=metrics + reply.new_metrics, new_notes=notes + reply.new_notes
                     )
-        return self._beats
+        return self.status.beats
 
     def close(self) -> None:
         """Kill the actor and remove its placement group."""

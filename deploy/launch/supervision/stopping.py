@@ -25,13 +25,9 @@ def wait_until_stopped(
     `wait(timeout_s)` returns whether it has stopped, `beats` returns its number of heartbeats. The limit is the larger
     of `STOP_S` and twice `longest_pause_s`, the longest pause between its heartbeats so far.
     """
-    stall_timer, seen = StallTimer(), beats()
+    stall_timer = StallTimer()
     while not wait(POLL_S):
-        now = beats()
-        if now != seen:
-            seen = now
-            stall_timer.progressed()
-        if at_once() or stall_timer.poll() > max(STOP_S, 2 * longest_pause_s):
+        if at_once() or stall_timer.poll(beats()) > max(STOP_S, 2 * longest_pause_s):
             return False
     return True
 

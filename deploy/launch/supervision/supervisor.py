@@ -182,10 +182,10 @@ class Supervisor:
             self._pool.evaluate(self._best.seeds, self._best.began())
 
     def _compare(self) -> None:
-        if isinstance(self._pool, WorkerPool):
-            self._best.finish(self._pool.play, self._stop.is_set, self._progress.elapsed_s)
         play = self._pool.play if isinstance(self._pool, WorkerPool) else None
         elapsed_s, note, stop = self._progress.elapsed_s, self._notes.append, self._stop.is_set
+        if play is not None:
+            self._best.finish(play, stop, elapsed_s)
         episodes, seed = self._reference_episodes, self._settings.seed
         Comparison(self._run_dir, self._acting, seed, episodes, elapsed_s, note, stop, play, self._pool.size).run()
 

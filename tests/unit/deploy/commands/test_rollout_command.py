@@ -17,7 +17,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
 from actors.rules.names import rule_policy
 from actors.slots.spaces import seed_spaces
-from deploy.commands.rollout import RolloutOptions, show_rollout
+from deploy.commands.rollout import show_rollout
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_network, save_checkpoint
 from tests.support.learning.toy import toy_network
@@ -38,8 +38,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def printed(policy: Path | str, seed: int, slots: int | None = None, sampled: bool = True, **more: Any) -> list[str]:
     text = io.StringIO()
-    options = RolloutOptions(str(policy), seed=seed, slots=slots, sampled=sampled, **more)
-    assert show_rollout(options, Console(file=text, width=60)) == 0
+    shown = {"seed": seed, "slots": slots, "sampled": sampled, "console": Console(file=text, width=60)}
+    assert show_rollout(str(policy), **shown, **more) == 0
     return text.getvalue().splitlines()
 
 
@@ -102,7 +102,7 @@ def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
     network = toy_network()
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     with pytest.raises(UserError, match="was not trained in the seed-training environment"):
-        show_rollout(RolloutOptions(str(tmp_path)))
+        show_rollout(str(tmp_path))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
