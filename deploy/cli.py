@@ -121,7 +121,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    flags = parse("train", args, resumable=True)
+    flags = parse("train", args)
     if _shown(flags):
         return 0
     if flags.in_process:
@@ -148,7 +148,7 @@ def _stop(args: list[str]) -> int:
 
 
 def _learner(args: list[str]) -> int:
-    flags = parse("learner", args, resumable=True)
+    flags = parse("learner", args)
     if _shown(flags, "learner"):
         return 0
     from deploy.launch.processes import run_learner
@@ -157,7 +157,7 @@ def _learner(args: list[str]) -> int:
 
 
 def _actors(args: list[str]) -> int:
-    flags = parse("actors", args, resumable=False)
+    flags = parse("actors", args)
     if _shown(flags, "actors"):
         return 0
     from deploy.launch.processes import run_actors

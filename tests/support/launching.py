@@ -33,11 +33,6 @@ SMALL = {
 }
 
 
-def restore_sigint() -> None:
-    """Restore the default SIGINT handler, because background processes of a shell ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Command:
     """A running command with its own session and temporary folder."""
 
@@ -53,7 +48,8 @@ class Command:
                 stderr=err,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), **environment},
                 start_new_session=True,
-                preexec_fn=restore_sigint,
+                # Background processes of a shell ignore SIGINT.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     @property

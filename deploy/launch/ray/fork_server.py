@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from typing import NamedTuple
 
 import numpy as np
@@ -56,13 +56,10 @@ def fork_server(config: Config) -> Iterator[None]:
     if _open:  # not whether the variable is set, which processes of another run inherit
         yield
         return
-    package = find_spec("ray")
-    assert package is not None
-    assert package.origin is not None
     at = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="tamiyo-", dir=at if len(os.fsencode(at)) <= FOLDER_LIMIT else "/tmp")
-    setup = os.path.join(os.path.dirname(package.origin), "_private", "workers", "setup_worker.py")
-    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: setup}
+    setup = distribution("ray").locate_file("ray/_private/workers/setup_worker.py")
+    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: str(setup)}
     _open.add(os.environ[ADDRESS])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[ADDRESS])

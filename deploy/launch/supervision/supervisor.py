@@ -68,9 +68,8 @@ class Supervisor:
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         """Start a run with these settings, which have its name, in its folder."""
-        self._run_dir, self._acting = run_dir.absolute(), acting(config)
+        self._run_dir, self._config = run_dir.absolute(), config
         self._settings = s = learner_settings(config, run_dir.resolve())
-        self._reference_episodes = config.run.reference_episodes
         self._notes: list[str] = []
         self._best = BestPolicy(self._run_dir, config, self._notes.append)
         self._stop, self._at_once = threading.Event(), threading.Event()
@@ -86,7 +85,7 @@ class Supervisor:
         self._warned_about_cpus = self._made_room = False
         # The learner is created first, so that actors cannot take its resources.
         nodes = node_gpus()
-        gpus = learner_gpus(config.learner.device, self._acting.actors, nodes, grows=bool(config.run.address))
+        gpus = learner_gpus(config.learner.device, config.actors, nodes, grows=bool(config.run.address))
         if config.learner.device == "auto" and not gpus and any(nodes):
             self._notes.append("the actors reserve all GPUs: the learner runs on the CPU")
         self._learner = LearnerActor(s, gpus, self._notes.append)
@@ -95,7 +94,8 @@ class Supervisor:
         if config.external.spaces:
             self._pool = EndpointPool(run_dir, redis, self._notes.append)
         else:
-            self._pool = WorkerPool(self._acting, name, s.seed, redis, s.namespace, self._notes.append, gpus, s.run_dir)
+            own, note = acting(config), self._notes.append
+            self._pool = WorkerPool(own, name, s.seed, redis, s.namespace, note, gpus, s.run_dir)
         self._reporter = RayMetrics("supervisor", name)
         self._monitor = RunMonitor(
             lambda: connect(s.redis, s.queue, s.namespace),
@@ -186,8 +186,7 @@ class Supervisor:
         elapsed_s, note, stop = self._progress.elapsed_s, self._notes.append, self._stop.is_set
         if play is not None:
             self._best.finish(play, stop, elapsed_s)
-        episodes, seed = self._reference_episodes, self._settings.seed
-        Comparison(self._run_dir, self._acting, seed, episodes, elapsed_s, note, stop, play, self._pool.size).run()
+        Comparison(self._run_dir, self._config, elapsed_s, note, stop, play, self._pool.size).run()
 
     def _scale_actors(self) -> None:
         """Adapt an automatic number of actors to the cluster; for a learner without a place, an actor is removed."""
@@ -216,7 +215,7 @@ class Supervisor:
         if self._warned_about_cpus or time.monotonic() - self._began_s < UNPLACED_S:
             return
         self._warned_about_cpus = True
-        actors = self._acting.actors.at_least
+        actors = self._config.actors.at_least
         have, needed = ray.cluster_resources().get("CPU", 0.0), actors + 1
         if have < needed:
             self._notes.append(

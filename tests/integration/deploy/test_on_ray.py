@@ -48,7 +48,7 @@ ENVS = 2
 
 
 def config(folder: Path, **changes: Any) -> Config:
-    return parse("train", small(folder, "run", env__tasks="gratings", **changes), resumable=True).config
+    return parse("train", small(folder, "run", env__tasks="gratings", **changes)).config
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -121,6 +121,7 @@ def test_the_summary_is_five_lines_with_what_the_user_changed(preset: str) -> No
     assert "after 5000 steps" in changed
     many = overlay(PRESETS[preset], {"learner": {"lr": 7e-5, "gamma": 0.9, "clip": 0.3}, "run": {"seed": 3}})
     assert len(shown(many).splitlines()) == 5
+    assert f"preset {preset}  " in shown(many)
 
 
 @pytest.mark.parametrize(("core", "lr", "passes"), [("lstm", "0.00025", 1), ("feedforward", "0.0003", 10)])
