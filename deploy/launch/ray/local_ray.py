@@ -98,10 +98,8 @@ def _listens(address: str) -> bool:
     host, port = address.rsplit(":", 1)
     try:
         socket.create_connection((host, int(port)), timeout=5.0).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:  # it is only slow
-        return True
+    except OSError as error:
+        return not isinstance(error, ConnectionRefusedError)  # otherwise it is only slow
     return True
 
 

@@ -29,6 +29,7 @@ from learner.service import LearnerService, LearnerSettings, LearnerStatus
 MAX_FAILURES = 5  # consecutive errors without an update after which the run fails
 POLL_S = 0.25  # seconds between polls
 KILL_S = 2.0  # time limit for killing a hung process on its machine
+ENDED = "its process has ended"
 
 
 class LearnerActor:
@@ -89,10 +90,8 @@ class LearnerActor:
     def _handle_reply(self, call: Any) -> None:
         try:
             reply: LearnerStatus | ProcessHandle = ray.get(call)
-        except ActorUnavailableError:
-            self._on_death("its process has ended")
         except RayActorError as error:
-            self._on_death(last_line(error))
+            self._on_death(ENDED if isinstance(error, ActorUnavailableError) else last_line(error))
         except RayTaskError as error:
             self._on_failure(error)
         else:
@@ -101,7 +100,7 @@ class LearnerActor:
                 self._stall_timer = StallTimer()
                 self.began_s = self.began_s or time.monotonic()
             elif reply.progress is None:
-                self._on_death("its process has ended")
+                self._on_death(ENDED)
             else:
                 self._record(reply)
 

@@ -70,6 +70,7 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
             "actors: {count: 11, envs_per_actor: 30}\nlearner: {max_policy_lag: 4, batch_episodes: 64}",
             "11 actors x 30 environments run 330 episodes at once, but only 320 = (max_policy_lag + 1)",
         ),
+        ("gym: {id: X, max_segment_steps: 1}\nimitation: {episodes: 4}", "pretraining needs seed hosts"),
         ("learner: 3", "section 'learner' must hold keys and values, not 3"),
         ("- a", "settings must be sections with keys"),
         ("learner: {lr: -1}", "learner.lr is -1.0: it must be positive"),
