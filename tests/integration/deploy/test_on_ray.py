@@ -82,14 +82,8 @@ class Actors:
         self.pool = WorkerPool(acting, "run", 0, store.url, store.namespace, self.said.append, logs=str(folder))
 
     def simulators(self) -> dict[int, psutil.Process]:
-        found = {}
-        for process in psutil.process_iter():
-            try:
-                if gym_envs.nap(self.folder) in " ".join(process.cmdline()):
-                    found[process.pid] = process
-            except psutil.Error:
-                continue
-        return found
+        found, nap = psutil.process_iter(["cmdline"]), gym_envs.nap(self.folder)
+        return {process.pid: process for process in found if nap in " ".join(process.info["cmdline"] or ())}
 
     def end_simulators(self) -> None:
         for process in self.simulators().values():
