@@ -109,7 +109,8 @@ class LearnerActor:
         self._stall_timer.poll(status.beats)
         if status.progress.update > max(0, self._updates_at_failure) and status.new_metrics:
             self._backoff.succeed()
-        self.status = status
+        notes, metrics = self.status.new_notes + status.new_notes, self.status.new_metrics + status.new_metrics
+        self.status = replace(status, new_notes=notes, new_metrics=metrics)
 
     def _on_death(self, reason: str) -> None:
         if self.up:
@@ -195,11 +196,7 @@ class LearnerActor:
             with suppress(RayError):  # the reply to `stop` holds the error
                 reply = ray.get(call)
                 if isinstance(reply, LearnerStatus) and reply.progress is not None:
-                    metrics, notes = self.status.new_metrics, self.status.new_notes
                     self._record(reply)
-                    self.status = replace(
-                        reply, new_metrics=metrics + reply.new_metrics, new_notes=notes + reply.new_notes
-                    )
         return self.status.beats
 
     def close(self) -> None:
