@@ -43,17 +43,15 @@ class StallTimer:
     MAX_GAP_S = 1.0
 
     def __init__(self) -> None:
+        self._beats = -1
         self._stalled_s, self._polled_at_s = 0.0, time.monotonic()
         self.longest_s = 0.0
 
-    def poll(self) -> float:
-        """Return the seconds since the last progress."""
+    def poll(self, beats: int | None = None) -> float:
+        """Return the seconds since the last progress, which is a number of `beats` other than the last one."""
         now = time.monotonic()
         self._stalled_s += min(self.MAX_GAP_S, now - self._polled_at_s)
         self._polled_at_s = now
+        if beats not in (None, self._beats):
+            self._beats, self.longest_s, self._stalled_s = beats, max(self.longest_s, self._stalled_s), 0.0
         return self._stalled_s
-
-    def progressed(self) -> None:
-        """Record progress, which resets the timer."""
-        self.longest_s = max(self.longest_s, self.poll())
-        self._stalled_s, self._polled_at_s = 0.0, time.monotonic()

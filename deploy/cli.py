@@ -121,7 +121,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _train(args: list[str]) -> int:
-    flags = parse("train", args, resumable=True)
+    flags = parse("train", args)
     if _shown(flags):
         return 0
     if flags.in_process:
@@ -148,7 +148,7 @@ def _stop(args: list[str]) -> int:
 
 
 def _learner(args: list[str]) -> int:
-    flags = parse("learner", args, resumable=True)
+    flags = parse("learner", args)
     if _shown(flags, "learner"):
         return 0
     from deploy.launch.processes import run_learner
@@ -157,7 +157,7 @@ def _learner(args: list[str]) -> int:
 
 
 def _actors(args: list[str]) -> int:
-    flags = parse("actors", args, resumable=False)
+    flags = parse("actors", args)
     if _shown(flags, "actors"):
         return 0
     from deploy.launch.processes import run_actors
@@ -259,13 +259,11 @@ def _rollout(args: list[str]) -> int:
         raise UserError("give either a checkpoint or --policy, not both")
     from actors.policy.saved import TRAINED_NAME
     from actors.rules.names import parse_rule
-    from deploy.commands.rollout import RolloutOptions, show_rollout
+    from deploy.commands.rollout import show_rollout
 
-    if rule is not None and rule != TRAINED_NAME:
+    if rule not in (None, TRAINED_NAME):
         parse_rule(rule)
-    if checkpoint is not None or rule is not None:
-        given["policy"] = checkpoint or rule
-    return show_rollout(RolloutOptions(**given))
+    return show_rollout(checkpoint or rule or TRAINED_NAME, **given)
 
 
 def _play(args: list[str]) -> int:

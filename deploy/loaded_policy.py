@@ -37,20 +37,17 @@ class LoadedPolicy:
     Attributes:
         network: The network, a `torch.nn.Module`, such as for `tamiyo.LocalPolicy`.
         spaces: Its spaces.
+        env_id: Id of the Gymnasium environment that it was trained in; empty if that is unknown.
         answer: The last decision: choices, log-probabilities and value.
     """
 
     def __init__(self, network: FactoredRecurrentActorCritic, gym: GymConfig | None = None) -> None:
         """`gym` names the environment that it was trained in. Raises `UserError` if that cannot be made."""
         self.network, self.spaces, self._gym = network, network.spaces, gym
+        self.env_id = gym.id if gym is not None else ""
         self.answer: Answer | None = None
         self._converter = gym_converter(gym) if gym is not None else None
         self._session = LocalSession(network, UNKNOWN_VERSION, 0)
-
-    @property
-    def env_id(self) -> str:
-        """Id of the Gymnasium environment that it was trained in; empty if that is unknown."""
-        return self._gym.id if self._gym is not None else ""
 
     def make_env(self, **arguments: Any) -> UnifiedEnv:
         """Make the Gymnasium environment that it was trained in, with its arguments and wrappers; `arguments`, such as

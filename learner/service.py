@@ -126,11 +126,16 @@ class LearnerService:
         done, beats = not self._thread.is_alive(), self._learner.heartbeat.beats
         return LearnerStatus(self._learner.progress, done, metrics, fresh, beats)
 
-    def stop(self) -> LearnerProgress:
-        """Finish the current update, write the checkpoint, and return the progress."""
+    def stopped(self, wait_s: float | None = None) -> bool:
+        """Finish the current update and write the checkpoint. Returns whether that is done after `wait_s`."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def stop(self) -> LearnerProgress:
+        """Finish the current update, write the checkpoint, and return the progress."""
+        self.stopped()
         if self._error is not None:
             raise self._error
         return self._learner.progress if self._learner is not None else LearnerProgress()

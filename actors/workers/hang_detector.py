@@ -79,16 +79,15 @@ class HangDetector:
 
     def start(self) -> None:
         """Restart the timer; call this whenever the actor is given a task."""
-        self._beats = -1
         self._stall = StallTimer()
         self._poll_at_s = time.monotonic() + self._interval_s
 
     def hangs(self, process: ProcessHandle | None) -> bool:
         """Return whether the actor hangs, whose process this is."""
+        beats = None
         if time.monotonic() >= self._poll_at_s:
             self._poll_at_s = time.monotonic() + self._interval_s
             beats = Pulse.read(process).beats
-            if beats != self._beats:
-                self._beats = beats
-                self._stall.progressed()
-        return self._stall.poll() > self._hang_s + self._interval_s  # it may have made progress after its last pulse
+        return (
+            self._stall.poll(beats) > self._hang_s + self._interval_s
+        )  # it may have made progress after its last pulse

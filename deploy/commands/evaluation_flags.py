@@ -64,11 +64,9 @@ class EvaluateOptions:
 
     def __post_init__(self) -> None:
         practical = self.suite == PRACTICAL
+        useless = OF_FAMILIES if practical else OF_SCRIPTS
         for option in fields(self):
-            if (
-                option.name in (OF_FAMILIES if practical else OF_SCRIPTS)
-                and self.__dict__[option.name] != option.default
-            ):
+            if option.name in useless and getattr(self, option.name) != option.default:
                 raise UserError(f"--suite {self.suite} has no use for --{option.name}: leave it out")
         if self.price < 0:
             raise UserError(f"--price is {self.price:g}: it cannot be negative")

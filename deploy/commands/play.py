@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +106,8 @@ def _check_video(path: Path, config: Config) -> None:
         raise UserError(f"folder {path.parent} does not exist: create it, or write to another folder")
     if not config.gym.id:
         raise UserError("only Gymnasium environments are filmed: draw an episode with `tamiyo rollout RUN --picture`")
-    if path.suffix == ".mp4":
-        try:
-            import imageio_ffmpeg  # noqa: F401
-        except ImportError as error:
-            raise UserError(
-                "mp4 needs imageio: pip install 'tamiyo[video]', or give a name that ends in .gif"
-            ) from error
+    if path.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
+        raise UserError("mp4 needs imageio: pip install 'tamiyo[video]', or give a name that ends in .gif")
 
 
 def _film(policy: LoadedPolicy, path: Path, seed: int, deterministic: bool) -> str:

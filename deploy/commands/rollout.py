@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,6 @@ from actors.env.rendering.palette import OPS, STAGES, STYLE
 from actors.env.seed_fleet import make_fleet
 from actors.errors import UserError
 from actors.policy.baselines import NeverGrow
-from actors.policy.saved import TRAINED_NAME
 from actors.rollout.wave import Policy, Provenance, run_wave
 from actors.rules.names import is_rule, rule_policy
 from actors.slots.spaces import seed_spaces
@@ -32,70 +31,64 @@ BAR = 10  # width of the accuracy bar, in characters
 ACTIVE = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 
 
-@dataclass(frozen=True)
-class RolloutOptions:
-    """The options of `tamiyo rollout`."""
-
-    policy: str = TRAINED_NAME
-    """A checkpoint file, a run folder, or a rule by name."""
-    task: str | None = None
-    seed: int = 0
-    slots: int | None = None
-    width: int | None = None
-    price: float | None = None
-    compute_price: float | None = None
-    sampled: bool = False
-    picture: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_picture(self.picture)
-        if self.seed < 0:
-            raise UserError(f"--seed is {self.seed}: it cannot be negative")
-        if self.slots is not None and self.slots < 1:
-            raise UserError(f"--slots is {self.slots}: a host has at least one slot in its stream")
-
-
 def check_picture(path: Path | None) -> None:
     """Raise `UserError` if a picture cannot be written to a file of that name."""
     if path is not None and path.suffix not in PICTURE_SUFFIXES:
         raise UserError(f"--picture is {path}: give a file name that ends in {' or '.join(PICTURE_SUFFIXES)}")
 
 
-def show_rollout(options: RolloutOptions, console: Console | None = None) -> int:
-    """Play an episode and print its timeline, greedily unless `sampled`; also draw it if a picture is asked for.
+def show_rollout(
+    policy: str,
+    *,
+    task: str | None = None,
+    seed: int = 0,
+    slots: int | None = None,
+    width: int | None = None,
+    price: float | None = None,
+    compute_price: float | None = None,
+    sampled: bool = False,
+    picture: Path | None = None,
+    console: Console | None = None,
+) -> int:
+    """Play an episode of a checkpoint or a rule and print its timeline, greedily unless `sampled`; also draw it if a
+    picture is asked for.
 
     The environment is the one of the checkpoint's run, or the default one for a rule or a checkpoint outside a run
     folder. Raises `UserError` for impossible arguments.
     """
-    named = options.policy if is_rule(options.policy) and not Path(options.policy).exists() else None
-    config, run_seed = (EnvConfig(), 0) if named is not None else environment_of(Path(options.policy))
+    check_picture(picture)
+    if seed < 0:
+        raise UserError(f"--seed is {seed}: it cannot be negative")
+    if slots is not None and slots < 1:
+        raise UserError(f"--slots is {slots}: a host has at least one slot in its stream")
+    checkpoint = None if is_rule(policy) and not Path(policy).exists() else Path(policy)
+    config, run_seed = (EnvConfig(), 0) if checkpoint is None else environment_of(checkpoint)
     given: dict[str, Any] = {
-        "tasks": options.task and (options.task,),
-        "slots": options.slots,
-        "host_width": options.width,
-        "points_per_doubling": options.price,
-        "points_per_compute_doubling": options.compute_price,
+        "tasks": task and (task,),
+        "slots": slots,
+        "host_width": width,
+        "points_per_doubling": price,
+        "points_per_compute_doubling": compute_price,
     }
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    if named is None:
-        checkpoint = Path(options.policy)
-        config = replace(config, profile=_profile(load_network(checkpoint).spaces))
-        policy: Policy = load_network(checkpoint, config.total_slots)
+    if checkpoint is None:
+        player: Policy = rule_policy(policy, seed_spaces(config.total_slots))
     else:
-        policy = rule_policy(named, seed_spaces(config.total_slots))
+        config = replace(config, profile=_profile(load_network(checkpoint).spaces))
+        player = load_network(checkpoint, config.total_slots)
     fleet = make_fleet(config, 1, run_seed)
     source = Provenance(version=0, generation=0, state_stride=1, run_seed=run_seed)
-    run_wave(fleet, policy, [options.seed], source, deterministic=not options.sampled)
+    run_wave(fleet, player, [seed], source, deterministic=not sampled)
     episode = fleet.timelines()[0]
     console = console or Console(highlight=False)
     # Wrapped lines in a narrow terminal are more useful than truncated columns.
     console.width = max(console.width, 66 + 42 * config.total_slots)
-    console.print(_headline(episode, options.sampled))
+    console.print(_headline(episode, sampled))
     console.print(timeline_table(episode, episode.lanes))
-    if options.picture is not None:
+    if picture is not None:
         never = NeverGrow(seed_spaces(config.total_slots, config.profile))
-        run_wave(fleet, never, [options.seed], source, deterministic=True)
-        draw(episode, fleet.timelines()[0].accuracy, options.picture)
+        run_wave(fleet, never, [seed], source, deterministic=True)
+        draw(episode, fleet.timelines()[0].accuracy, picture)
     return 0
 
 

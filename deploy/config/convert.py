@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import itertools
 import textwrap
 import types
 from collections.abc import Mapping
@@ -102,12 +103,8 @@ def field_docs(cls: type) -> dict[str, str]:
     for owner in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(body, ast.ClassDef)
-        for line, after in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(line, ast.AnnAssign)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                assert isinstance(line.target, ast.Name)
-                docs[line.target.id] = " ".join(str(after.value.value).split())
+        for pair in itertools.pairwise(body.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                    docs[name] = " ".join(str(text).split())
     return docs

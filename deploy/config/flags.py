@@ -53,15 +53,13 @@ class ParsedFlags(NamedTuple):
     show: bool = False  # print the settings, and do nothing else
 
 
-def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
+def parse(command: str, args: list[str]) -> ParsedFlags:
     """Parse the flags of a command. Raises `UserError` for invalid flags, and `SystemExit(0)` after printing help."""
-    parser = SettingsParser(command, resumable)
-    flags, values = parser.given(args)
+    flags, values = SettingsParser(command).given(args)
     external = values.get("gym.id") == EXTERNAL
     if external:
         del values["gym.id"]
-    resume = flags.resume if resumable else None
-    base = _base(flags, resume, values)
+    base = _base(flags, values)
     sections: dict[str, dict[str, object]] = {}
     for name, value in values.items():
         section, _, key = name.partition(".")
@@ -69,21 +67,22 @@ def parse(command: str, args: list[str], *, resumable: bool) -> ParsedFlags:
     config = overlay(base, sections)
     if external and not config.external.spaces:
         raise UserError("--env external needs --spaces FILE.json: the spaces of your environment")
-    if resume is not None and "run.init_from" in values:
+    if flags.resume is not None and "run.init_from" in values:
         raise UserError("--init-from and --resume are mutually exclusive: a resumed run already has weights")
-    return ParsedFlags(config, resume, command == "train" and flags.in_process, flags.show_settings)
+    return ParsedFlags(config, flags.resume, flags.in_process, flags.show_settings)
 
 
 class SettingsParser(FieldParser):
     """The parser of a command that takes all settings."""
 
-    def __init__(self, command: str, resumable: bool) -> None:
+    def __init__(self, command: str) -> None:
         super().__init__(command, DESCRIPTIONS[command])
+        self.set_defaults(resume=None, in_process=False)
         self.add_argument("--preset", help=f"Base settings: {', '.join(PRESETS)} (default for other environments).")
         self.add_argument("--config", type=Path, help="YAML file with settings that override the preset.")
         shown = "Print all settings in force as YAML, a file for --config, and do nothing else."
         self.add_argument("--show_settings", action="store_true", help=shown)
-        if resumable:
+        if command != "actors":
             self.add_argument("--resume", type=Path, help="Run folder to continue, or a checkpoint to roll back to.")
         if command == "train":
             one_process = "Actor and learner take turns in this process, for a debugger: no Ray."
@@ -122,15 +121,15 @@ def _described(action: argparse.Action) -> list[str]:
     return [f"{left} {first}", *(f"{'':{NAME_COLUMNS + 2}} {line}" for line in rest)]
 
 
-def _base(flags: argparse.Namespace, resume: Path | None, given: Mapping[str, object]) -> Config:
+def _base(flags: argparse.Namespace, given: Mapping[str, object]) -> Config:
     if flags.preset is not None and flags.preset not in PRESETS:
         raise UserError(f"unknown preset {flags.preset!r}: give one of {', '.join(sorted(PRESETS))}")
     env = str(given.get("external.spaces") or given.get("gym.id") or "")
     base = PRESETS[flags.preset] if flags.preset else None
-    if resume is not None:
+    if flags.resume is not None:
         if flags.preset is not None:
             raise UserError("--preset and --resume are mutually exclusive: a resumed run keeps its settings")
-        run_dir = resumed_folder(resume)
+        run_dir = resumed_folder(flags.resume)
         if not (run_dir / "config.yaml").is_file():
             raise UserError(f"cannot resume: {run_dir} is not a run folder (it has no config.yaml)")
         base = from_yaml(run_dir / "config.yaml")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import yaml
 from rich.text import Text
@@ -121,9 +121,6 @@ def without_password(url: str, mask: str = "") -> str:
     parts = urlsplit(url)
     if not parts.password:
         return url
-    user, _, host = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
-    login = f"{name}:{mask}" if mask else name
-    without = urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))
-    # For a URL without a host, urlunsplit leaves out the slashes: unix:/path instead of unix:///path.
-    return without if "://" in without else without.replace(":", "://", 1)
+    login = parts.netloc.rpartition("@")[0]
+    user = login.partition(":")[0] + (f":{mask}" if mask else "")
+    return url.replace(f"{login}@", f"{user}@" if user else "", 1)

@@ -125,9 +125,8 @@ def _best_so_far(run_dir: Path) -> dict[str, Any] | None:
     """Return the line of the policy that is kept, which is the last of the best ones; None if there is none."""
     if not (run_dir / BEST).is_file() or not (run_dir / EVALUATIONS).is_file():
         return None
-    records: list[tuple[float, int, dict[str, Any]]] = []  # of equal ones, the later is the larger
+    records: list[dict[str, Any]] = []
     for line in (run_dir / EVALUATIONS).read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
-            record = json.loads(line)
-            records.append((float(record["return_mean"]), len(records), record))
-    return max(records)[-1] if records else None
+        with suppress(ValueError):  # a line that was cut off
+            records.append(json.loads(line))
+    return max(reversed(records), key=lambda record: record["return_mean"], default=None)

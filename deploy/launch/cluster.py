@@ -192,20 +192,15 @@ class RemoteRun:
         while True:
             try:
                 return ray.get(call())
-            except ActorUnavailableError as error:
-                if time.monotonic() > deadline:
-                    raise self._lost(error) from error
-                time.sleep(0.5)
             except RayTaskError as error:
                 raise _user_error(error, f"the supervisor of run {self.name!r} failed") from error
             except RayActorError as error:
-                raise self._lost(error) from error
-
-    def _lost(self, error: RayActorError) -> UserError:
-        return UserError(
-            f"the supervisor of run {self.name!r} is lost ({last_line(error)}): run the same command with --resume to "
-            "continue the run"
-        )
+                if not isinstance(error, ActorUnavailableError) or time.monotonic() > deadline:
+                    raise UserError(
+                        f"the supervisor of run {self.name!r} is lost ({last_line(error)}): run the same command with "
+                        "--resume to continue the run"
+                    ) from error
+                time.sleep(0.5)
 
 
 def _start_supervisor(name: str, config: Config, run_dir: Path) -> None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.config import ActingConfig
 from actors.errors import UserError, described
 from actors.rng import Purpose, stream
 from actors.workers.rollout_worker import PolicyName
+from deploy.config.schema import Config
 from deploy.report.progress import clock
 from learner.run.checkpoint import write_durably
 
@@ -29,12 +29,10 @@ Play = Callable[[PolicyName, Sequence[int], bool, Stop], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison at the end of a run; `episodes` 0 means none. `note` prints a line, `stop` ends it early."""
+    """The comparison at the end of a run. `note` prints a line, `stop` ends it early."""
 
     run_dir: Path
-    acting: ActingConfig
-    seed: int
-    episodes: int
+    config: Config
     elapsed_s: float  # of the training
     note: Callable[[str], None]
     stop: Stop
@@ -44,7 +42,7 @@ class Comparison:
     def run(self) -> None:
         """Compare, and write the results for the report, or why there are none."""
         why = "programs outside of the run play its environment" if self.play is None else ""
-        why = why or ("" if self.episodes else "run.reference_episodes is 0")
+        why = why or ("" if self.config.run.reference_episodes else "run.reference_episodes is 0")
         if self.play is None or why:
             self.note("training is complete")
         else:
@@ -60,13 +58,13 @@ class Comparison:
 
     def _compare(self, play: Play) -> str:
         """Return why there is no comparison; empty if there is one."""
-        env_id, limit_s = self.acting.gym.id, max(LEAST_S, SHARE * self.elapsed_s)
+        env_id, run, limit_s = self.config.gym.id, self.config.run, max(LEAST_S, SHARE * self.elapsed_s)
         deadline = time.monotonic() + limit_s
         players: tuple[PolicyName, ...] = ("learned", "random") if env_id else ("learned", "random", "never_grow")
         self.note(f"training is complete; comparing {', '.join(players)} for {clock(limit_s)} at most ...")
-        seeds = stream(self.seed, 0, Purpose.COMPARISON).integers(0, 2**31, self.episodes).tolist()
+        seeds = stream(run.seed, 0, Purpose.COMPARISON).integers(0, 2**31, run.reference_episodes).tolist()
         played: dict[str, list[dict[str, Any]]] = {name: [] for name in players}
-        width = self.num_actors * self.acting.actors.envs_per_actor
+        width = self.num_actors * self.config.actors.envs_per_actor
 
         def over() -> bool:
             return self.stop() or time.monotonic() > deadline

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 600.0  # while the server replies that it is loading its append-only file
 SAVE_TIMEOUT_S = 30.0
 DUMP = "store.rdb"
-SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes on Linux and 103 on macOS
+FOLDER_LIMIT = 76  # the names of sockets have up to 27 characters below it, and sun_path holds 103 on macOS
 
 # The background shell kills the server when the pipe on its standard input closes, which also happens if this process
 # dies. A line on the pipe ends the background shell. `exec` keeps the process id of the shell for the server.
@@ -90,7 +90,7 @@ class EmbeddedRedis:
 
     def start(self) -> None:
         """Start the server and wait until it answers. Raises `UserError` with its last log line on failure."""
-        self._folder = _private_folder()
+        self._folder = Path(socket_folder())
         # a forked child would keep the pipe open and the server alive
         os.register_at_fork(after_in_child=self._forget)
         restored = self._kept is not None and self._kept.exists()
@@ -132,10 +132,8 @@ class EmbeddedRedis:
             os.write(self._pipe, b"\n")
 
     def _launch(self, folder: Path, append_only: bool) -> None:
-        # the password is in a private file, because command lines are public
-        config = os.open(folder / "redis.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(config, "w") as file:
-            file.write(self._config(append_only))
+        # the password is in a file of the private folder, because command lines are public
+        (folder / "redis.conf").write_text(self._config(append_only))
         pipe_read, self._pipe = os.pipe()
         try:
             with (folder / "server.log").open("wb") as log:
@@ -196,24 +194,18 @@ class EmbeddedRedis:
 
     def _ask(self, command: str, timeout_s: float = 1.0) -> bytes:
         """Return the first line of the server's reply to `command`; empty while it does not listen, and if it ends."""
-        with socket.socket(socket.AF_UNIX) as connection:
+        with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as replies:
             connection.settimeout(timeout_s)
             try:
                 connection.connect(str(self.socket_path))
                 connection.sendall(f"AUTH {self._password}\r\n{command}\r\n".encode())
-                reply = b""
-                while reply.count(b"\n") < 2 and (part := connection.recv(256)):
-                    reply += part
+                replies.readline()  # to AUTH
+                return replies.readline().strip()
             except OSError:
                 return b""
-        return reply.strip().rpartition(b"\n")[2].strip()
 
 
-def _private_folder() -> Path:
+def socket_folder() -> str:
     """Create a private folder whose path is short enough for a unix socket."""
-    for root in (tempfile.gettempdir(), "/tmp"):
-        folder = Path(tempfile.mkdtemp(prefix="tamiyo-", dir=root))
-        if len(str(folder / "redis.sock").encode()) <= SOCKET_PATH_LIMIT:
-            return folder
-        folder.rmdir()
-    raise UserError("no temporary folder with a path short enough for a unix socket: set TMPDIR to a shorter one")
+    root = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="tamiyo-", dir=root if len(os.fsencode(root)) <= FOLDER_LIMIT else "/tmp")

@@ -68,10 +68,7 @@ def train_in_process(config: Config, resume: Path | None = None) -> int:
             console.print(f"stopped; continue with: tamiyo train --in-process --resume {run_dir}", soft_wrap=True)
             return 130
         best.finish(play, stop.is_set, progress.elapsed_s)
-        run, acting_config = config.run, worker.settings.acting
-        Comparison(
-            run_dir, acting_config, run.seed, run.reference_episodes, progress.elapsed_s, note, stop.is_set, play, 1
-        ).run()
+        Comparison(run_dir, config, progress.elapsed_s, note, stop.is_set, play, 1).run()
     headline, page = write_run_report(run_dir)
     console.print(f"{headline}\nreport: {page}", soft_wrap=True)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from deploy.launch.process_settings import acting, checked_spaces, learner_setti
 from deploy.launch.ray.local_ray import local_ray
 from deploy.launch.signals import stop_on_signal
 from deploy.launch.supervision.monitor import RunMonitor
-from deploy.launch.supervision.stopping import run_in_thread, wait_until_stopped
+from deploy.launch.supervision.stopping import wait_until_stopped
 from deploy.report.numbers import number
 from learner.service import LearnerService
 
@@ -65,13 +64,10 @@ def _learn(config: Config, resume: Path | None) -> int:
         service = LearnerService(learner_settings(config, run_dir), lambda: report)
         service.start()
         console.print(f"learner: waiting for episodes of run {namespace(config)!r}, run folder {run_dir}")
-        stall_timer, beats = StallTimer(), -1
+        stall_timer = StallTimer()
         while True:
             status = service.poll()
-            if status.beats != beats:
-                beats = status.beats
-                stall_timer.progressed()
-            stall_timer.poll()
+            stall_timer.poll(status.beats)
             for note in status.new_notes:
                 console.print(note, soft_wrap=True, markup=False)
             for m in status.new_metrics:
@@ -81,14 +77,11 @@ def _learn(config: Config, resume: Path | None) -> int:
         if config.run.service and status.done:
             console.print("learner: the run is finished; serving metrics until stopped")
             stop.wait()
-        stopping = run_in_thread(service.stop)
         longest_pause_s = min(stall_timer.longest_s, config.learner.hang_s / 2)
-        if not wait_until_stopped(
-            lambda s: bool(wait([stopping], s).done), lambda: service.poll().beats, longest_pause_s
-        ):
+        if not wait_until_stopped(service.stopped, lambda: service.poll().beats, longest_pause_s):
             console.print(f"learner: did not stop in time; the newest checkpoint in {run_dir} is an earlier one")
             return 130
-        progress = stopping.result()
+        progress = service.stop()
     console.print(f"learner: {progress.update} updates, {progress.episodes_trained} episodes; checkpoint in {run_dir}")
     return 130 if stop.is_set() and not status.done else 0
 

@@ -59,7 +59,7 @@ def test_actors_fill_the_queue_and_wait_while_the_learner_is_suspended(run: Chao
 
 
 def test_a_zombie_actor_loses_and_duplicates_no_episode(run: ChaosRun) -> None:
-    config, *_ = parse("train", small(run.folder.parent, "chaos"), resumable=True)
+    config, *_ = parse("train", small(run.folder.parent, "chaos"))
     config = dataclasses.replace(config, queue=dataclasses.replace(config.queue, max_episodes=QUEUE))
     known = {number for _, number in run.ledger().actors}
     zombie = run.processes("RayRolloutWorker")[0]

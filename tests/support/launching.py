@@ -33,11 +33,6 @@ SMALL = {
 }
 
 
-def restore_sigint() -> None:
-    """Restore the default SIGINT handler, because background processes of a shell ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Command:
     """A running command with its own session and temporary folder."""
 
@@ -53,7 +48,8 @@ class Command:
                 stderr=err,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), **environment},
                 start_new_session=True,
-                preexec_fn=restore_sigint,
+                # Background processes of a shell ignore SIGINT.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     @property
@@ -79,16 +75,9 @@ class Command:
         return self.wait(timeout_s)
 
     def relatives(self) -> list[psutil.Process]:
-        """All living processes that inherited the mark of this command."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                marked = process.environ().get(MARK) == self.mark
-                if marked and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:  # it has ended, or belongs to another user
-                continue
-        return found
+        """All living processes that inherited the mark of this command, and in their `info` the command lines."""
+        living = [p for p in psutil.process_iter(["environ", "status", "cmdline"]) if p.info["status"] != "zombie"]
+        return [p for p in living if (p.info["environ"] or {}).get(MARK) == self.mark]
 
     def left(self, timeout_s: float = 3.0) -> list[str]:
         """The processes and temporary folders that still exist after a short wait."""
@@ -110,10 +99,7 @@ class Command:
 
 def command_line(process: psutil.Process) -> str:
     """The start of a command line; empty if the process has just ended."""
-    try:
-        return " ".join(process.cmdline()[:3])
-    except psutil.Error:
-        return ""
+    return " ".join((process.info["cmdline"] or [])[:3])
 
 
 @contextmanager

@@ -66,18 +66,18 @@ def write_secrets(folder: Path, hosts: Sequence[str], run: str = ANY_RUN) -> lis
     general_names(hosts)  # checked before anything is written
     made: list[str] = []
     folder.mkdir(parents=True, exist_ok=True)
-    for name, mode in TOKEN_FILES.items():
+    for name in TOKEN_FILES:
         if not (folder / name).exists():
-            _write({folder / name: (secrets.token_hex(32).encode() + b"\n", mode)})
+            _write({folder / name: secrets.token_hex(32).encode() + b"\n"})
             made.append(name)
     users = _users(folder, run).encode()
     if not (folder / "users.acl").exists() or (folder / "users.acl").read_bytes() != users:
-        _write({folder / "users.acl": (users, PUBLIC)})
+        _write({folder / "users.acl": users})
         made.append("users.acl")
     certificate, key = folder / "serve.crt", folder / "serve.key"
     if not (certificate.exists() and key.exists() and is_good_for(certificate, key, hosts)):
         pair = self_signed(hosts)
-        _write({key: (pair.key, PRIVATE), certificate: (pair.certificate, PUBLIC)})
+        _write({key: pair.key, certificate: pair.certificate})
         made += ["serve.key", "serve.crt"]
     return made
 
@@ -91,16 +91,15 @@ def share_secrets(folder: Path, services: Path) -> list[str]:
     for service, names in SERVICES.items():
         target = services / service
         target.mkdir(parents=True, exist_ok=True)
-        for name, mode in MODES.items():
+        for name in MODES:
             copy = target / name
-            if name not in names:
-                if copy.exists():
-                    copy.unlink()
-                    changed.append(f"{service}/{name}")
-                continue
-            data = (folder / name).read_bytes()
-            if not copy.exists() or copy.read_bytes() != data:
-                _write({copy: (data, mode)})
+            before = copy.read_bytes() if copy.exists() else None
+            data = (folder / name).read_bytes() if name in names else None
+            if data is None:
+                copy.unlink(missing_ok=True)
+            elif data != before:
+                _write({copy: data})
+            if data != before:
                 changed.append(f"{service}/{name}")
     return changed
 
@@ -115,19 +114,18 @@ def _users(folder: Path, run: str) -> str:
     return text
 
 
-def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write files with their permissions, all or none of them. None is ever more readable than its permissions."""
+def _write(contents: Mapping[Path, bytes]) -> None:
+    """Write files with the permissions of their names, all or none of them. None is ever more readable than that."""
     partials = {path.with_name(path.name + ".partial"): path for path in contents}
     try:
         for partial, path in partials.items():
-            data, mode = contents[path]
             partial.unlink(missing_ok=True)
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                file.write(contents[path])
                 file.flush()
                 os.fsync(file.fileno())
-            partial.chmod(mode)
+            partial.chmod(MODES[path.name])
         for partial, path in partials.items():
             partial.replace(path)
     finally:

@@ -68,10 +68,9 @@ def show_status(url: str, run: str | None, as_json: bool) -> int:
 def find_run(url: str, run: str | None) -> str:
     """Return `run` if the server has it, or its only run if `run` is None. Raises `UserError` otherwise."""
     known = namespaces(url)
-    if run is not None and run in known:
-        return run
-    if run is None and len(known) == 1:
-        return known[0]
+    found = [name for name in known if run in (None, name)]
+    if len(found) == 1:
+        return found[0]
     if not known:
         raise UserError("there is no run on this server: start one with the same --redis first")
     raise UserError(

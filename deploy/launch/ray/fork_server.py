@@ -20,11 +20,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from typing import NamedTuple
 
 import numpy as np
@@ -32,11 +31,11 @@ import numpy as np
 from actors.process_environment import process_environment
 from deploy.config.schema import Config
 from deploy.launch import kernels
+from deploy.launch.embedded_redis import socket_folder
 from deploy.launch.ray.start_worker import ADDRESS, FORKED, SETUP, SIZE
 
 BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service", "torch._dynamo")  # the last by optimizers
 WITH_RAY = ("actors.workers.ray_worker", "actors.metrics.ray", "ray._private.workers.setup_worker")
-FOLDER_LIMIT = 80  # the socket's name has 23 characters below it, and sun_path holds 103 on macOS
 MAIN = "import sys; sys.path[:] = sys.argv[3:]; from deploy.launch.ray import fork_server; fork_server.main()"
 _open: set[str] = set()  # the address of the server that this process has started
 
@@ -56,13 +55,9 @@ def fork_server(config: Config) -> Iterator[None]:
     if _open:  # not whether the variable is set, which processes of another run inherit
         yield
         return
-    package = find_spec("ray")
-    assert package is not None
-    assert package.origin is not None
-    at = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="tamiyo-", dir=at if len(os.fsencode(at)) <= FOLDER_LIMIT else "/tmp")
-    setup = os.path.join(os.path.dirname(package.origin), "_private", "workers", "setup_worker.py")
-    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: setup}
+    folder = socket_folder()
+    setup = distribution("ray").locate_file("ray/_private/workers/setup_worker.py")
+    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: str(setup)}
     _open.add(os.environ[ADDRESS])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[ADDRESS])

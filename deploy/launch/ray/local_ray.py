@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from unittest.mock import patch
 
 import ray
 from ray._common.utils import get_default_ray_temp_dir
@@ -50,7 +51,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import
     count = config.actors.count
     with fork_server(config):
-        with own_signals(), _quoted_commands(), _fewer_processes(config.run.dashboard):
+        with own_signals(), _changed_ray(config.run.dashboard):
             context = ray.init(
                 address="local",
                 # One CPU slot per actor and one for the learner, however few cores the machine has.
@@ -97,42 +98,28 @@ def _listens(address: str) -> bool:
     host, port = address.rsplit(":", 1)
     try:
         socket.create_connection((host, int(port)), timeout=5.0).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:  # it is only slow
-        return True
+    except OSError as error:
+        return not isinstance(error, ConnectionRefusedError)  # otherwise it is only slow
     return True
 
 
 @contextmanager
-def _quoted_commands() -> Iterator[None]:
-    """Let Ray quote the commands that it gives to the raylet as a POSIX shell expects it, while the context is open.
-
-    It quotes them as Windows does, so that the raylet aborts if there is an apostrophe in the path of the interpreter.
-    """
-    as_windows = subprocess.list2cmdline
-    subprocess.list2cmdline = shlex.join  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        subprocess.list2cmdline = as_windows
-
-
-@contextmanager
-def _fewer_processes(dashboard: bool) -> Iterator[None]:
+def _changed_ray(dashboard: bool) -> Iterator[None]:
     """Let Ray start its workers by the fork server while the context is open, and, without a dashboard, none of the
-    processes that serve it, copy logs to a terminal or ask a cloud for nodes. What it starts has a session of its own:
-    systemd, `timeout` and others signal the whole process group, and a run that stops writes its checkpoint first."""
-    params_module, services_module = cast(Any, parameter), cast(Any, services)
-    params, start, popen = params_module.RayParams, services_module.start_api_server, services_module.ConsolePopen
-    ours: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
+    processes that serve it, copy logs to a terminal or ask a cloud for nodes.
+
+    What it starts has a session of its own: systemd, `timeout` and others signal the whole process group, and a run
+    that stops writes its checkpoint first. Ray quotes the commands that it gives to the raylet as Windows does, so that
+    the raylet would abort at an apostrophe in the path of the interpreter.
+    """
+    params: dict[str, Any] = {"setup_worker_path": start_worker.__file__}
+    changes: dict[str, Any] = {"ConsolePopen": partial(services.ConsolePopen, start_new_session=True)}
     if not dashboard:
-        ours |= {"no_monitor": True, "include_log_monitor": False}
-        services_module.start_api_server = lambda *args, **kwargs: (None, None)
-    params_module.RayParams = partial(params, **ours)
-    services_module.ConsolePopen = partial(popen, start_new_session=True)
-    try:
+        params |= {"no_monitor": True, "include_log_monitor": False}
+        changes["start_api_server"] = lambda *args, **kwargs: (None, None)
+    with (
+        patch.multiple(services, **changes),
+        patch.object(parameter, "RayParams", partial(parameter.RayParams, **params)),
+        patch.object(subprocess, "list2cmdline", shlex.join),
+    ):
         yield
-    finally:
-        params_module.RayParams, services_module.start_api_server = params, start
-        services_module.ConsolePopen = popen

@@ -29,6 +29,7 @@ from learner.service import LearnerService, LearnerSettings, LearnerStatus
 MAX_FAILURES = 5  # consecutive errors without an update after which the run fails
 POLL_S = 0.25  # seconds between polls
 KILL_S = 2.0  # time limit for killing a hung process on its machine
+ENDED = "its process has ended"
 
 
 class LearnerActor:
@@ -61,7 +62,7 @@ class LearnerActor:
         self.up = False  # whether it is placed and has started
         self._process: ProcessHandle | None = None  # handle of its process
         self._next_poll_s = 0.0
-        self._hang_s, self._stall_timer, self._beats = settings.config.hang_s, StallTimer(), -1
+        self._hang_s, self._stall_timer = settings.config.hang_s, StallTimer()
         self._backoff = Backoff()
         self._updates_at_failure = -1
         self.began_s: float | None = None  # when it first started; `max_seconds` counts from then
@@ -89,10 +90,8 @@ class LearnerActor:
     def _handle_reply(self, call: Any) -> None:
         try:
             reply: LearnerStatus | ProcessHandle = ray.get(call)
-        except ActorUnavailableError:
-            self._on_death("its process has ended")
         except RayActorError as error:
-            self._on_death(last_line(error))
+            self._on_death(ENDED if isinstance(error, ActorUnavailableError) else last_line(error))
         except RayTaskError as error:
             self._on_failure(error)
         else:
@@ -101,18 +100,17 @@ class LearnerActor:
                 self._stall_timer = StallTimer()
                 self.began_s = self.began_s or time.monotonic()
             elif reply.progress is None:
-                self._on_death("its process has ended")
+                self._on_death(ENDED)
             else:
                 self._record(reply)
 
     def _record(self, status: LearnerStatus) -> None:
         assert status.progress is not None
-        if status.done or status.beats != self._beats:
-            self._beats = status.beats
-            self._stall_timer.progressed()
+        self._stall_timer.poll(status.beats)
         if status.progress.update > max(0, self._updates_at_failure) and status.new_metrics:
             self._backoff.succeed()
-        self.status = status
+        notes, metrics = self.status.new_notes + status.new_notes, self.status.new_metrics + status.new_metrics
+        self.status = replace(status, new_notes=notes, new_metrics=metrics)
 
     def _on_death(self, reason: str) -> None:
         if self.up:
@@ -198,12 +196,8 @@ class LearnerActor:
             with suppress(RayError):  # the reply to `stop` holds the error
                 reply = ray.get(call)
                 if isinstance(reply, LearnerStatus) and reply.progress is not None:
-                    metrics, notes = self.status.new_metrics, self.status.new_notes
                     self._record(reply)
-                    self.status = replace(
-                        reply, new_metrics=metrics + reply.new_metrics, new_notes=notes + reply.new_notes
-                    )
-        return self._beats
+        return self.status.beats
 
     def close(self) -> None:
         """Kill the actor and remove its placement group."""

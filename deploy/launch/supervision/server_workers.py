@@ -50,6 +50,9 @@ def run_workers(
             if number == 0 and not workers.serving:
                 started(server)
 
+        def loaded(server: PolicyServer) -> None:
+            workers.loaded[number] = 1
+
         port = options.metrics_port and options.metrics_port + number
         own = replace(options, listen=address, metrics_port=port)
         asyncio.run(serve(own, source(), first_started, loaded=lambda _: workers.report_loaded(number), key=key))
@@ -92,13 +95,9 @@ class ServerWorkers:
     def __init__(self, options: ServeOptions) -> None:
         self._stop_s = options.drain_s + KILL_S
         self._workers = [_Worker() for _ in range(options.workers)]
-        self._loaded = mmap.mmap(-1, options.workers)  # shared with the workers: 1 for each that has weights
+        self.loaded = mmap.mmap(-1, options.workers)  # shared with the workers: 1 for each that has weights
         self._log = structlog.get_logger("tamiyo.serving")
         self.serving = False  # whether all workers have had weights
-
-    def report_loaded(self, number: int) -> None:
-        """Say that this process, the worker of this number, has weights."""
-        self._loaded[number] = 1
 
     def supervise(self, address: str) -> int:
         """Return the number of the worker in each worker. In this process, print the address when all have weights,
@@ -124,18 +123,18 @@ class ServerWorkers:
         for number, worker in enumerate(self._workers):
             if worker.pid and (status := worker.ended()) is not None:
                 self._handle_end(number, worker, status)
-            if not worker.pid and worker.backoff.due and (self.serving or all(self._loaded[:number])):
+            if not worker.pid and worker.backoff.due and (self.serving or all(self.loaded[:number])):
                 worker.began_s = time.monotonic()
                 worker.pid = os.fork()
                 if not worker.pid:
                     return number
-        if not self.serving and all(self._loaded[:]):
+        if not self.serving and all(self.loaded[:]):
             self.serving = True
             print(f"serving on {address}", flush=True)
         return None
 
     def _handle_end(self, number: int, worker: _Worker, status: int) -> None:
-        self._loaded[number] = 0
+        self.loaded[number] = 0
         if status > 0 and not self.serving:  # it has said why
             self._stop()
             raise SystemExit(status)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
 
 from actors.heartbeat import StallTimer
 
-T = TypeVar("T")
 STOP_S = 6.0  # seconds without progress after which a stopping learner is killed; Ctrl-C then takes about ten
 POLL_S = 0.25
 
@@ -25,26 +21,8 @@ def wait_until_stopped(
     `wait(timeout_s)` returns whether it has stopped, `beats` returns its number of heartbeats. The limit is the larger
     of `STOP_S` and twice `longest_pause_s`, the longest pause between its heartbeats so far.
     """
-    stall_timer, seen = StallTimer(), beats()
+    stall_timer = StallTimer()
     while not wait(POLL_S):
-        now = beats()
-        if now != seen:
-            seen = now
-            stall_timer.progressed()
-        if at_once() or stall_timer.poll() > max(STOP_S, 2 * longest_pause_s):
+        if at_once() or stall_timer.poll(beats()) > max(STOP_S, 2 * longest_pause_s):
             return False
     return True
-
-
-def run_in_thread(call: Callable[[], T]) -> Future[T]:
-    """Run `call` in a daemon thread, so that the process can exit while it hangs. Returns its future result."""
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(call())
-        except BaseException as error:  # raised by `result()`
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="stop", daemon=True).start()
-    return result

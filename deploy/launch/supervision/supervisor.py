@@ -70,9 +70,8 @@ class Supervisor:
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         """Start a run with these settings, which have its name, in its folder."""
-        self._run_dir, self._acting = run_dir.absolute(), acting(config)
+        self._run_dir, self._config = run_dir.absolute(), config
         self._settings = s = learner_settings(config, run_dir.resolve())
-        self._reference_episodes = config.run.reference_episodes
         self._notes: list[str] = []
         self._best = BestPolicy(self._run_dir, config, self._notes.append)
         self._stop, self._at_once = threading.Event(), threading.Event()
@@ -88,7 +87,7 @@ class Supervisor:
         self._warned_about_cpus = self._made_room = False
         # The learner is created first, so that actors cannot take its resources.
         nodes = node_gpus()
-        gpus = learner_gpus(config.learner.device, self._acting.actors, nodes, grows=bool(config.run.address))
+        gpus = learner_gpus(config.learner.device, config.actors, nodes, grows=bool(config.run.address))
         if config.learner.device == "auto" and not gpus and any(nodes):
             self._notes.append("the actors reserve all GPUs: the learner runs on the CPU")
         self._learner = LearnerActor(s, gpus, self._notes.append)
@@ -97,7 +96,7 @@ class Supervisor:
         if config.external.spaces:
             self._pool = EndpointPool(run_dir, redis, self._notes.append)
         else:
-            first = WorkerSettings(self._acting, 0, name, s.seed, redis, s.namespace, s.run_dir)
+            first = WorkerSettings(acting(config), 0, name, s.seed, redis, s.namespace, s.run_dir)
             self._pool = WorkerPool(first, self._notes.append, gpus)
         self._reporter = RayMetrics("supervisor", name)
         self._monitor = RunMonitor(
@@ -185,12 +184,11 @@ class Supervisor:
             self._pool.evaluate(self._best.seeds, self._best.began())
 
     def _compare(self) -> None:
-        if isinstance(self._pool, WorkerPool):
-            self._best.finish(self._pool.play, self._stop.is_set, self._progress.elapsed_s)
         play = self._pool.play if isinstance(self._pool, WorkerPool) else None
         elapsed_s, note, stop = self._progress.elapsed_s, self._notes.append, self._stop.is_set
-        episodes, seed = self._reference_episodes, self._settings.seed
-        Comparison(self._run_dir, self._acting, seed, episodes, elapsed_s, note, stop, play, self._pool.size).run()
+        if play is not None:
+            self._best.finish(play, stop, elapsed_s)
+        Comparison(self._run_dir, self._config, elapsed_s, note, stop, play, self._pool.size).run()
 
     def _scale_actors(self) -> None:
         """Adapt an automatic number of actors to the cluster; for a learner without a place, an actor is removed."""
@@ -219,7 +217,7 @@ class Supervisor:
         if self._warned_about_cpus or time.monotonic() - self._began_s < UNPLACED_S:
             return
         self._warned_about_cpus = True
-        actors = self._acting.actors.at_least
+        actors = self._config.actors.at_least
         have, needed = ray.cluster_resources().get("CPU", 0.0), actors + 1
         if have < needed:
             self._notes.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from deploy.launch.best_policy import BestPolicy
 from learner.ppo.update import PPOUpdate
 from learner.run.checkpoint import load_checkpoint
 from tests.support.env import gym_envs
+from tests.support.launching import rows
 
 pytestmark = pytest.mark.integration
 FLAGS = [
@@ -77,10 +77,6 @@ def steer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_policy, "SHARE", 1.0)  # an evaluation after each update, however long it takes
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
-
-
 def test_a_run_that_gets_worse_keeps_its_best_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,13 +86,14 @@ def test_a_run_that_gets_worse_keeps_its_best_policy(
     printed = " ".join(capsys.readouterr().out.split())
     assert "update 3: mean return 5.0 (95% interval 5.0 to 5.0) of 3 evaluation episodes, the best so far" in printed
     assert f"the best policy is that of update 4: tamiyo play {run}" in printed
-    assert {row["update"]: row["return_mean"] for row in rows(run)} == {u: 5.0 * (u in GOOD) for u in range(1, 7)}
+    lines = rows(run / "evaluations.jsonl")
+    assert {row["update"]: row["return_mean"] for row in lines} == {u: 5.0 * (u in GOOD) for u in range(1, 7)}
     assert load_checkpoint(run / BEST).progress.update == 4  # of equal ones, the later
     assert main(["train", "--in-process", "--resume", str(run), "--learner.updates", "8"]) == 0
-    assert [row["update"] for row in rows(run)] == list(range(1, 9))
+    assert [row["update"] for row in rows(run / "evaluations.jsonl")] == list(range(1, 9))
 
-    newest = load_checkpoint(run)
-    assert newest.progress.update == 8
+    newest = load_checkpoint(run).progress
+    assert newest.update == 8
     best, latest = tamiyo.load_policy(run), tamiyo.load_policy(run, latest=True)
     assert (best.act([0.0]), latest.act([0.0])) == (1, 0)
     capsys.readouterr()
@@ -104,18 +101,8 @@ def test_a_run_that_gets_worse_keeps_its_best_policy(
     assert capsys.readouterr().out.startswith(f"{run / BEST}: 4 episodes, mean return 5.0 ")
     assert main(["play", str(run), "--episodes", "4", "--latest"]) == 0
     assert "update_00000008.safetensors: 4 episodes, mean return 0.0 " in capsys.readouterr().out
-
-    served = list[WeightSet]()
-
-    async def take(flags: ServeFlags, source: WeightSet, *callbacks: Any, **more: Any) -> None:
-        served.append(source)
-
-    monkeypatch.setattr(serve, "serve", take)
-    monkeypatch.setattr(serve, "configure_log", lambda log: None)
-    for flags in (ServeFlags(checkpoint=run), ServeFlags(checkpoint=run, latest=True)):
-        serve.run_server(flags)
-    versions = [load_checkpoint(run / BEST).weights.version, newest.weights.version]
-    assert [weights.version for weights in served] == versions
+    served = [serve._source(ServeFlags(checkpoint=run, latest=latest)) for latest in (False, True)]
+    assert [weights.version for weights in served] == [load_checkpoint(run / BEST).weights.version, newest.version]
 
 
 def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
@@ -123,7 +110,7 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
 ) -> None:
     now, notes = [100.0], list[str]()
     monkeypatch.setattr(best_policy.time, "monotonic", lambda: now[0])
-    config = parse("train", FLAGS, resumable=True).config
+    config = parse("train", FLAGS).config
     best = BestPolicy(tmp_path, config, notes.append)
     weights = WeightSet(0, 1, "", "{}", 1, {})
 
@@ -145,7 +132,7 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
     assert not best.due
     now[0] += 0.2
     assert best.due
-    assert not BestPolicy(tmp_path, parse("train", [], resumable=True).config, notes.append).due
+    assert not BestPolicy(tmp_path, parse("train", []).config, notes.append).due
 
 
 def test_an_evaluation_that_takes_too_long_is_given_up() -> None:

@@ -65,16 +65,6 @@ def command_of(service: dict[str, Any], settings: Mapping[str, str]) -> list[str
     return [*service.get("entrypoint", IMAGE_ENTRYPOINT if own else []), *words]
 
 
-class Service(Command):
-    def __init__(self, command: list[str], environment: Mapping[str, str], folder: Path) -> None:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        super().__init__(folder, command, {**environment, "PATH": path, "OMP_NUM_THREADS": "1"})
-
-    @property
-    def said(self) -> str:
-        return self.out + self.err
-
-
 def test_every_service_has_limits_a_health_check_and_no_public_port() -> None:
     for name, service in FILE["services"].items():
         limits = service["deploy"]["resources"]["limits"]
@@ -117,7 +107,7 @@ def test_the_commands_parse_and_no_secret_is_in_the_file() -> None:
                 assert str(value).startswith("/run/tamiyo/"), f"{name}: {variable}"
     for name in ("learner", "learner-gpu"):
         _, command, *flags = command_of(OURS[name], {})
-        learner = parse(command, flags, resumable=True).config
+        learner = parse(command, flags).config
         assert learner.run.service
     fleet = actors({})
     assert (fleet.run.name, fleet.env, fleet.policy) == (learner.run.name, learner.env, learner.policy)
@@ -127,7 +117,7 @@ def test_the_commands_parse_and_no_secret_is_in_the_file() -> None:
 
 def actors(settings: dict[str, str]) -> Config:
     script = command_of(OURS["fleet"], settings)[2]
-    return parse("actors", script.partition("exec tamiyo actors ")[2].split(), resumable=False).config
+    return parse("actors", script.partition("exec tamiyo actors ")[2].split()).config
 
 
 @pytest.mark.parametrize(
@@ -141,7 +131,7 @@ def actors(settings: dict[str, str]) -> Config:
 def test_flags_in_the_environment_choose_the_preset_of_learner_and_actors(
     settings: dict[str, str], preset: str
 ) -> None:
-    learner = parse("learner", command_of(OURS["learner"], settings)[2:], resumable=True).config
+    learner = parse("learner", command_of(OURS["learner"], settings)[2:]).config
     fleet = actors(settings)
     assert learner.learner == fleet.learner == PRESETS[preset].learner
     assert (fleet.actors.count, fleet.actors.max_count) == ("auto", 8)
@@ -181,7 +171,7 @@ class Stack:
             text = re.sub(rf"\b{there}\b", port, text)
         return text
 
-    def start(self, name: str) -> tuple[Service, list[str]]:
+    def start(self, name: str) -> tuple[Command, list[str]]:
         """The service, and the addresses that its health is told by."""
         service = FILE["services"][name]
         ports = {port: str(next(self.ports)) for port in INNER_PORTS.get(name, ())}
@@ -192,7 +182,8 @@ class Stack:
             key: self.here(str(value).replace("/run/tamiyo", own), ports)
             for key, value in service.get("environment", {}).items()
         }
-        running = Service(words, environment, self.folder)
+        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+        running = Command(self.folder, words, environment | path)
         self.places |= {f"{name}:{there}": f"127.0.0.1:{port}" for there, port in ports.items()}
         return running, environment.get("TAMIYO_HEALTH", "").split()
 
@@ -219,21 +210,16 @@ def test_machines_have_room_for_the_actors_that_the_documentation_starts() -> No
     assert OURS["actors-gpu"]["image"] == OURS["learner-gpu"]["image"] == "tamiyo:cuda"
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Stack:
-    return Stack(tmp_path)
-
-
 @contextmanager
-def up(places: Stack, *names: str) -> Iterator[dict[str, Service]]:
+def up(places: Stack, *names: str) -> Iterator[dict[str, Command]]:
     """These services, each healthy before the next begins."""
-    services: dict[str, Service] = {}
+    services: dict[str, Command] = {}
     with ExitStack() as cleaning:
         for name in names:
             services[name], addresses = places.start(name)
             cleaning.callback(services[name].clean)
             if name == "init":
-                assert services[name].process.wait(60) == 0, services[name].said
+                assert services[name].process.wait(60) == 0, services[name].err
             for address in addresses:
                 services[name].wait_for(
                     lambda at=address: not failure_reason(at, places.secrets / "serve.crt", 3.0), 60
@@ -249,26 +235,22 @@ def metric(address: str, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if re.match(rf"{name}[{{ ]", line))
 
 
-def trains_and_answers(places: Stack, services: dict[str, Service]) -> None:
-    learner, endpoint, served = (places.places[at] for at in ("learner:9100", "serve:50051", "serve:9101"))
-    services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") >= 2, 120)
-    assert metric(places.places["fleet:9102"], "tamiyo_actor_episodes_total") >= 2
-    services["serve"].wait_for(lambda: metric(served, "tamiyo_serve_policy_version") >= 1, 30)
-    assert min(ask(endpoint, places.secrets)) >= 1
-    assert metric(served, "tamiyo_serve_steps_total") >= STEPS
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_the_services_train_answer_and_stop_on_request(places: Stack) -> None:
+def test_the_services_train_answer_and_stop_on_request(tmp_path: Path) -> None:
     """A second learner is refused; at the end every accepted episode is accounted for, and no password was written."""
-    folder = places.folder / "runs" / "main"
+    places, folder = Stack(tmp_path), tmp_path / "runs" / "main"
     with up(places, "init", "redis", "learner", "fleet", "actors", "serve") as services:
-        trains_and_answers(places, services)
+        learner, endpoint, served = (places.places[at] for at in ("learner:9100", "serve:50051", "serve:9101"))
+        services["learner"].wait_for(lambda: metric(learner, "tamiyo_update") >= 2, 120)
+        assert metric(places.places["fleet:9102"], "tamiyo_actor_episodes_total") >= 2
+        services["serve"].wait_for(lambda: metric(served, "tamiyo_serve_policy_version") >= 1, 30)
+        assert min(ask(endpoint, places.secrets)) >= 1
+        assert metric(served, "tamiyo_serve_steps_total") >= STEPS
         second, _ = places.start("learner")
         try:
             assert second.process.wait(60) == 2
-            assert "a learner is training run 'main' already" in second.said
+            assert "a learner is training run 'main' already" in second.err
         finally:
             second.clean()
         for name in ("serve", "learner", "fleet"):
@@ -277,7 +259,7 @@ def test_the_services_train_answer_and_stop_on_request(places: Stack) -> None:
         queue = connect(f"redis://learner:{words['learner']}@{places.places['redis:6379']}/0", QueueConfig(), "main")
         ledger = queue.ledger()
         queue.close()
-        said = [service.said for service in services.values()]
+        said = [service.out + service.err for service in services.values()]
     update = load_checkpoint(folder).progress.update
     assert update == rows(folder / "metrics.jsonl")[-1]["update"] >= 2
     assert ledger.trained == int(SMALL["--learner.batch_episodes"]) * update

@@ -66,7 +66,7 @@ def test_programs_in_python_and_node_train_a_run(tmp_path: Path) -> None:
 
 
 def test_the_endpoint_stops_when_its_parent_ends(tmp_path: Path) -> None:
-    config = parse("train", flags(tmp_path, run__name="x"), resumable=True).config
+    config = parse("train", flags(tmp_path, run__name="x")).config
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     command = [sys.executable, "-m", "deploy.launch.endpoint", str(tmp_path)]
     with (

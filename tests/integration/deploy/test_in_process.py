@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from deploy.launch.process_settings import acting, learner_settings
 from learner.run.checkpoint import load_checkpoint
 from learner.service import LearnerService
+from tests.support.launching import rows
 
 pytestmark = pytest.mark.integration
 UPDATES = 3
@@ -29,17 +29,16 @@ FLAGS = [
 ]
 
 
-def rows(run_dir: Path) -> list[dict[str, Any]]:
+def untimed(run_dir: Path) -> list[dict[str, Any]]:
     """The metrics of all updates but times, and what is derived from them."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    timed = ("wait_share", "bottleneck")
+    lines, timed = rows(run_dir / "metrics.jsonl"), ("wait_share", "bottleneck")
     return [{k: v for k, v in row.items() if not k.endswith("_s") and not k.startswith(timed)} for row in lines]
 
 
 def in_lock_step(run_dir: Path, server: EmbeddedRedis, namespace: str) -> None:
     """A learner in a thread; an actor that samples a batch whenever there are new weights."""
     run_dir.mkdir()
-    config = parse("train", [*FLAGS, "--run.name", namespace, "--redis", server.url], resumable=True).config
+    config = parse("train", [*FLAGS, "--run.name", namespace, "--redis", server.url]).config
     service = LearnerService(learner_settings(config, run_dir))
     service.start()
     worker = RolloutWorker(WorkerSettings(acting(config), 0, namespace, config.run.seed, server.url, namespace))
@@ -65,7 +64,7 @@ def test_it_has_the_numbers_of_an_actor_and_a_learner_in_lock_step(
     for name in ("report.html", "references.json", "timeline.json"):
         assert (tmp_path / "own" / name).is_file()
     in_lock_step(tmp_path / "apart", embedded_redis, namespace)
-    own, apart = rows(tmp_path / "own"), rows(tmp_path / "apart")
+    own, apart = untimed(tmp_path / "own"), untimed(tmp_path / "apart")
     assert len(own) == UPDATES
     assert own == apart
     ours, theirs = (load_checkpoint(tmp_path / name).weights.tensors for name in ("own", "apart"))

@@ -49,7 +49,7 @@ ENVS = 2
 
 
 def config(folder: Path, **changes: Any) -> Config:
-    return parse("train", small(folder, "run", env__tasks="gratings", **changes), resumable=True).config
+    return parse("train", small(folder, "run", env__tasks="gratings", **changes)).config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,14 +85,8 @@ class Actors:
         )
 
     def simulators(self) -> dict[int, psutil.Process]:
-        found = {}
-        for process in psutil.process_iter():
-            try:
-                if gym_envs.nap(self.folder) in " ".join(process.cmdline()):
-                    found[process.pid] = process
-            except psutil.Error:
-                continue
-        return found
+        found, nap = psutil.process_iter(["cmdline"]), gym_envs.nap(self.folder)
+        return {process.pid: process for process in found if nap in " ".join(process.info["cmdline"] or ())}
 
     def end_simulators(self) -> None:
         for process in self.simulators().values():

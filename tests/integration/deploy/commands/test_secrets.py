@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support.launching import Command, rows, small, tamiyo
@@ -26,14 +25,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def lists_of_processes(command: Command) -> dict[str, str]:
     """What `ps` shows of each process that belongs to the command, but for the command itself."""
-    found = {}
-    for process in command.relatives():
-        try:
-            if process.pid != command.process.pid:
-                found[f"process {process.name()}"] = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-    return found
+    others = [p for p in command.relatives() if p.pid != command.process.pid]
+    return {f"process {p.pid}": " ".join(p.info["cmdline"] or ()) for p in others}
 
 
 def written(command: Command, *folders: Path) -> dict[str, bytes]:

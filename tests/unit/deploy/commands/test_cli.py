@@ -132,7 +132,7 @@ def test_flags_override_the_file_and_the_file_overrides_the_preset(tmp_path: Pat
     path = tmp_path / "mine.yaml"
     path.write_text("learner: {lr: 5e-4, clip: 0.3}\nrun: {seed: 4}\n")
     args = ["--learner.lr", "1e-4", "--preset", "quick", "--config", str(path), "--redis", "redis://h:1/0"]
-    config, resume, *_ = parse("train", args, resumable=True)
+    config, resume, *_ = parse("train", args)
     assert (config.learner.lr, config.learner.clip, config.run.seed) == (1e-4, 0.3, 4)
     assert config.learner.batch_episodes == PRESETS["quick"].learner.batch_episodes
     assert config.run.redis == "redis://h:1/0"
@@ -155,7 +155,7 @@ def test_the_environment_chooses_the_preset_unless_flags_do(
 ) -> None:
     (tmp_path / "mine.yaml").write_text(f"{text}\nlearner: {{lr: 5e-4}}\n")
     args = [*flags, "--config", str(tmp_path / "mine.yaml"), "--learner.clip", "0.3"]
-    config = parse("train", args, resumable=True).config
+    config = parse("train", args).config
     assert config.learner == dataclasses.replace(PRESETS[preset].learner, lr=5e-4, clip=0.3)
     assert (config.actors, config.queue) == (PRESETS[preset].actors, PRESETS[preset].queue)
 
@@ -164,7 +164,7 @@ def test_flags_accept_dashes_null_lists_and_booleans() -> None:
     words = (
         "--learner.max-seconds=null --learner.value_clip null --run.name none --env.tasks wine digits --run.dashboard"
     )
-    config = parse("train", words.split(), resumable=True).config
+    config = parse("train", words.split()).config
     assert (config.learner.max_seconds, config.learner.value_clip) == (None, None)
     assert (config.run.name, config.env.tasks, config.run.dashboard) == ("none", ("wine", "digits"), True)
 
@@ -172,11 +172,11 @@ def test_flags_accept_dashes_null_lists_and_booleans() -> None:
 def test_a_resumed_run_keeps_its_settings_and_flags_override(tmp_path: Path) -> None:
     stored = dataclasses.replace(PRESETS["quick"], run=dataclasses.replace(PRESETS["quick"].run, seed=77))
     (tmp_path / "config.yaml").write_text(to_yaml(stored))
-    config, resume, *_ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"], resumable=True)
+    config, resume, *_ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"])
     assert resume == tmp_path
     assert config == dataclasses.replace(stored, learner=dataclasses.replace(stored.learner, updates=5))
     with pytest.raises(UserError, match="mutually exclusive"):
-        parse("train", ["--resume", str(tmp_path), "--preset", "quick"], resumable=True)
+        parse("train", ["--resume", str(tmp_path), "--preset", "quick"])
 
 
 def test_usage_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,4 +200,4 @@ def test_usage_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_switch_takes_true_or_false_or_no_value(words: str, value: bool) -> None:
-    assert parse("train", words.split(), resumable=True).config.env.prune is value
+    assert parse("train", words.split()).config.env.prune is value

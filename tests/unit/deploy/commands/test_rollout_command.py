@@ -17,7 +17,7 @@ from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout import wave as rollout
 from actors.rules.names import rule_policy
 from actors.slots.spaces import seed_spaces
-from deploy.commands.rollout import RolloutOptions, show_rollout
+from deploy.commands.rollout import show_rollout
 from learner.ppo.optimizer import make_optimizer
 from learner.run.checkpoint import LearnerProgress, load_network, save_checkpoint
 from tests.support.learning.toy import toy_network
@@ -38,8 +38,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def printed(policy: Path | str, seed: int, slots: int | None = None, sampled: bool = True, **more: Any) -> list[str]:
     text = io.StringIO()
-    options = RolloutOptions(str(policy), seed=seed, slots=slots, sampled=sampled, **more)
-    assert show_rollout(options, Console(file=text, width=60)) == 0
+    shown = {"seed": seed, "slots": slots, "sampled": sampled, "console": Console(file=text, width=60)}
+    assert show_rollout(str(policy), **shown, **more) == 0
     return text.getvalue().splitlines()
 
 
@@ -56,22 +56,13 @@ def test_it_prints_the_episode_that_the_policy_plays(checkpoint: Path, slots: in
     told = episode.telemetry
     assert f"host width {told['host_width']:.0f}, price {told['points_per_doubling']:.2g}" in head
     assert f"doublings {told['doublings']:.2f}, of compute {told['compute_doublings']:.2f}" in head
-    assert columns.split() == [
-        "epoch",
-        "accuracy",
-        "decision",
-        *(word for s in range(slots) for word in ("slot", str(s))),
-        *(word for s in range(slots, slots + 2) for word in ("column", str(s))),
-        "doublings",
-        "compute",
-    ]
+    lanes = [f"slot {s}" for s in range(slots)] + [f"column {s}" for s in range(slots, slots + 2)]
+    assert " ".join(columns.split()) == " ".join(["epoch accuracy decision", *lanes, "doublings compute"])
     assert len(rows) == len(episode)
     ops = policy.spaces.action.heads[0].choices
     assert rows[-1].split()[-2:] == [f"{told['doublings']:.2f}", f"{told['compute_doublings']:.2f}"]
     for row, action in zip(rows, episode.actions, strict=True):
-        lane = f"{'slot' if action[1] < slots else 'column'} {action[1]}"
-        wanted = ops[action[0]] if action[0] == 0 else f"{ops[action[0]]} {lane}"
-        assert wanted in row
+        assert (ops[0] if action[0] == 0 else f"{ops[action[0]]} {lanes[action[1]]}") in row
     assert len({ops[a] for a in episode.actions[:, 0]}) > 1
 
 
@@ -102,7 +93,7 @@ def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
     network = toy_network()
     save_checkpoint(tmp_path, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 1, 1)
     with pytest.raises(UserError, match="was not trained in the seed-training environment"):
-        show_rollout(RolloutOptions(str(tmp_path)))
+        show_rollout(str(tmp_path))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

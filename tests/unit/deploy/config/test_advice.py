@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deploy.config.advice import advice, closest_preset
-from deploy.config.schema import PRESETS, Config
+from deploy.config.advice import advice
+from deploy.config.schema import PRESETS
 from deploy.config.yaml import from_yaml, overlay, to_yaml
 from deploy.launch.process_settings import learner_settings
 
@@ -61,10 +61,3 @@ def test_a_choice_of_the_user_gets_a_line_with_what_to_do(
 def test_settings_that_change_little_for_a_recurrent_policy_are_not_mentioned() -> None:
     settings = {"lr": 1e-4, "update_epochs": 1, "chunk_length": 32}  # a chunk holds 25 epochs
     assert advice(overlay(PRESETS["tamiyo"], {"learner": settings})) == []
-
-
-def test_the_closest_preset_is_the_one_that_settings_come_from() -> None:
-    for name, preset in PRESETS.items():
-        learner = replace(preset.learner, lr=7e-4, update_epochs=3, minibatches=1, clip=0.1)
-        assert closest_preset(replace(preset, learner=learner)) == name
-    assert closest_preset(Config()) == "tamiyo"

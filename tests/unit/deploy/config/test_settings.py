@@ -70,6 +70,7 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
             "actors: {count: 11, envs_per_actor: 30}\nlearner: {max_policy_lag: 4, batch_episodes: 64}",
             "11 actors x 30 environments run 330 episodes at once, but only 320 = (max_policy_lag + 1)",
         ),
+        ("gym: {id: X, max_segment_steps: 1}\nimitation: {episodes: 4}", "pretraining needs seed hosts"),
         ("learner: 3", "section 'learner' must hold keys and values, not 3"),
         ("- a", "settings must be sections with keys"),
         ("learner: {lr: -1}", "learner.lr is -1.0: it must be positive"),
@@ -121,6 +122,7 @@ def test_the_summary_is_five_lines_with_what_the_user_changed(preset: str) -> No
     assert "after 5000 steps" in changed
     many = overlay(PRESETS[preset], {"learner": {"lr": 7e-5, "gamma": 0.9, "clip": 0.3}, "run": {"seed": 3}})
     assert len(shown(many).splitlines()) == 5
+    assert f"preset {preset}  " in shown(many)
 
 
 @pytest.mark.parametrize(("core", "lr", "passes"), [("lstm", "0.00025", 1), ("feedforward", "0.0003", 10)])

@@ -19,7 +19,7 @@ from actors.rollout import sampler as sampling
 from actors.rollout.sampler import StreamSampler, make_sampler
 from actors.rollout.wave import Provenance
 from actors.types.episode import EndReason
-from deploy.config.schema import PRESETS
+from deploy.config.schema import PRESETS, Config, RunConfig
 from deploy.config.yaml import to_yaml
 from deploy.launch import comparison
 from deploy.launch.comparison import Comparison
@@ -52,11 +52,12 @@ def compare(
     folder: Path, config: ActingConfig, pool: Pool | None, stop: bool = False, episodes: int = 5
 ) -> tuple[dict[str, Any], str, list[str]]:
     """Return what was written, the report's headline, and the notes."""
-    run, notes = PRESETS["general"], list[str]()
-    (folder / "config.yaml").write_text(to_yaml(replace(run, gym=config.gym)))
+    run, notes = RunConfig(seed=3, reference_episodes=episodes), list[str]()
+    settings = replace(PRESETS["general"], gym=config.gym, actors=config.actors, run=run)
+    (folder / "config.yaml").write_text(to_yaml(settings))
     (folder / "metrics.jsonl").write_text(json.dumps({"update": 1, "reward_mean": 1.0}) + "\n")
     (folder / "episodes.jsonl").touch()
-    Comparison(folder, config, 3, episodes, 1.0, notes.append, lambda: stop, pool and pool.play, 1).run()
+    Comparison(folder, settings, 1.0, notes.append, lambda: stop, pool and pool.play, 1).run()
     headline, _ = write_report(folder)
     return json.loads((folder / "references.json").read_text()), headline, notes
 
@@ -152,8 +153,8 @@ def test_hosts_keep_their_comparison_if_the_example_episode_fails(tmp_path: Path
         gained = 3.0 * (player == "learned")
         return [{"seed": s, "task": "wine", "return": s % 7 + gained, "doublings": [s]} for s in seeds]
 
-    config, notes = ActingConfig(actors=ActorsConfig(envs_per_actor=2)), list[str]()
-    Comparison(tmp_path, config, 3, 8, 1.0, notes.append, lambda: False, play, 1).run()
+    config, notes = Config(run=RunConfig(reference_episodes=8), actors=ActorsConfig(envs_per_actor=2)), list[str]()
+    Comparison(tmp_path, config, 1.0, notes.append, lambda: False, play, 1).run()
     references = json.loads((tmp_path / "references.json").read_text())
     assert references["tasks"] == ["wine"] * 8
     assert np.subtract(references["learned"], references["random"]).tolist() == [3.0] * 8

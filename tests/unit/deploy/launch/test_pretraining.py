@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from actors.policy.saved import TRAINED, read_weights
 from actors.rollout.episode_files import write_bytes
 from actors.rollout.wave import Provenance, run_wave
 from actors.types.episode import EndReason
-from deploy.config.schema import PRESETS, Config, ImitationConfig
+from deploy.config.schema import Config, ImitationConfig
 from deploy.imitation import teacher
 from deploy.imitation.pretraining import POLICY
 from deploy.imitation.teacher import demonstrate
@@ -46,16 +44,10 @@ def told(config: Config, run_dir: Path) -> tuple[Config, str]:
     return pretrain(config, run_dir, Console(file=out, width=200)), out.getvalue()
 
 
-@contextmanager
-def threads(jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """In place of a pool of processes, which each need seconds to start."""
-    with ThreadPoolExecutor(jobs) as pool:
-        yield pool
-
-
 @pytest.fixture(autouse=True)
-def fast_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teacher, "workers", threads)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a pool of processes, which each need seconds to start."""
+    monkeypatch.setattr(teacher, "workers", ThreadPoolExecutor)
 
 
 @pytest.fixture
@@ -92,12 +84,6 @@ def test_only_a_new_run_starts_from_the_pretrained_policy(config: Config) -> Non
     assert told(config, run_dir) == (config, "")  # it has trained: nothing to begin with
     keeping = replace(config, learner=replace(config.learner, prior_coef=1.0))
     assert told(keeping, run_dir)[0].run.init_from == begun.run.init_from  # but what it began with is its prior
-
-
-def test_only_seed_hosts_have_a_teacher(config: Config) -> None:
-    general = PRESETS["general"]
-    with pytest.raises(UserError, match="pretraining needs seed hosts"):
-        replace(general, gym=replace(general.gym, id="CartPole-v1"), imitation=config.imitation)
 
 
 def write_demonstrations(config: Config, folder: Path, count: int) -> list[Path]:
