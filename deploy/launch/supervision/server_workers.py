@@ -55,7 +55,7 @@ def run_workers(
 
         port = options.metrics_port and options.metrics_port + number
         own = replace(options, listen=address, metrics_port=port)
-        asyncio.run(serve(own, source(), first_started, loaded=lambda _: workers.report_loaded(number), key=key))
+        asyncio.run(serve(own, source(), first_started, loaded=loaded, key=key))
 
 
 @contextmanager
