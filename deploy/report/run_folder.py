@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
 from deploy.report.episodes import EpisodeStatistics
-from deploy.report.statistics import Interval, paired_interval
+from deploy.report.statistics import Interval, mean_interval
 
 Record = dict[str, Any]
 
@@ -63,7 +63,8 @@ class RunFolder:
         found = self.references
         if found is None or len(found.learned) < 2:
             return {}
-        return {name: paired_interval(found.learned, values) for name, values in found.baselines.items()}
+        differences = {name: zip(found.learned, own, strict=True) for name, own in found.baselines.items()}
+        return {name: mean_interval([a - b for a, b in pairs]) for name, pairs in differences.items()}
 
     @property
     def name(self) -> str:
@@ -104,31 +105,29 @@ class RunFolder:
 
 
 def read_run(path: Path) -> RunFolder:
-    """Read a run folder. Raises `UserError` if it does not exist or is damaged."""
+    """Read a run folder. Raises `UserError` if it does not exist or a file is no JSON, other errors where one holds
+    something else."""
     if not path.is_dir():
         raise UserError(f"run folder {path} does not exist")
     if not (path / "metrics.jsonl").is_file():
         raise UserError(f"{path} is not a run folder (it has no metrics.jsonl)")
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
-    try:
-        episode = None
-        if timeline:
-            seen = Timeline(**{f.name: timeline[f.name] for f in fields(Timeline) if f.name in timeline})
-            episode = RecordedEpisode(seen, timeline["never_grow_accuracy"], timeline["policy_version"])
-        metrics = list(_lines(path / "metrics.jsonl"))
-        last_update = int(metrics[-1]["update"]) if metrics else 0
-        return RunFolder(
-            path=path,
-            settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
-            metrics=metrics,
-            episodes=EpisodeStatistics(_lines(path / "episodes.jsonl"), last_update),
-            references=_references(references or {}),
-            why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
-            episode=episode,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"the run folder {path} is damaged ({error!r})") from error
+    episode = None
+    if timeline:
+        seen = Timeline(**{f.name: timeline[f.name] for f in fields(Timeline) if f.name in timeline})
+        episode = RecordedEpisode(seen, timeline["never_grow_accuracy"], timeline["policy_version"])
+    metrics = list(_lines(path / "metrics.jsonl"))
+    last_update = int(metrics[-1]["update"]) if metrics else 0
+    return RunFolder(
+        path=path,
+        settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
+        metrics=metrics,
+        episodes=EpisodeStatistics(_lines(path / "episodes.jsonl"), last_update),
+        references=_references(references),
+        why_no_references=references.get("why_none", "the run ended before the baselines were played"),
+        episode=episode,
+    )
 
 
 def _references(data: Record) -> References | None:
@@ -139,9 +138,9 @@ def _references(data: Record) -> References | None:
     return References(data["tasks"], data["learned"], baselines, data.get("cut_at", 0))
 
 
-def _object(path: Path) -> Record | None:
+def _object(path: Path) -> Record:
     if not path.is_file():
-        return None
+        return {}
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:
