@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from actors.config import PRICE, EnvConfig
 from actors.errors import UserError
 from actors.process_environment import NO_GPU
+from actors.rollout.episode_files import write_bytes
 from actors.slots.objective import Prices
 from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import Player
@@ -94,9 +95,8 @@ class CellStore:
         cell = {"fingerprint": job.fingerprint(), "rows": _columns(results)}
         content["cells"] = dict(sorted({**content.get("cells", {}), job.cell: cell}.items()))
         self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / f"{job.player.name}.{os.getpid()}.partial"
-        partial.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
-        partial.replace(self.folder / f"{job.player.name}.json.gz")
+        packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
+        write_bytes(self.folder / f"{job.player.name}.json.gz", packed)
 
     def policies(self) -> list[Player]:
         """Return the policies of which cells are kept, sorted by name."""
@@ -120,11 +120,8 @@ class CellStore:
 
 def _columns(results: list[EpisodeResult]) -> dict[str, list[Any]]:
     columns = {f.name: [getattr(result, f.name) for result in results] for f in fields(EpisodeResult)}
-    for name, values in columns.items():
-        if name in DIGITS:
-            columns[name] = [round(x, DIGITS[name]) for x in values]
-        elif isinstance(values[0], bool):
-            columns[name] = list(map(int, values))
+    for name, digits in DIGITS.items():
+        columns[name] = [round(x, digits) for x in columns[name]]
     columns["curve"] = [[round(x, 2) for x in curve] for curve in columns["curve"]]
     if not any(columns["curve"]):
         del columns["curve"]

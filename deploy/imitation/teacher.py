@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rng import Purpose, stream
+from actors.rollout.episode_files import write_bytes
 from actors.rollout.wave import Provenance, run_wave
 from actors.rules.reader import ObservationReader
 from actors.slots.spaces import seed_spaces
@@ -90,18 +91,18 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
 
 def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
+    # All features are known, all ops legal, and nothing is spent on the rewards of PPO.
+    env = replace(config.env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    identity = repr((SURVEY, _surveyed(config.env), *trials.DESIGN, waves))
+    identity = repr((SURVEY, env, *trials.DESIGN, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
             return Survey(**kept)
-    found = joined(list(pool.map(partial(_survey, config.env), waves)))
+    found = joined(list(pool.map(partial(_survey, env), waves)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial_file = path.with_suffix(f".{os.getpid()}.partial")
-    with partial_file.open("wb") as file:
-        np.savez_compressed(file, **found._asdict())
-    partial_file.replace(path)
+    np.savez_compressed(packed := BytesIO(), **found._asdict())
+    write_bytes(path, packed.getvalue())
     return found
 
 
@@ -113,22 +114,17 @@ def joined(parts: Sequence[Survey]) -> Survey:
     return Survey(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _surveyed(env: EnvConfig) -> EnvConfig:
-    """Return the settings of a survey: all features known, all ops legal, and nothing spent on the rewards of PPO."""
-    return replace(env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
-
-
 def _survey(env: EnvConfig, tasked: Wave) -> Survey:
     env, seeds = _on_task(env, tasked)
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
-    bare = wave(_surveyed(env), SURVEY, seeds, NeverGrow)
+    bare = wave(env, SURVEY, seeds, NeverGrow)
     before = np.stack([episode.obs[min(trials.LOOK, len(episode) - 1)] for _, episode in bare])
     never = np.array([gain(host, episode) for host, episode in bare])
     outcomes, steps, epochs = [], [], []
     for k in range(len(TRIALS)):
-        grown = wave(_surveyed(env), SURVEY, seeds, partial(TrialTeacher, judgement=None, trial=k))
+        grown = wave(env, SURVEY, seeds, partial(TrialTeacher, judgement=None, trial=k))
         outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in grown])
         for i, (host, episode) in enumerate(grown if len(TRIALS[k]) == 1 else ()):
             seen, in_epochs = _trial(reader, episode, host.horizon_epochs)

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from actors.errors import UserError
 from actors.policy.distribution import DECISIONS
 from actors.policy.saved import TRAINED, TRAINED_NAME
+from actors.rollout.episode_files import write_bytes
 from actors.slots.objective import Prices
 
 FOLDER = Path(__file__).parents[3] / "examples" / "practical"
@@ -198,8 +199,6 @@ def play_cell(cell: PracticalCell, folder: Path) -> PracticalRun:
     """Run the script and keep what it came to."""
     run, path = run_script(cell), cell_file(cell, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
     settings = asdict(cell) | {"script": cell.script.name, "policy": Path(cell.policy).name}
-    partial.write_text(json.dumps({"cell": settings, "run": asdict(run)}, indent=1))
-    partial.replace(path)
+    write_bytes(path, json.dumps({"cell": settings, "run": asdict(run)}, indent=1).encode())
     return run
