@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,6 @@ from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rng import Purpose, stream
-from actors.rollout.episode_files import write_bytes
 from actors.rollout.wave import Provenance, run_wave
 from actors.rules.reader import ObservationReader
 from actors.slots.spaces import seed_spaces
@@ -31,6 +29,7 @@ from deploy.evaluation.play import gain, wave
 from deploy.evaluation.suite import on_family
 from deploy.imitation import trials
 from deploy.imitation.trials import MARGIN, SIZES, TRIALS, Judgement, TrialTeacher
+from learner.run.checkpoint import write_durably
 
 WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
@@ -99,19 +98,14 @@ def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     if path.is_file():
         with np.load(path) as kept:
             return Survey(**kept)
-    found = joined(list(pool.map(partial(_survey, env), waves)))
+    parts = list(pool.map(partial(_survey, env), waves))
+    for part, start in zip(parts, np.cumsum([0, *(len(part.seen) for part in parts)]), strict=False):
+        part.epochs["host"] += start
+    found = Survey(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(packed := BytesIO(), **found._asdict())
-    write_bytes(path, packed.getvalue())
+    write_durably(path, packed.getvalue(), replace=True)
     return found
-
-
-def joined(parts: Sequence[Survey]) -> Survey:
-    """Return one survey of all parts."""
-    first = np.cumsum([0, *(len(part.seen) for part in parts)])
-    for part, start in zip(parts, first, strict=False):
-        part.epochs["host"] += start
-    return Survey(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _survey(env: EnvConfig, tasked: Wave) -> Survey:
@@ -150,7 +144,7 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
     epochs["left"] = horizon_epochs - steps
     epochs["spent"] = 4.0 * reader.base(obs[steps], "compute")[:, 0]
     epochs["effort"] = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
-    epochs["worth"] = trials.worth_now(reader, obs[steps], slots)
+    epochs["worth"] = trials.worth_now(reader, obs[steps])[np.arange(len(steps)), slots]
     return seen, epochs
 
 

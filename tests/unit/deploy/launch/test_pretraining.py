@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,16 +44,10 @@ def told(config: Config, run_dir: Path) -> tuple[Config, str]:
     return pretrain(config, run_dir, Console(file=out, width=200)), out.getvalue()
 
 
-@contextmanager
-def threads(jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """In place of a pool of processes, which each need seconds to start."""
-    with ThreadPoolExecutor(jobs) as pool:
-        yield pool
-
-
 @pytest.fixture(autouse=True)
-def fast_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teacher, "workers", threads)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a pool of processes, which each need seconds to start."""
+    monkeypatch.setattr(teacher, "workers", ThreadPoolExecutor)
 
 
 @pytest.fixture
