@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 from actors.config import PRICE, EnvConfig
 from actors.errors import UserError
 from actors.process_environment import NO_GPU
-from actors.rollout.episode_files import write_bytes
 from actors.slots.objective import Prices
 from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import Player
 from deploy.evaluation.suite import NOMINAL, first_seed
 from deploy.report.progress import clock
+from learner.run.checkpoint import write_durably
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -96,7 +96,7 @@ class CellStore:
         content["cells"] = dict(sorted({**content.get("cells", {}), job.cell: cell}.items()))
         self.folder.mkdir(parents=True, exist_ok=True)
         packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
-        write_bytes(self.folder / f"{job.player.name}.json.gz", packed)
+        write_durably(self.folder / f"{job.player.name}.json.gz", packed, replace=True)
 
     def policies(self) -> list[Player]:
         """Return the policies of which cells are kept, sorted by name."""
@@ -129,10 +129,9 @@ def _columns(results: list[EpisodeResult]) -> dict[str, list[Any]]:
 
 
 def _results(columns: Mapping[str, list[Any]]) -> list[EpisodeResult]:
-    results = [EpisodeResult(**dict(zip(columns, v, strict=True))) for v in zip(*columns.values(), strict=True)]
-    return [
-        replace(r, panic=bool(r.panic), finite=bool(r.finite), ops=tuple(r.ops), curve=tuple(r.curve)) for r in results
-    ]
+    known = {f.name: columns[f.name] for f in fields(EpisodeResult) if f.name in columns}  # older files have more
+    results = [EpisodeResult(**dict(zip(known, v, strict=True))) for v in zip(*known.values(), strict=True)]
+    return [replace(result, ops=tuple(result.ops), curve=tuple(result.curve)) for result in results]
 
 
 def run_cells(

@@ -8,7 +8,7 @@ growing wherever players are compared. The figure of an episode is its mean over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
@@ -201,6 +201,6 @@ class Results:
         return {"prices": self.prices, "lines": plain(self.lines), "families": plain(self.family_lines)}
 
 
-def plain(lines: Sequence[NamedTuple]) -> list[dict[str, Any]]:
+def plain(lines: Iterable[NamedTuple]) -> list[dict[str, Any]]:
     """Return lines of a table as plain data."""
     return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in x._asdict().items()} for x in lines]

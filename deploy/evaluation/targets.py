@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -53,18 +53,18 @@ class Target(NamedTuple):
         return ("met" if self.met else "missed") + ("" if self.trainings == self.wanted else " so far")
 
 
-def targets(results: Mapping[str, Results]) -> list[Target]:
-    """Return all targets for which the players were played."""
-    found = []
+def targets(results: Mapping[str, Results]) -> Iterator[Target]:
+    """Yield all targets for which the players were played."""
     for name, part in results.items():
         if POLICY not in part.episodes:
             continue
-        over = POINTS_OVER[name].items()
-        found += [_points_over(part, name, other, least) for other, least in over if other in part.episodes]
+        for other, least in POINTS_OVER[name].items():
+            if other in part.episodes:
+                yield _points_over(part, name, other, least)
         if name == FREE:
-            found.append(_share_of_flops(part, name))
-        found += [_bare_where_the_sweep_is(part, name), _growth_falls_with_the_price(part, name)]
-    return found
+            yield _share_of_flops(part, name)
+        yield _bare_where_the_sweep_is(part, name)
+        yield _growth_falls_with_the_price(part, name)
 
 
 def _points_over(results: Results, condition: str, other: str, least: float | None) -> Target:

@@ -53,8 +53,8 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
             _lay_out(figure, narrow)
             figure.savefig(run_dir / "report" / f"{draw.__name__}.png", facecolor="white")
             title, caption = titled(draw)
-            wide, narrow = _inline_svg(figure, title), _inline_svg(narrow, title)
-            drawn.append({"name": draw.__name__, "title": title, "caption": caption, "wide": wide, "narrow": narrow})
+            svgs = {"wide": _inline_svg(figure, title), "narrow": _inline_svg(narrow, title)}
+            drawn.append({"name": draw.__name__, "title": title, "caption": caption, **svgs})
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

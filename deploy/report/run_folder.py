@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
-from deploy.report.episodes import EpisodeStatistics
-from deploy.report.statistics import Interval, mean_interval
+from actors.types.episode import EndReason
+from deploy.report.statistics import Floats, Interval, mean_interval, stratified_mean
 
 Record = dict[str, Any]
+BINS = 600  # of updates, for the learning curve
 
 
 class References(NamedTuple):
@@ -43,6 +43,35 @@ class RecordedEpisode(NamedTuple):
     timeline: Timeline
     never_grow_accuracy: list[float]  # [T + 1] points, of the same host without growth
     policy_version: int
+
+
+class EpisodeStatistics:
+    """Counts of all episodes, and moments of the returns of whole ones: its memory does not grow with the run."""
+
+    def __init__(self, records: Iterable[Record], last_update: int) -> None:
+        """Gather the records of a run with so many updates."""
+        self._updates_per_bin = 1 + last_update // BINS
+        self.count = self.steps = 0
+        self.whole = 0  # that are not segments; a segment has the return up to its end
+        self.moments: dict[str, Floats] = {}
+        """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
+        for record in records:
+            self.count += 1
+            self.steps += int(record["steps"])
+            value = float(record["return"])
+            if record.get("end_reason") != EndReason.CUT:
+                self.whole += 1
+                at = min(int(record["update"]) // self._updates_per_bin, BINS - 1)
+                self.moments.setdefault(record["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
+
+    def rolling_returns(self, updates: Floats, window: int) -> Floats:
+        """Return the stratified mean and its band over the whole episodes of the last `window` updates,
+        `[3, updates]`; NaN where there are none."""
+        by_task = np.stack(list(self.moments.values()))  # [tasks, BINS, 3]
+        until = np.concatenate([np.zeros((len(by_task), 1, 3)), by_task.cumsum(1)], 1)
+        bins = (updates // self._updates_per_bin).astype(np.int64).clip(0, BINS - 1)
+        first = bins[np.maximum(np.arange(len(bins)) - window + 1, 0)]
+        return stratified_mean(*np.moveaxis(until[:, bins + 1] - until[:, first], -1, 0))
 
 
 @dataclass(frozen=True)
@@ -93,12 +122,12 @@ class RunFolder:
         """Whether no episode of the run ended, so that it has mean rewards of a step but no returns."""
         return not self.episodes.whole
 
-    def series(self, name: str) -> NDArray[np.float64]:
+    def series(self, name: str) -> Floats:
         """The values of a metric by update `[updates]`; NaN if an update did not report it."""
         values = (record.get(name) for record in self.metrics)
         return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
 
-    def families(self, prefix: str) -> dict[str, NDArray[np.float64]]:
+    def families(self, prefix: str) -> dict[str, Floats]:
         """The series of all metrics `prefix/NAME`, by NAME in order of first appearance."""
         names = {key: None for record in self.metrics for key in record if key.startswith(f"{prefix}/")}
         return {key.partition("/")[2]: self.series(key) for key in names}

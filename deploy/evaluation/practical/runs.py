@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from actors.errors import UserError
 from actors.policy.distribution import DECISIONS
 from actors.policy.saved import TRAINED, TRAINED_NAME
-from actors.rollout.episode_files import write_bytes
 from actors.slots.objective import Prices
+from learner.run.checkpoint import write_durably
 
 FOLDER = Path(__file__).parents[3] / "examples" / "practical"
 """The scripts in the repository. They are the only source of these models: what is measured is what people read."""
@@ -200,5 +200,5 @@ def play_cell(cell: PracticalCell, folder: Path) -> PracticalRun:
     run, path = run_script(cell), cell_file(cell, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     settings = asdict(cell) | {"script": cell.script.name, "policy": Path(cell.policy).name}
-    write_bytes(path, json.dumps({"cell": settings, "run": asdict(run)}, indent=1).encode())
+    write_durably(path, json.dumps({"cell": settings, "run": asdict(run)}, indent=1).encode(), replace=True)
     return run

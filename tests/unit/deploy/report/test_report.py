@@ -22,9 +22,8 @@ from actors.types.actions import Op
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.report import charts
-from deploy.report.episodes import BINS, EpisodeStatistics
 from deploy.report.page import headline, write_report
-from deploy.report.run_folder import RunFolder, read_run
+from deploy.report.run_folder import BINS, EpisodeStatistics, RunFolder, read_run
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
 CART_POLE = dataclasses.replace(PRESETS["general"], gym=GymConfig(id="CartPole-v1"))
