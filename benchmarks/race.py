@@ -52,25 +52,14 @@ class Task:
 
 _CARTPOLE = {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
 _CARTPOLE |= {"learning_rate": lambda left: 1e-3 * left, "clip_range": lambda left: 0.2 * left}
+_ACROBOT = {"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0}
+_LANDER = {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01}
 _GENERIC = {"n_steps": 128, "batch_size": 256, "gae_lambda": 0.95, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.01}
 _MINIGRID = _GENERIC | {"learning_rate": lambda left: 1e-3 * left}
 TASKS = {
     "CartPole": Task("CartPole-v1", 475, 300_000, sb3=_CARTPOLE),
-    "Acrobot": Task(
-        "Acrobot-v1",
-        -100,
-        1_000_000,
-        sb3={"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0},
-        sb3_envs=16,
-        sb3_normalize=True,
-    ),
-    "LunarLander": Task(
-        "LunarLander-v3",
-        200,
-        2_000_000,
-        sb3={"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01},
-        sb3_envs=16,
-    ),
+    "Acrobot": Task("Acrobot-v1", -100, 1_000_000, sb3=_ACROBOT, sb3_envs=16, sb3_normalize=True),
+    "LunarLander": Task("LunarLander-v3", 200, 2_000_000, sb3=_LANDER, sb3_envs=16),
     "VelocityOnlyCartpoleEasy": Task("popgym:popgym-VelocityOnlyCartpoleEasy-v0", 0.95, 1_000_000, sb3=_CARTPOLE),
     "HigherLowerEasy": Task("popgym:popgym-HigherLowerEasy-v0", 0.45, 1_000_000, sb3=_GENERIC),
     "CountRecallEasy": Task(

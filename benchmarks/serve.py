@@ -78,17 +78,17 @@ def measure(
         return asyncio.run(closed_loop(server.address, sessions, kind == "stream", seconds))
 
     turns = np.array([[load(echo), load(policy)] for _ in range(rounds)])  # [rounds, servers, steps/s and latencies]
-    (echo_steps, _, echo_p99), (steps, p50, p99) = np.median(turns, 0)
+    (echo_steps, _, echo_p99), (steps, p50, p99) = np.median(turns, 0).tolist()
     return {
         "kind": kind,
         "sessions": sessions,
         "steps/s": steps,
         "echo steps/s": echo_steps,
-        "steps/s, policy / echo": np.median(turns[:, 1, 0] / turns[:, 0, 0]),
+        "steps/s, policy / echo": float(np.median(turns[:, 1, 0] / turns[:, 0, 0])),
         "p50 ms": p50,
         "p99 ms": p99,
         "echo p99 ms": echo_p99,
-        "p99, echo / policy": np.median(turns[:, 0, 2] / turns[:, 1, 2]),
+        "p99, echo / policy": float(np.median(turns[:, 0, 2] / turns[:, 1, 2])),
     }
 
 
@@ -117,9 +117,10 @@ def compare_workers(count: int, device: str, sizes: Sequence[int], rounds: int, 
                 stream = kind == "stream"
                 turns = np.array([[load(s, sessions, stream) for s in servers.values()] for _ in range(rounds)])
                 row: dict[str, Any] = {"kind": kind, "sessions": sessions}
-                for name, (steps, _, p99) in zip(servers, np.median(turns, 0), strict=True):
+                for name, (steps, _, p99) in zip(servers, np.median(turns, 0).tolist(), strict=True):
                     row |= {f"{name} steps/s": steps, f"{name} p99 ms": p99}
-                rows.append(row | {f"steps/s, {count} / 1": np.median(turns[:, 0, 0] / turns[:, 1, 0])})
+                ratio = float(np.median(turns[:, 0, 0] / turns[:, 1, 0]))
+                rows.append(row | {f"steps/s, {count} / 1": ratio})
     return rows
 
 

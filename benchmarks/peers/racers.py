@@ -8,6 +8,7 @@ the settings of its `default.ini`, and as many environments as they need.
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
 import os
@@ -102,12 +103,10 @@ def pufferlib(env_id: str, folder: str, seed: int, wrappers: list[str]) -> None:
 
 def puffer_value(text: str) -> Any:
     """Return a setting as a number, a truth value or text."""
-    for kind in (int, float):
-        try:
-            return kind(text.replace("_", ""))
-        except ValueError:
-            pass
-    return {"True": True, "False": False}.get(text, text)
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
 
 
 if __name__ == "__main__":

@@ -34,14 +34,8 @@ class SteppingSession:
     """A session that repeats steps with the same observation."""
 
     def __init__(self, channel: grpc.aio.Channel, session: str, stream: bool) -> None:
-        rng = np.random.default_rng(0)
-        spec = SPACES.action
-        masks = ActionMasks(
-            np.ones(spec.num_ops, dtype=np.bool_),
-            np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_),
-            np.ones((spec.num_ops, spec.num_slots, spec.rest_size), dtype=np.bool_),
-        )
-        obs = rng.standard_normal(SPACES.obs_size).astype(np.float32)
+        masks = ActionMasks(*(of_one[0] for of_one in ActionMasks.all_legal(SPACES.action, 1)))
+        obs = np.random.default_rng(0).standard_normal(SPACES.obs_size).astype(np.float32)
         empty = np.full(SPACES.slots, -1)
         self._request = step_request(session, 0, obs, empty, masks, True, False)
         self._unary: Any = make_stub(channel).Step
