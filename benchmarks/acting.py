@@ -40,14 +40,10 @@ def without_kernels(network: FactoredRecurrentActorCritic) -> ActingPolicy:
 def acting(policy: ActingPolicy, count: int) -> Call:
     """Return a function that acts once for `count` environments, from where the last call left their states."""
     spaces, rng = policy.network.spaces, np.random.default_rng(0)
-    spec = spaces.action
     obs = rng.standard_normal((count, spaces.obs_size)).astype(np.float32)
     blueprints = rng.integers(-1, max(1, spaces.num_blueprints), (count, spaces.slots))
-    noise = rng.random((count, len(spec.heads)))
-    by_slot = (spec.num_ops, spec.num_slots) if spec.conditioned else ()
-    op, rest = (np.ones((count, *shape), np.bool_) for shape in ((spec.num_ops,), (*by_slot, spec.rest_size)))
-    masks = ActionMasks(op, np.ones((count, *by_slot), np.bool_) if spec.conditioned else None, rest)
-    state = policy.initial_state(count)
+    noise = rng.random((count, len(spaces.action.heads)))
+    masks, state = ActionMasks.all_legal(spaces.action, count), policy.initial_state(count)
 
     def act() -> None:
         nonlocal state

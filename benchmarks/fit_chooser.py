@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env.seed_fleet import SeedTrainingFleet
-from actors.rollout.wave import Provenance, run_wave
 from actors.rules.gains import ARRAYS, CLIP, LOOK, ColumnChoice, GainModel, early_features
 from actors.rules.reader import ObservationReader
 from actors.rules.schedule import NEVER, SIZES, Schedule, Scheduled
 from actors.slots.objective import Prices
+from actors.slots.spaces import seed_spaces
 from deploy.config.schema import PRESETS
 from deploy.evaluation.cells import finished
-from deploy.evaluation.play import gain
+from deploy.evaluation.play import gain, wave
 from deploy.evaluation.suite import first_seed, on_family, protocol, reported
 
 RIDGE = 0.3
@@ -40,13 +39,12 @@ Played = tuple[NDArray[np.float64], NDArray[np.float64]]
 def play(config: EnvConfig, choices: Sequence[ColumnChoice], seeds: Sequence[int]) -> Played:
     """Return what was observed of hosts `[N, F]`, and what each choice gained over never growing `[N, choices]`."""
     plans: list[Schedule] = [NEVER, *(choice.schedule for choice in choices)]
-    fleet = SeedTrainingFleet(config, len(plans) * len(seeds), RUN_SEED)
-    rule = Scheduled(fleet.spaces, [plan for plan in plans for _ in seeds])
-    source = Provenance(version=0, generation=0, state_stride=1, run_seed=RUN_SEED)
-    episodes = run_wave(fleet, rule, [*seeds] * len(plans), source, True)
-    gains = np.reshape([gain(h, e) for h, e in zip(fleet.episodes, episodes, strict=True)], (len(plans), len(seeds)))
-    seen = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for episode in episodes[: len(seeds)]])
-    return early_features(ObservationReader(fleet.spaces), seen), (gains[1:] - gains[0]).T
+    rules = partial(Scheduled, schedules=[plan for plan in plans for _ in seeds])
+    played = wave(config, RUN_SEED, [*seeds] * len(plans), rules)
+    gains = np.reshape([gain(*one) for one in played], (len(plans), len(seeds)))
+    seen = np.stack([episode.obs[min(LOOK, len(episode) - 1)] for _, episode in played[: len(seeds)]])
+    reader = ObservationReader(seed_spaces(config.total_slots, config.profile))
+    return early_features(reader, seen), (gains[1:] - gains[0]).T
 
 
 def fit_gains(

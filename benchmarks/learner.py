@@ -57,7 +57,7 @@ def our_episodes(shape: Shape, network: FactoredRecurrentActorCritic) -> list[Ep
     return episodes
 
 
-def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:
+def our_learner(shape: Shape, device: str) -> Prepare:
     network = our_network(shape, device)
     config = LearnerConfig(
         update_epochs=shape.epochs,
@@ -66,7 +66,6 @@ def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:
         gae_lambda=0.95,
         target_kl=1e9,
         state_stride=STRIDE,
-        **changes,
     )
     ppo = PPOUpdate(network, make_optimizer(network, 2.5e-4, 0.0), config)
     episodes = our_episodes(shape, network)
@@ -78,7 +77,6 @@ def our_learner(shape: Shape, device: str, **changes: Any) -> Prepare:
 
 
 def compare(sides: dict[str, Prepare], shape: Shape, name: str, device: str, repeats: int) -> list[dict[str, Any]]:
-
     def timed(prepare: Prepare) -> Side:
         return lambda: seconds(prepare(), device)
 

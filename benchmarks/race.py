@@ -10,7 +10,6 @@ processes from the start of the command, imports included.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shlex
@@ -31,7 +30,7 @@ import numpy as np
 import psutil
 
 from benchmarks.form import parser, publish
-from benchmarks.peers.learners import sb3_updates
+from benchmarks.peers.racers import flat_env
 
 LOOK_S = 0.5
 OTHERS = ("sample-factory", "pufferlib")  # in a Python of their own
@@ -53,25 +52,14 @@ class Task:
 
 _CARTPOLE = {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
 _CARTPOLE |= {"learning_rate": lambda left: 1e-3 * left, "clip_range": lambda left: 0.2 * left}
+_ACROBOT = {"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0}
+_LANDER = {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01}
 _GENERIC = {"n_steps": 128, "batch_size": 256, "gae_lambda": 0.95, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.01}
 _MINIGRID = _GENERIC | {"learning_rate": lambda left: 1e-3 * left}
 TASKS = {
     "CartPole": Task("CartPole-v1", 475, 300_000, sb3=_CARTPOLE),
-    "Acrobot": Task(
-        "Acrobot-v1",
-        -100,
-        1_000_000,
-        sb3={"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0},
-        sb3_envs=16,
-        sb3_normalize=True,
-    ),
-    "LunarLander": Task(
-        "LunarLander-v3",
-        200,
-        2_000_000,
-        sb3={"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01},
-        sb3_envs=16,
-    ),
+    "Acrobot": Task("Acrobot-v1", -100, 1_000_000, sb3=_ACROBOT, sb3_envs=16, sb3_normalize=True),
+    "LunarLander": Task("LunarLander-v3", 200, 2_000_000, sb3=_LANDER, sb3_envs=16),
     "VelocityOnlyCartpoleEasy": Task("popgym:popgym-VelocityOnlyCartpoleEasy-v0", 0.95, 1_000_000, sb3=_CARTPOLE),
     "HigherLowerEasy": Task("popgym:popgym-HigherLowerEasy-v0", 0.45, 1_000_000, sb3=_GENERIC),
     "CountRecallEasy": Task(
@@ -180,7 +168,6 @@ def _core_seconds(mark: str) -> dict[int, float]:
 
 
 def run_sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
-    import gymnasium
     import torch
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.monitor import Monitor
@@ -188,26 +175,20 @@ def run_sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
 
-    def make() -> Any:
-        env: Any = gymnasium.make(task.env)
-        for wrapper in task.wrappers:
-            module, name = wrapper.split(":")
-            env = getattr(importlib.import_module(module), name)(env)
-        space = env.observation_space
-        flat = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1
-        return Monitor(env if flat else gymnasium.wrappers.FlattenObservation(env))
-
-    envs: Any = DummyVecEnv([make] * task.sb3_envs)
+    envs: Any = DummyVecEnv([lambda: Monitor(flat_env(task.env, task.wrappers))] * task.sb3_envs)
     if task.sb3_normalize:
         envs = VecNormalize(envs, gamma=task.sb3["gamma"])
     model = RecurrentPPO("MlpLstmPolicy", envs, seed=seed, device="cpu", **task.sb3)
     best = -np.inf
-    for _ in sb3_updates(model, steps):
+
+    def unsolved(*_: Any) -> bool:
+        nonlocal best
         last = model.ep_info_buffer  # of the last 100 episodes
-        if len(last) == 100:
+        if last is not None and len(last) == 100:
             best = max(best, float(np.mean([episode["r"] for episode in last])))
-        if best >= task.goal:
-            break
+        return best < task.goal
+
+    model.learn(steps, callback=unsolved)
     return {"steps": model.num_timesteps, "core_s": time.process_time(), "best": best}
 
 

@@ -73,23 +73,22 @@ def measure(
     kind: str, sessions: int, policy: ServerProcess, echo: ServerProcess, rounds: int, seconds: float
 ) -> dict[str, Any]:
     """Load both servers alternately with closed loops. Returns a row of the table."""
-    policy_loads: list[LoadResult] = []
-    echo_loads: list[LoadResult] = []
-    for _ in range(rounds):
-        echo_loads.append(asyncio.run(closed_loop(echo.address, sessions, kind == "stream", seconds)))
-        policy_loads.append(asyncio.run(closed_loop(policy.address, sessions, kind == "stream", seconds)))
+
+    def load(server: ServerProcess) -> LoadResult:
+        return asyncio.run(closed_loop(server.address, sessions, kind == "stream", seconds))
+
+    turns = np.array([[load(echo), load(policy)] for _ in range(rounds)])  # [rounds, servers, steps/s and latencies]
+    (echo_steps, _, echo_p99), (steps, p50, p99) = np.median(turns, 0).tolist()
     return {
         "kind": kind,
         "sessions": sessions,
-        "steps/s": _median([x.steps_per_s for x in policy_loads]),
-        "echo steps/s": _median([x.steps_per_s for x in echo_loads]),
-        "steps/s, policy / echo": _median(
-            [a.steps_per_s / b.steps_per_s for a, b in zip(policy_loads, echo_loads, strict=True)]
-        ),
-        "p50 ms": _median([x.p50_ms for x in policy_loads]),
-        "p99 ms": _median([x.p99_ms for x in policy_loads]),
-        "echo p99 ms": _median([x.p99_ms for x in echo_loads]),
-        "p99, echo / policy": _median([b.p99_ms / a.p99_ms for a, b in zip(policy_loads, echo_loads, strict=True)]),
+        "steps/s": steps,
+        "echo steps/s": echo_steps,
+        "steps/s, policy / echo": float(np.median(turns[:, 1, 0] / turns[:, 0, 0])),
+        "p50 ms": p50,
+        "p99 ms": p99,
+        "echo p99 ms": echo_p99,
+        "p99, echo / policy": float(np.median(turns[:, 0, 2] / turns[:, 1, 2])),
     }
 
 
@@ -115,15 +114,13 @@ def compare_workers(count: int, device: str, sizes: Sequence[int], rounds: int, 
             load(server, count, False)  # the client processes start
         for kind in ("unary", "stream"):
             for sessions in (size for size in sizes if size >= count):
-                turns = [
-                    [load(server, sessions, kind == "stream") for server in servers.values()] for _ in range(rounds)
-                ]
+                stream = kind == "stream"
+                turns = np.array([[load(s, sessions, stream) for s in servers.values()] for _ in range(rounds)])
                 row: dict[str, Any] = {"kind": kind, "sessions": sessions}
-                for name, loads in zip(servers, zip(*turns, strict=True), strict=True):
-                    row |= {f"{name} steps/s": _median([x.steps_per_s for x in loads])}
-                    row |= {f"{name} p99 ms": _median([x.p99_ms for x in loads])}
-                row[f"steps/s, {count} / 1"] = _median([a.steps_per_s / b.steps_per_s for a, b, _ in turns])
-                rows.append(row)
+                for name, (steps, _, p99) in zip(servers, np.median(turns, 0).tolist(), strict=True):
+                    row |= {f"{name} steps/s": steps, f"{name} p99 ms": p99}
+                ratio = float(np.median(turns[:, 0, 0] / turns[:, 1, 0]))
+                rows.append(row | {f"steps/s, {count} / 1": ratio})
     return rows
 
 
@@ -142,10 +139,6 @@ async def memory(policy: ServerProcess, count: int) -> dict[str, Any]:
             opened = await asyncio.gather(*(opening(request) for _ in range(start, start + 100)))
             await asyncio.gather(*(SteppingSession(channel, o.session_id, False).step() for o in opened))
     return {"sessions opened": count, "KiB per session": (process.memory_info().rss - before) / count / 1024}
-
-
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(values))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ AT_ONCE = 8  # entries per round trip
 GOALS = {16: 0.8, 128: 0.7, 1024: 0.9}  # KB -> of raw's episodes per second
 HOLDERS = 8  # clients that hold a policy
 POLL_S = 0.001
-Pass = Callable[[list[bytes]], float]
+Pass = Callable[[list[bytes]], None]
+"""Puts episodes, takes and acknowledges them."""
 
 
 def ours(url: str) -> Pass:
@@ -41,54 +42,51 @@ def ours(url: str) -> Pass:
     generation = transport.open_generation(-1, "learner").number
     numbers = iter(range(10**9))
 
-    def run(payloads: list[bytes]) -> float:
-        began = time.perf_counter()
-        for start in range(0, len(payloads), AT_ONCE):
-            some = payloads[start : start + AT_ONCE]
-            transport.put_all([(header(next(numbers), generation), payload) for payload in some])
-            taken = transport.take(AT_ONCE, 0)
-            assert len(taken[-1].payload) == len(some[-1])
-            transport.ack([d.entry_id for d in taken])
-        return time.perf_counter() - began
+    def once(payloads: list[bytes]) -> None:
+        named = zip(payloads, numbers, strict=False)
+        transport.put_all([(EpisodeHeader(f"run/actor-0/1/{n}", generation, 0, 0), payload) for payload, n in named])
+        taken = transport.take(AT_ONCE, 0)
+        assert len(taken[-1].payload) == len(payloads[-1])
+        transport.ack([d.entry_id for d in taken])
 
-    return run
-
-
-def header(number: int, generation: int) -> EpisodeHeader:
-    return EpisodeHeader(f"run/actor-0/1/{number}", generation, 0, 0)
+    return once
 
 
 def raw(url: str) -> Pass:
     client: Any = redis.Redis.from_url(url, protocol=2)
     client.xgroup_create("raw", "learner", "0", mkstream=True)
 
-    def run(payloads: list[bytes]) -> float:
-        began = time.perf_counter()
-        for start in range(0, len(payloads), AT_ONCE):
-            some = payloads[start : start + AT_ONCE]
-            pipeline = client.pipeline(transaction=False)
-            for payload in some:
-                pipeline.xadd("raw", {"episode": "run/actor-0/1/0", "payload": payload})
-            pipeline.execute()
-            ((_, taken),) = client.xreadgroup("learner", "a", {"raw": ">"}, count=AT_ONCE)
-            assert len(taken[-1][1][b"payload"]) == len(some[-1])
-            ids = [entry_id for entry_id, _ in taken]
-            pipeline = client.pipeline(transaction=True)
-            pipeline.xack("raw", "learner", *ids)
-            pipeline.xdel("raw", *ids)
-            pipeline.execute()
-        return time.perf_counter() - began
+    def once(payloads: list[bytes]) -> None:
+        pipeline = client.pipeline(transaction=False)
+        for payload in payloads:
+            pipeline.xadd("raw", {"episode": "run/actor-0/1/0", "payload": payload})
+        pipeline.execute()
+        ((_, taken),) = client.xreadgroup("learner", "a", {"raw": ">"}, count=AT_ONCE)
+        assert len(taken[-1][1][b"payload"]) == len(payloads[-1])
+        ids = [entry_id for entry_id, _ in taken]
+        pipeline = client.pipeline(transaction=True)
+        pipeline.xack("raw", "learner", *ids)
+        pipeline.xdel("raw", *ids)
+        pipeline.execute()
 
-    return run
+    return once
+
+
+def passes(once: Pass, count: int, payloads: list[bytes]) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        once(payloads)
+    return time.perf_counter() - began
 
 
 def queue(url: str, quick: bool) -> tuple[list[dict[str, Any]], list[Target]]:
     rows, targets = [], []
     sides = {"tamiyo": ours(url), "raw redis-py": raw(url)}
     for kilobytes, goal in GOALS.items():
-        count = AT_ONCE * max(2, (25 if quick else 100) // max(1, kilobytes // 64))
-        payloads = [os.urandom(kilobytes * 1024) for _ in range(AT_ONCE)] * (count // AT_ONCE)
-        best = in_turns({name: partial(run, payloads) for name, run in sides.items()}, 4 if quick else 12)
+        times = max(2, (25 if quick else 100) // max(1, kilobytes // 64))
+        count, payloads = AT_ONCE * times, [os.urandom(kilobytes * 1024) for _ in range(AT_ONCE)]
+        timed = {name: partial(passes, once, times, payloads) for name, once in sides.items()}
+        best = in_turns(timed, 4 if quick else 12)
         ratio = best["raw redis-py"] / best["tamiyo"]
         rows += [
             {

@@ -17,7 +17,6 @@ from benchmarks.environment.hosts import WIDTH, BenchHost
 from tests.support.env.reference_env import ReferenceFleet
 
 SLOTS, COLUMN_SLOTS = 3, 2
-MIXES = ("none", "3 alike", "3 alike, 2 columns")
 Fleet = ReferenceFleet | SeedTrainingFleet
 
 
@@ -33,7 +32,7 @@ def growth(first: int, count: int) -> list[tuple[Op, int]]:
     return [(op, first + s) for s in range(count) for op in (Op.GERMINATE, Op.ADVANCE, Op.ADVANCE)][:-1]
 
 
-GROWTH = {
+MIXES = {
     "none": [],
     "3 alike": growth(0, SLOTS),
     "3 alike, 2 columns": growth(0, SLOTS) + growth(SLOTS, COLUMN_SLOTS),
@@ -54,13 +53,7 @@ def settings(task: str, inner_steps: int = 16) -> EnvConfig:
     )
 
 
-def grown(
-    kind: type[Fleet],
-    config: EnvConfig,
-    host: BenchHost,
-    envs: int,
-    mix: str,
-) -> Fleet:
+def grown(kind: type[Fleet], config: EnvConfig, host: BenchHost, envs: int, mix: str) -> Fleet:
     """Make a fleet and grow its seeds, with one minibatch per epoch and without ablations, to be quick."""
     loop = kind is ReferenceFleet
     fleet = ReferenceFleet(config, envs, device=config.device) if loop else SeedTrainingFleet(config, envs, 0)
@@ -70,7 +63,7 @@ def grown(
         episode.governor = NeverPanics(episode.task.num_classes, 0.0)
         episode.config = replace(config, contribution_every=config.max_horizon_epochs)
         episode.settings = episode.settings._replace(inner_steps=1)
-    for op, slot in GROWTH[mix]:
+    for op, slot in MIXES[mix]:
         actions = waits(fleet)
         actions[:, 0], actions[:, 1], actions[:, 4] = op, slot, 2  # alpha 1.0, at once
         actions[:, 2] = seed if slot < SLOTS else column
@@ -80,7 +73,7 @@ def grown(
         episode.config = config
         episode.settings = episode.settings._replace(inner_steps=config.max_inner_steps)
     active = {sum(slot.active for slot in episode.lifecycle.slots) for episode in episodes(fleet)}
-    if active != {len({slot for _, slot in GROWTH[mix]})}:
+    if active != {len({slot for _, slot in MIXES[mix]})}:
         raise RuntimeError(f"after growing {mix}, hosts have {active} active seeds")
     return fleet
 

@@ -11,7 +11,7 @@ import importlib.util
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,16 +82,6 @@ def have_rllib() -> bool:
 Update = Callable[[], None]
 Prepare = Callable[[], Update]
 """Untimed: puts everything back, and returns the update to be timed."""
-
-
-def sb3_updates(model: Any, steps: int) -> Iterator[int]:
-    """Train an algorithm of sb3-contrib; yield the steps so far after each update, until there are `steps`."""
-    _, callback = model._setup_learn(steps)
-    while model.num_timesteps < steps:
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
-        model._update_current_progress_remaining(model.num_timesteps, steps)
-        model.train()
-        yield model.num_timesteps
 
 
 def sb3_learner(shape: Shape, device: str) -> tuple[Prepare, Any]:

@@ -85,7 +85,9 @@ class ProbeEnv(gymnasium.Env[Any, Any]):
 
 
 def illegal_share() -> str:
-    """Describe how many steps of the last run were illegal."""
+    """Describe how many steps of the last run were illegal, or that it trained where none can be."""
+    if "illegal" not in ProbeEnv.counts:
+        return "trained"
     return f"{ProbeEnv.counts['illegal']} of {ProbeEnv.counts['steps']} steps illegal"
 
 

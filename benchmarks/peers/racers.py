@@ -8,10 +8,12 @@ the settings of its `default.ini`, and as many environments as they need.
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,19 +44,21 @@ class Episodes(gymnasium.Wrapper):  # type: ignore[type-arg]
         return result
 
 
-def make(env_id: str, folder: str, wrappers: list[str]) -> Any:
-    env: Any = gymnasium.make(env_id.replace("LunarLander-v3", "LunarLander-v2"))  # Gymnasium 0.29 has no v3
+def flat_env(env_id: str, wrappers: Sequence[str]) -> Any:
+    """Make an environment in `wrappers`, MODULE:CLASS, with flat observations."""
+    env: Any = gymnasium.make(env_id)
     for wrapper in wrappers:
         module, name = wrapper.split(":")
         env = getattr(importlib.import_module(module), name)(env)
     space = env.observation_space
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        env = gymnasium.wrappers.FlattenObservation(env)
-    return Episodes(env, folder)
+    flat = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1
+    return env if flat else gymnasium.wrappers.FlattenObservation(env)
 
 
-def make_registered(env_id: str, folder: str, wrappers: list[str], *_: Any, **__: Any) -> Any:
-    return make(env_id, folder, wrappers)
+def make(env_id: str, folder: str, wrappers: list[str], *_: Any, **__: Any) -> Any:
+    """Ignores what Sample Factory says of itself."""
+    old = env_id.replace("LunarLander-v3", "LunarLander-v2")  # Gymnasium 0.29 has no v3
+    return Episodes(flat_env(old, wrappers), folder)
 
 
 def make_emulated(env_id: str, folder: str, wrappers: list[str], **buffers: Any) -> Any:
@@ -68,7 +72,7 @@ def sample_factory(env_id: str, folder: str, seed: int, wrappers: list[str]) -> 
     from sample_factory.envs.env_utils import register_env
     from sample_factory.train import run_rl
 
-    register_env("race", partial(make_registered, env_id, folder, wrappers))
+    register_env("race", partial(make, env_id, folder, wrappers))
     argv = [*SAMPLE_FACTORY.split(), "--env=race", f"--num_workers={WORKERS}", f"--seed={seed}"]
     argv += [f"--train_dir={folder}", f"--reward_scale={0.1 if 'CartPole-v' in env_id else 1.0}"]
     parser, _ = parse_sf_args(argv=argv)
@@ -99,12 +103,10 @@ def pufferlib(env_id: str, folder: str, seed: int, wrappers: list[str]) -> None:
 
 def puffer_value(text: str) -> Any:
     """Return a setting as a number, a truth value or text."""
-    for kind in (int, float):
-        try:
-            return kind(text.replace("_", ""))
-        except ValueError:
-            pass
-    return {"True": True, "False": False}.get(text, text)
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
 
 
 if __name__ == "__main__":

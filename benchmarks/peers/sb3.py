@@ -8,19 +8,11 @@ from typing import Any
 from benchmarks.peers.probe import ACTIONS, Claim, ProbeEnv, illegal_share, report
 
 
-def _recurrent(actions: str) -> str:
-    from sb3_contrib import RecurrentPPO
+def _trained(algorithm: str, policy: str, actions: str) -> str:
+    import sb3_contrib
 
-    env: Any = ProbeEnv(actions)
-    RecurrentPPO("MlpLstmPolicy", env, n_steps=64, batch_size=32, n_epochs=1, device="cpu").learn(128)
-    return illegal_share() if env.choices else "trained"
-
-
-def _masked(actions: str) -> str:
-    from sb3_contrib import MaskablePPO
-
-    env: Any = ProbeEnv(actions)
-    MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=1, device="cpu").learn(128)
+    make: Any = getattr(sb3_contrib, algorithm)
+    make(policy, ProbeEnv(actions), n_steps=64, batch_size=32, n_epochs=1, device="cpu").learn(128)
     return illegal_share()
 
 
@@ -35,8 +27,11 @@ def _both() -> str:
 
 
 CLAIMS: list[Claim] = [
-    *((f"RecurrentPPO, {actions} actions", partial(_recurrent, actions)) for actions in ACTIONS),
-    *((f"MaskablePPO, {actions} actions", partial(_masked, actions)) for actions in ACTIONS),
+    *(
+        (f"{algorithm}, {actions} actions", partial(_trained, algorithm, policy, actions))
+        for algorithm, policy in (("RecurrentPPO", "MlpLstmPolicy"), ("MaskablePPO", "MlpPolicy"))
+        for actions in ACTIONS
+    ),
     ("masks and recurrence in one algorithm", _both),
 ]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import grpc
@@ -18,7 +20,6 @@ from actors.wire import policy_pb2
 from benchmarks.serving.process import SPACES
 
 CHANNELS = 4
-Step = Callable[[], Awaitable[None]]
 
 
 class LoadResult(NamedTuple):
@@ -33,14 +34,8 @@ class SteppingSession:
     """A session that repeats steps with the same observation."""
 
     def __init__(self, channel: grpc.aio.Channel, session: str, stream: bool) -> None:
-        rng = np.random.default_rng(0)
-        spec = SPACES.action
-        masks = ActionMasks(
-            np.ones(spec.num_ops, dtype=np.bool_),
-            np.ones((spec.num_ops, spec.num_slots), dtype=np.bool_),
-            np.ones((spec.num_ops, spec.num_slots, spec.rest_size), dtype=np.bool_),
-        )
-        obs = rng.standard_normal(SPACES.obs_size).astype(np.float32)
+        masks = ActionMasks(*(of_one[0] for of_one in ActionMasks.all_legal(SPACES.action, 1)))
+        obs = np.random.default_rng(0).standard_normal(SPACES.obs_size).astype(np.float32)
         empty = np.full(SPACES.slots, -1)
         self._request = step_request(session, 0, obs, empty, masks, True, False)
         self._unary: Any = make_stub(channel).Step
@@ -61,27 +56,25 @@ class SteppingSession:
             self._stream.cancel()
 
 
-async def open_sessions(address: str, count: int, stream: bool) -> tuple[list[grpc.aio.Channel], list[SteppingSession]]:
-    """Open `count` sessions, spread over `CHANNELS` connections."""
+@asynccontextmanager
+async def _sessions(address: str, count: int, stream: bool) -> AsyncIterator[list[SteppingSession]]:
+    """Open `count` sessions, spread over `CHANNELS` connections, during an `async with` block."""
     gc.freeze()  # so that pauses of the client do not count as latency of the server
-    channels = [
-        grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-        for _ in range(min(CHANNELS, count))
-    ]  # fmt: skip
-    opening = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash)
-    sessions = []
-    for i in range(count):
-        channel: Any = channels[i % len(channels)]
-        opened = await make_stub(channel).OpenSession(opening)
-        sessions.append(SteppingSession(channel, opened.session_id, stream))
-    return channels, sessions
+    opening, options = policy_pb2.OpenSessionRequest(spaces_hash=SPACES.hash), [("grpc.use_local_subchannel_pool", 1)]
+    async with AsyncExitStack() as stack:
+        connections = [grpc.aio.insecure_channel(address, options) for _ in range(min(CHANNELS, count))]
+        channels: list[Any] = [await stack.enter_async_context(connection) for connection in connections]
+        sessions = []
+        for channel in islice(cycle(channels), count):
+            opened = await make_stub(channel).OpenSession(opening)
+            sessions.append(SteppingSession(channel, opened.session_id, stream))
+        yield sessions
+        for session in sessions:
+            session.close()
 
 
 async def closed_loop(address: str, count: int, stream: bool, seconds: float) -> LoadResult:
     """Step every session again as soon as it is answered. A warm-up of `0.2 * seconds` is not measured."""
-    channels, sessions = await open_sessions(address, count, stream)
-    begin = time.perf_counter()
-    start, end = begin + 0.2 * seconds, begin + 1.2 * seconds
     latencies_s: list[float] = []
 
     async def step_repeatedly(session: SteppingSession) -> None:
@@ -91,17 +84,16 @@ async def closed_loop(address: str, count: int, stream: bool, seconds: float) ->
             if before >= start:
                 latencies_s.append(after - before)
 
-    await asyncio.gather(*(step_repeatedly(s) for s in sessions))
-    await _close(channels, sessions)
+    async with _sessions(address, count, stream) as sessions:
+        begin = time.perf_counter()
+        start, end = begin + 0.2 * seconds, begin + 1.2 * seconds
+        await asyncio.gather(*map(step_repeatedly, sessions))
     return _result(latencies_s, seconds)
 
 
 async def open_loop(address: str, count: int, pace_hz: float, stream: bool, seconds: float) -> LoadResult:
     """Step every session `pace_hz` times per second, from random start times. The latency of a step counts from the
     time at which it was due. The first tenth is not measured."""
-    channels, sessions = await open_sessions(address, count, stream)
-    rng = np.random.default_rng(1)
-    begin = time.perf_counter() + 0.2
     latencies_s: list[float] = []
 
     async def step_repeatedly(session: SteppingSession, offset_s: float) -> None:
@@ -112,16 +104,11 @@ async def open_loop(address: str, count: int, pace_hz: float, stream: bool, seco
             if i >= pace_hz * seconds * 0.1:
                 latencies_s.append(time.perf_counter() - due)
 
-    await asyncio.gather(*(step_repeatedly(s, o) for s, o in zip(sessions, rng.random(count) / pace_hz, strict=True)))
-    await _close(channels, sessions)
+    async with _sessions(address, count, stream) as sessions:
+        offsets_s = np.random.default_rng(1).random(count) / pace_hz
+        begin = time.perf_counter() + 0.2
+        await asyncio.gather(*map(step_repeatedly, sessions, offsets_s))
     return _result(latencies_s, 0.9 * seconds)
-
-
-async def _close(channels: list[grpc.aio.Channel], sessions: list[SteppingSession]) -> None:
-    for session in sessions:
-        session.close()
-    for channel in channels:
-        await channel.close(None)
 
 
 def _result(latencies_s: list[float], seconds: float) -> LoadResult:

@@ -30,6 +30,7 @@ from deploy.evaluation.play import EpisodeResult
 from deploy.evaluation.players import Player
 from deploy.evaluation.suite import NOMINAL, first_seed
 from deploy.report.progress import clock
+from learner.run.checkpoint import write_durably
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -94,9 +95,8 @@ class CellStore:
         cell = {"fingerprint": job.fingerprint(), "rows": _columns(results)}
         content["cells"] = dict(sorted({**content.get("cells", {}), job.cell: cell}.items()))
         self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / f"{job.player.name}.{os.getpid()}.partial"
-        partial.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
-        partial.replace(self.folder / f"{job.player.name}.json.gz")
+        packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
+        write_durably(self.folder / f"{job.player.name}.json.gz", packed, replace=True)
 
     def policies(self) -> list[Player]:
         """Return the policies of which cells are kept, sorted by name."""
@@ -120,11 +120,8 @@ class CellStore:
 
 def _columns(results: list[EpisodeResult]) -> dict[str, list[Any]]:
     columns = {f.name: [getattr(result, f.name) for result in results] for f in fields(EpisodeResult)}
-    for name, values in columns.items():
-        if name in DIGITS:
-            columns[name] = [round(x, DIGITS[name]) for x in values]
-        elif isinstance(values[0], bool):
-            columns[name] = list(map(int, values))
+    for name, digits in DIGITS.items():
+        columns[name] = [round(x, digits) for x in columns[name]]
     columns["curve"] = [[round(x, 2) for x in curve] for curve in columns["curve"]]
     if not any(columns["curve"]):
         del columns["curve"]
@@ -132,10 +129,9 @@ def _columns(results: list[EpisodeResult]) -> dict[str, list[Any]]:
 
 
 def _results(columns: Mapping[str, list[Any]]) -> list[EpisodeResult]:
-    results = [EpisodeResult(**dict(zip(columns, v, strict=True))) for v in zip(*columns.values(), strict=True)]
-    return [
-        replace(r, panic=bool(r.panic), finite=bool(r.finite), ops=tuple(r.ops), curve=tuple(r.curve)) for r in results
-    ]
+    known = {f.name: columns[f.name] for f in fields(EpisodeResult) if f.name in columns}  # older files have more
+    results = [EpisodeResult(**dict(zip(known, v, strict=True))) for v in zip(*known.values(), strict=True)]
+    return [replace(result, ops=tuple(result.ops), curve=tuple(result.curve)) for result in results]
 
 
 def run_cells(

@@ -12,6 +12,7 @@ from deploy.evaluation.players import BEST, BLIND, BUILT, CHOOSER, NO_PRUNE, POL
 from deploy.evaluation.results import EQUAL, SWEEP, Results, plain
 from deploy.evaluation.targets import targets
 from deploy.evaluation.text_table import TextTable, signed, span
+from deploy.report.charts import titled
 
 SHOWN = (POLICY, BLIND, CHOOSER, BEST, TRIAL, BUILT.format(2), EQUAL, SWEEP)
 """Players in the table of families."""
@@ -28,7 +29,8 @@ def write_page(results: Mapping[str, Results], folder: Path) -> Path:
     """Write `results.md`, its figures and `results.json`. Returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     write_figures(results, folder)
-    figures = [f"![{f.title}]({f.name}.png)\n\n*{f.caption}*\n" for f in FIGURES]
+    titles = {draw.__name__: titled(draw) for draw in FIGURES}
+    figures = [f"![{title}]({name}.png)\n\n*{caption}*\n" for name, (title, caption) in titles.items()]
     tables = [*tables_of(results), *(ops_table(*r) for r in results.items())]
     tables += [families_table(*r) for r in results.items()]
     data = {"targets": plain(targets(results)), **{name: part.as_dict() for name, part in results.items()}}

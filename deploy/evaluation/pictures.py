@@ -1,4 +1,4 @@
-"""Figures of an evaluation, each a pure function of its results."""
+"""Figures of an evaluation, each a pure function of its results. Their docstrings are what the page says of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from actors.env.rendering.timeline_chart import WIDTH_IN
 from actors.slots.objective import Prices
 from deploy.evaluation.players import BEST, BLIND, CHOOSER, POLICY, SCALES, TRIAL
 from deploy.evaluation.results import EQUAL, SWEEP, WIDTHS_OF_SWEEP, Results
-from deploy.report.charts import FigureSpec
 
 COLOURS = {
     POLICY: "#0072b2",
@@ -32,8 +31,11 @@ SIZES = {POLICY: 10.0, SWEEP: 8.0, BEST: 10.0}
 """Of markers. The best single rule is often the best trial, which is drawn on top of it."""
 
 
-def against_sweep(results: Mapping[str, Results]) -> Figure:
-    """Points of J and training FLOPs of each player."""
+def sweep(results: Mapping[str, Results]) -> Figure:
+    """One run against a sweep
+
+    J over never growing, the mean over the prices, against the training FLOPs, with 95% intervals.
+    """
     figure = Figure(figsize=(PHONE_IN, 3.0 * len(results) + 0.6), layout="constrained")
     panels = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for ax, (condition, part) in zip(panels, results.items(), strict=True):
@@ -63,8 +65,12 @@ def against_sweep(results: Mapping[str, Results]) -> Figure:
 
 
 def front(results: Mapping[str, Results]) -> Figure:
-    """Accuracy against doublings of the parameters, and of the training FLOPs: players at every price, and hosts that
-    were built wider."""
+    """Accuracy, size and compute
+
+    Validation accuracy at the end against the doublings of the parameters and of the training FLOPs, means over
+    families and episodes. Lines connect a player at different prices (the numbers, in points per doubling of the
+    parameters), and hosts that were built wider.
+    """
     figure = Figure(figsize=(WIDTH_IN, 3.4 * len(results)), layout="constrained")
     rows = figure.subplots(len(results), 2, sharey=True, squeeze=False)
     for panels, (condition, part) in zip(rows, results.items(), strict=True):
@@ -102,28 +108,11 @@ def _beside(
     ax.annotate(text, point, xytext=offset, textcoords="offset points", color=tint, fontsize=8, ha=ha)
 
 
-FIGURES = (
-    FigureSpec(
-        "sweep",
-        "One run against a sweep",
-        "J over never growing, the mean over the prices, against the training FLOPs, with 95% intervals.",
-        against_sweep,
-    ),
-    FigureSpec(
-        "front",
-        "Accuracy, size and compute",
-        "Validation accuracy at the end against the doublings of the parameters and of the training FLOPs, means over "
-        "families and episodes. Lines connect a player at different prices (the numbers, in points per doubling of the "
-        "parameters), and hosts that were built wider.",
-        front,
-    ),
-)
+FIGURES = (sweep, front)
 
 
 def write_figures(results: Mapping[str, Results], folder: Path) -> None:
     """Write the figures as PNG."""
     with matplotlib.rc_context(STYLE):
-        for spec in FIGURES:
-            figure = spec.draw(results)
-            assert figure is not None
-            figure.savefig(folder / f"{spec.name}.png", facecolor="white")
+        for draw in FIGURES:
+            draw(results).savefig(folder / f"{draw.__name__}.png", facecolor="white")

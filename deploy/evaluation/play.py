@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, log2
+from math import log2
 from typing import Any
-
-import numpy as np
 
 from actors.config import EnvConfig
 from actors.env.episode.host_episode import HostEpisode
@@ -31,14 +29,9 @@ class EpisodeResult:
     compute: float  # doublings of the FLOPs that the drawn host's training takes without growth
     accuracy: float  # at the end, on the rows that J is made of
     test_accuracy: float  # read once, at the end
-    host_width: int  # as drawn
-    host_params: int
-    started: int  # seeds germinated
     joined: int  # seeds in the model that is kept
-    panic: bool
     epochs: int
     illegal: int
-    finite: bool
     ops: tuple[int, ...]  # how often each op was executed, in the order of `Op`
     curve: tuple[float, ...] = ()
     """Accuracy of hosts that never grow, as `accuracy`: untrained, and after each epoch of the horizon."""
@@ -82,23 +75,18 @@ def play_built(config: EnvConfig, run_seed: int, seeds: Sequence[int], scale: in
     """
     drawn = SeedTrainingFleet(config, len(seeds), run_seed)
     drawn.reset(seeds)  # for the sizes and the untrained accuracies
+    found = []
     played = wave(config, run_seed, seeds, NeverGrow, read_test=True, width_scale=scale)
-    return [_built(episode_result(*wide), narrow, wide[0]) for wide, narrow in zip(played, drawn.episodes, strict=True)]
-
-
-def _built(wide: EpisodeResult, narrow: HostEpisode, host: HostEpisode) -> EpisodeResult:
-    """Return `wide` relative to the host of the drawn width, with its curve."""
-    left = host.horizon_epochs - host.epoch  # after a panic
-    curve = (*host.accuracies, *[host.accuracies[-1]] * left)
-    return replace(
-        wide,
-        gain=wide.gain + host.accuracies[0] - narrow.accuracies[0],
-        doublings=log2(host.growth.host_params / narrow.growth.host_params),
-        compute=log2(host.growth.host_flops / narrow.growth.host_flops),
-        host_width=narrow.host.width,
-        host_params=narrow.growth.host_params,
-        curve=(narrow.accuracies[0], *curve[1:]),
-    )
+    for (host, episode), narrow in zip(played, drawn.episodes, strict=True):
+        untrained, left = narrow.accuracies[0], host.horizon_epochs - host.epoch  # after a panic
+        result = replace(
+            episode_result(host, episode),
+            doublings=log2(host.growth.host_params / narrow.growth.host_params),
+            compute=log2(host.growth.host_flops / narrow.growth.host_flops),
+            curve=(untrained, *host.accuracies[1:], *[host.accuracies[-1]] * left),
+        )
+        found.append(replace(result, gain=result.gain + host.accuracies[0] - untrained))
+    return found
 
 
 def gain(host: HostEpisode, episode: Episode) -> float:
@@ -109,23 +97,16 @@ def gain(host: HostEpisode, episode: Episode) -> float:
 
 def episode_result(host: HostEpisode, episode: Episode) -> EpisodeResult:
     """Return what an episode came to."""
-    telemetry, final = episode.telemetry, host.standing
-    gained = gain(host, episode)
-    values = (gained, *final, float(np.sum(episode.rewards)), float(np.sum(episode.log_probs)))
+    final = host.standing
     return EpisodeResult(
         seed=host.seed,
-        gain=gained,
+        gain=gain(host, episode),
         doublings=final.doublings,
         compute=final.compute_doublings,
         accuracy=final.accuracy,
-        test_accuracy=telemetry.get("test_accuracy", float("nan")),
-        host_width=host.host.width,
-        host_params=host.growth.host_params,
-        started=host.germinations,
+        test_accuracy=episode.telemetry.get("test_accuracy", float("nan")),
         joined=sum(slot.stage in BLENDED for slot in host.lifecycle.slots),
-        panic=telemetry["panic"] > 0,
         epochs=host.epoch,
         illegal=host.illegal_actions,
-        finite=all(map(isfinite, values)),
         ops=tuple(host.timeline.ops.count(op.name) for op in Op),
     )

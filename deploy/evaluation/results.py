@@ -8,7 +8,7 @@ growing wherever players are compared. The figure of an episode is its mean over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
@@ -136,30 +136,28 @@ class Results:
     def families(self) -> list[str]:
         return list(self.episodes[NEVER][self.prices[0]][0])
 
-    def values(self, line: str, name: str, price: Prices, families: Sequence[str] | None = None) -> st.Array:
+    def values(self, line: str, name: str, price: Prices) -> st.Array:
         """Return `[P, F, S]` of an attribute of each episode, or of J (`objective`), at a price."""
 
         def number(episode: EpisodeResult) -> Any:
             return episode.objective(price) if name == "objective" else getattr(episode, name)
 
-        chosen = self.families if families is None else families
-        return np.array(
-            [[[number(episode) for episode in policy[f]] for f in chosen] for policy in self.episodes[line][price]]
-        )
+        policies = self.episodes[line][price]
+        return np.array([[[number(episode) for episode in policy[f]] for f in self.families] for policy in policies])
 
-    def mean_values(self, line: str, name: str, families: Sequence[str] | None = None) -> st.Array:
+    def mean_values(self, line: str, name: str) -> st.Array:
         """Return `[P, F, S]`, the mean over the prices."""
-        return np.asarray(np.mean([self.values(line, name, w, families) for w in self.prices], axis=0))
+        return np.asarray(np.mean([self.values(line, name, w) for w in self.prices], axis=0))
 
-    def against(self, line: str, other: str, families: Sequence[str] | None = None) -> st.Array:
+    def against(self, line: str, other: str) -> st.Array:
         """Return the paired differences in J, mean over the prices, `[P, Q, F, S]`. A policy is compared with its own
         equal-compute sweep."""
-        a, b = (self.mean_values(name, "objective", families) for name in (line, other))
+        a, b = (self.mean_values(name, "objective") for name in (line, other))
         return st.differences(a, b, same_policies=EQUAL in (line, other) and len(a) == len(b))
 
-    def interval(self, line: str, other: str, families: Sequence[str] | None = None) -> Interval:
+    def interval(self, line: str, other: str) -> Interval:
         """Return the mean of `against` with its interval."""
-        return st.interval(self.against(line, other, families), resamples=self.resamples)
+        return st.interval(self.against(line, other), resamples=self.resamples)
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -184,20 +182,25 @@ class Results:
 
     @cached_property
     def family_lines(self) -> list[FamilyLine]:
-        return [self._family(name) for name in self.families]
-
-    def _family(self, family: str) -> FamilyLine:
-        gains = {n: float(self.against(n, NEVER, [family]).mean()) for n in self.episodes if n != NEVER}
-        if POLICY not in self.episodes:
-            return FamilyLine(family, gains, None, None)
-        over = self.interval(POLICY, BEST, [family]) if BEST in self.episodes else None
-        return FamilyLine(family, gains, over, float(self.mean_values(POLICY, "bare", [family]).mean()))
+        over_never = {name: self.against(name, NEVER).mean((0, 1, 3)) for name in self.episodes if name != NEVER}
+        played = POLICY in self.episodes
+        over = self.against(POLICY, BEST) if played and BEST in self.episodes else None
+        bare = self.mean_values(POLICY, "bare").mean((0, 2)) if played else None
+        return [
+            FamilyLine(
+                family,
+                {name: float(means[f]) for name, means in over_never.items()},
+                None if over is None else st.interval(over[:, :, [f]], resamples=self.resamples),
+                None if bare is None else float(bare[f]),
+            )
+            for f, family in enumerate(self.families)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tables as plain data."""
         return {"prices": self.prices, "lines": plain(self.lines), "families": plain(self.family_lines)}
 
 
-def plain(lines: Sequence[NamedTuple]) -> list[dict[str, Any]]:
+def plain(lines: Iterable[NamedTuple]) -> list[dict[str, Any]]:
     """Return lines of a table as plain data."""
     return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in x._asdict().items()} for x in lines]

@@ -32,11 +32,6 @@ def differences(a: Array, b: Array, same_policies: bool = False) -> Array:
     return (a - b)[:, None] if same_policies else a[:, None] - b[None]
 
 
-def mean(x: Array) -> Array:
-    """`[R]` of `[R, P, Q, F, S]`."""
-    return np.asarray(x.mean((1, 2, 3, 4)))
-
-
 class Spread(NamedTuple):
     """Of a mean over `[P, Q, F, S]`."""
 
@@ -72,7 +67,7 @@ def resampled(shape: tuple[int, ...], resamples: int) -> Iterator[tuple[NDArray[
 def interval(x: Array, resamples: int = RESAMPLES) -> Interval:
     """The mean of `x [P, Q, F, S]` with its hierarchical bootstrap interval of 95%."""
     _check(x)
-    drawn = np.concatenate([mean(x[index]) for index in resampled(x.shape, resamples)])
+    drawn = np.concatenate([x[index].mean((1, 2, 3, 4)) for index in resampled(x.shape, resamples)])
     return _calibrated(float(x.mean()), drawn, drawn, x)
 
 
@@ -82,10 +77,9 @@ def share(gained: Array, gap: Array, resamples: int = RESAMPLES) -> Interval | N
     _check(gained)
     if gap.mean() <= 0:
         return None
-    parts = []
-    for p, q, f, s in resampled(gained.shape, resamples):
-        parts.append((mean(gained[p, q, f, s]), mean(gap[0, 0][f, s])))
-    above, below = (np.concatenate(part) for part in zip(*parts, strict=True))
+    indices = list(resampled(gained.shape, resamples))
+    above = np.concatenate([gained[index].mean((1, 2, 3, 4)) for index in indices])
+    below = np.concatenate([gap[0, 0][f, s].mean((1, 2, 3, 4)) for *_, f, s in indices])
     sound = below > 0
     if sound.mean() < 0.95:
         return None  # the gap itself is not certain: its share means nothing

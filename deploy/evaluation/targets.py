@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -52,18 +53,18 @@ class Target(NamedTuple):
         return ("met" if self.met else "missed") + ("" if self.trainings == self.wanted else " so far")
 
 
-def targets(results: Mapping[str, Results]) -> list[Target]:
-    """Return all targets for which the players were played."""
-    found = []
+def targets(results: Mapping[str, Results]) -> Iterator[Target]:
+    """Yield all targets for which the players were played."""
     for name, part in results.items():
         if POLICY not in part.episodes:
             continue
-        over = POINTS_OVER[name].items()
-        found += [_points_over(part, name, other, least) for other, least in over if other in part.episodes]
+        for other, least in POINTS_OVER[name].items():
+            if other in part.episodes:
+                yield _points_over(part, name, other, least)
         if name == FREE:
-            found.append(_share_of_flops(part, name))
-        found += [_bare_where_the_sweep_is(part, name), _growth_falls_with_the_price(part, name)]
-    return found
+            yield _share_of_flops(part, name)
+        yield _bare_where_the_sweep_is(part, name)
+        yield _growth_falls_with_the_price(part, name)
 
 
 def _points_over(results: Results, condition: str, other: str, least: float | None) -> Target:
@@ -76,18 +77,16 @@ def _points_over(results: Results, condition: str, other: str, least: float | No
 
 
 def _share_of_flops(results: Results, condition: str) -> Target:
-    value, found = _share(results, results.mean_values(POLICY, "flops"), results.mean_values(SWEEP, "flops"))
-    met = value is not None and value <= FLOPS_SHARE
-    return Target("share of the sweep's FLOPs", condition, value, found, f"at most {FLOPS_SHARE:g}", met)
+    spent, whole = (results.mean_values(line, "flops") for line in (POLICY, SWEEP))
+    return _share(results, "share of the sweep's FLOPs", condition, spent, whole, at_most=FLOPS_SHARE)
 
 
 def _bare_where_the_sweep_is(results: Results, condition: str) -> Target:
     """The share of episodes that end bare, of those where the sweep keeps the bare host, at any price."""
     kept = [results.values(SWEEP, "bare", w) for w in results.prices]
     both = [results.values(POLICY, "bare", w) * k for w, k in zip(results.prices, kept, strict=True)]
-    value, found = _share(results, np.mean(both, axis=0), np.mean(kept, axis=0))
-    name, met = "bare at the end where the sweep is", value is not None and value >= BARE_SHARE
-    return Target(name, condition, value, found, f"at least {BARE_SHARE:g}", met)
+    name = "bare at the end where the sweep is"
+    return _share(results, name, condition, np.mean(both, axis=0), np.mean(kept, axis=0), at_least=BARE_SHARE)
 
 
 def _growth_falls_with_the_price(results: Results, condition: str) -> Target:
@@ -95,9 +94,8 @@ def _growth_falls_with_the_price(results: Results, condition: str) -> Target:
     pays = 1.0 - results.values(SWEEP, "bare", min(results.prices))  # [1, F, S]
     grown = np.stack([results.values(POLICY, "doublings", w) for w in results.prices])  # [W, P, F, S]
     prices = np.array([w.doubling for w in results.prices])
-    value, found = _share(results, _correlation(grown, prices) * pays, pays)
-    name, met = "correlation of growth and price where growing pays", value is not None and value <= CORRELATION
-    return Target(name, condition, value, found, f"at most {CORRELATION:g}", met)
+    name = "correlation of growth and price where growing pays"
+    return _share(results, name, condition, _correlation(grown, prices) * pays, pays, at_most=CORRELATION)
 
 
 def _correlation(x: Array, y: Array) -> Array:
@@ -108,10 +106,14 @@ def _correlation(x: Array, y: Array) -> Array:
     return np.asarray(np.divide((a * b).sum(0), norm, out=np.zeros_like(norm), where=norm > 0))
 
 
-def _share(results: Results, part: Array, whole: Array) -> tuple[float | None, Interval | None]:
-    """Return the mean of `part [P, F, S]` over that of `whole [1, F, S]`, and its interval within -1 and 1."""
+def _share(
+    results: Results, name: str, condition: str, part: Array, whole: Array, at_least: float = -inf, at_most: float = inf
+) -> Target:
+    """A target for the mean of `part [P, F, S]` over that of `whole [1, F, S]`, with its interval within -1 and 1."""
+    goal = f"at least {at_least:g}" if at_most == inf else f"at most {at_most:g}"
     if whole.mean() == 0:
-        return None, None
+        return Target(name, condition, None, None, goal, False)
     found = st.share(part[:, None], whole[None], resamples=results.resamples)
     value = float(part.mean() / whole.mean())
-    return value, found and Interval(value, max(-1.0, found.low), min(1.0, found.high))
+    found = found and Interval(value, max(-1.0, found.low), min(1.0, found.high))
+    return Target(name, condition, value, found, goal, at_least <= value <= at_most)

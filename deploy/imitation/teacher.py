@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from deploy.evaluation.play import gain, wave
 from deploy.evaluation.suite import on_family
 from deploy.imitation import trials
 from deploy.imitation.trials import MARGIN, SIZES, TRIALS, Judgement, TrialTeacher
+from learner.run.checkpoint import write_durably
 
 WAVE = 32  # episodes that one process plays in parallel
 SURVEY = 20_270_120  # seed of the survey: runs of all seeds share it
@@ -90,32 +90,22 @@ def demonstrate(config: Config, jobs: int) -> list[Episode]:
 
 def kept_survey(config: Config, pool: ProcessPoolExecutor) -> Survey:
     """Return the survey of `imitation.hosts` hosts, played once for all runs of the same folder that it fits."""
+    # All features are known, all ops legal, and nothing is spent on the rewards of PPO.
+    env = replace(config.env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
     waves = _waves(config, config.imitation.hosts, stream(SURVEY, 0, Purpose.DEMONSTRATIONS))
-    identity = repr((SURVEY, _surveyed(config.env), *trials.DESIGN, waves))
+    identity = repr((SURVEY, env, *trials.DESIGN, waves))
     path = Path(config.run.root) / SURVEYS / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         with np.load(path) as kept:
             return Survey(**kept)
-    found = joined(list(pool.map(partial(_survey, config.env), waves)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial_file = path.with_suffix(f".{os.getpid()}.partial")
-    with partial_file.open("wb") as file:
-        np.savez_compressed(file, **found._asdict())
-    partial_file.replace(path)
-    return found
-
-
-def joined(parts: Sequence[Survey]) -> Survey:
-    """Return one survey of all parts."""
-    first = np.cumsum([0, *(len(part.seen) for part in parts)])
-    for part, start in zip(parts, first, strict=False):
+    parts = list(pool.map(partial(_survey, env), waves))
+    for part, start in zip(parts, np.cumsum([0, *(len(part.seen) for part in parts)]), strict=False):
         part.epochs["host"] += start
-    return Survey(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-
-def _surveyed(env: EnvConfig) -> EnvConfig:
-    """Return the settings of a survey: all features known, all ops legal, and nothing spent on the rewards of PPO."""
-    return replace(env, drop_features=0.0, hidden_features=(), prune=True, reference="untrained")
+    found = Survey(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(packed := BytesIO(), **found._asdict())
+    write_durably(path, packed.getvalue(), replace=True)
+    return found
 
 
 def _survey(env: EnvConfig, tasked: Wave) -> Survey:
@@ -123,12 +113,12 @@ def _survey(env: EnvConfig, tasked: Wave) -> Survey:
     spaces = seed_spaces(env.total_slots, env.profile)
     reader = ObservationReader(spaces)
 
-    bare = wave(_surveyed(env), SURVEY, seeds, NeverGrow)
+    bare = wave(env, SURVEY, seeds, NeverGrow)
     before = np.stack([episode.obs[min(trials.LOOK, len(episode) - 1)] for _, episode in bare])
     never = np.array([gain(host, episode) for host, episode in bare])
     outcomes, steps, epochs = [], [], []
     for k in range(len(TRIALS)):
-        grown = wave(_surveyed(env), SURVEY, seeds, partial(TrialTeacher, judgement=None, trial=k))
+        grown = wave(env, SURVEY, seeds, partial(TrialTeacher, judgement=None, trial=k))
         outcomes.append([(gain(h, e), h.standing.doublings, h.standing.compute_doublings) for h, e in grown])
         for i, (host, episode) in enumerate(grown if len(TRIALS[k]) == 1 else ()):
             seen, in_epochs = _trial(reader, episode, host.horizon_epochs)
@@ -154,7 +144,7 @@ def _trial(reader: ObservationReader, episode: Episode, horizon_epochs: int) -> 
     epochs["left"] = horizon_epochs - steps
     epochs["spent"] = 4.0 * reader.base(obs[steps], "compute")[:, 0]
     epochs["effort"] = 4.0 * reader.slot(obs[steps], "effort")[np.arange(len(steps)), slots, 0]
-    epochs["worth"] = trials.worth_now(reader, obs[steps], slots)
+    epochs["worth"] = trials.worth_now(reader, obs[steps])[np.arange(len(steps)), slots]
     return seen, epochs
 
 

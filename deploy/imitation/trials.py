@@ -105,22 +105,20 @@ class TrialTeacher(RulePolicy):
         self._expected = np.full(len(obs), CERTAIN)
         if self.judgement is not None and (deciding := (self._epoch == LOOK) & ~free).any():
             self._expected[deciding] = self.judgement.start.predict(model_features(self.reader, obs[deciding]))
-        self._worth = np.stack([self._going_on(obs, stages, slot) for slot in range(stages.shape[1])], axis=1)
+        self._worth = self._going_on(obs, stages)
 
-    def _going_on(self, obs: NDArray[np.float32], stages: NDArray[np.int64], slot: int) -> NDArray[np.float64]:
-        """Return the expected J of going on with what is in a slot, near the end of letting it join, `[N]`."""
-        worth, slots = np.zeros(len(obs)), np.full(len(obs), slot)
+    def _going_on(self, obs: NDArray[np.float32], stages: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the expected J of going on with what is in each slot, near the end of letting it join, `[N, S]`."""
         if self.judgement is None and len(TRIALS[self.trial]) == 1:
-            return worth
-        ending = self._left <= LEFT
-        worth[ending] = worth_now(self.reader, obs, slots)[ending] - MARGIN
-        if self.judgement is not None and (going_on := ~ending & (stages[:, slot] == Stage.TRAINING)).any():
-            seen = trial_features(self.reader, obs, slots)
-            effort = 4.0 * self.reader.slot(obs, "effort")[:, slot, 0]
-            worth[going_on] = self.judgement.worth.predict(seen[going_on]).clip(min=0.0)
-            worth[going_on] -= (self.reader.compute_price(obs) * effort)[going_on]
-            early = self.reader.epochs_in_stage(obs)[:, slot] < self._left - LEFT - 0.5
-            worth[going_on & early] = 0.0
+            return np.zeros(stages.shape)
+        ending = (self._left <= LEFT)[:, None]
+        worth = np.where(ending, worth_now(self.reader, obs) - MARGIN, 0.0)
+        rows, slots = np.nonzero(~ending & (stages == Stage.TRAINING))
+        if self.judgement is not None and len(rows):
+            expected = self.judgement.worth.predict(trial_features(self.reader, obs[rows], slots)).clip(min=0.0)
+            cost = self.reader.compute_price(obs)[rows] * 4.0 * self.reader.slot(obs, "effort")[rows, slots, 0]
+            early = self.reader.epochs_in_stage(obs)[rows, slots] < self._left[rows] - LEFT - 0.5
+            worth[rows, slots] = np.where(early, 0.0, expected - cost)
         return worth
 
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
@@ -158,8 +156,6 @@ class TrialTeacher(RulePolicy):
         return int(np.flatnonzero(fits)[-1]) + 1 if any(fits) else -1
 
 
-def worth_now(reader: ObservationReader, obs: NDArray[np.float32], slots: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return what the columns in `slots [N]` contribute less the price of the model with them, `[N]` points."""
-    rows = np.arange(len(obs))
-    points = np.nan_to_num(reader.points(obs)[rows, slots])
-    return np.asarray(points - reader.price(obs) * reader.sizes(obs)[rows, slots])
+def worth_now(reader: ObservationReader, obs: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return what the column in each slot contributes less the price of the model with it, `[N, S]` points."""
+    return np.nan_to_num(reader.points(obs)) - reader.price(obs)[:, None] * reader.sizes(obs)

@@ -1,4 +1,5 @@
 """Figures of a run, each a pure function of the run folder and a width in inches; None if there is nothing to draw.
+Their docstrings are what the page says of them.
 
 Figures that are narrower than `WIDTH_IN` are for phones: legends are above them, and panels below each other.
 """
@@ -7,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,21 +20,22 @@ from deploy.report.run_folder import RunFolder
 from deploy.report.statistics import Floats, mean_interval
 
 
-class FigureSpec(NamedTuple):
-    """A figure with its title and caption."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[..., Figure | None]
+def titled(draw: Callable[..., Figure | None]) -> tuple[str, str]:
+    """Return the title and the caption of a figure on the page: the first line of its docstring, and the others."""
+    title, _, caption = (draw.__doc__ or "").partition("\n")
+    return title, " ".join(caption.split())
 
 
 MOST_LINES, OTHERS = 12, "others"  # in one figure
 
 
 def learning_curve(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
-    """Mean return of recent episodes, tasks weighted equally, with a 95% band; baselines as horizontal lines. If no
-    episode of the run ended, mean reward of a step."""
+    """Learning curve
+
+    Undiscounted return of the episodes that ended in recent updates: their mean, with all tasks weighted equally, and
+    its 95% band. In the first updates of a run these are the shorter ones. If no episode ended: mean reward of a step.
+    Dashed lines show the baselines; the paired comparison is more precise.
+    """
     if len(run.metrics) < 2:
         return None
     x, window = run.series("update"), max(3, len(run.metrics) // 6)
@@ -57,7 +58,10 @@ def learning_curve(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
 
 
 def op_shares(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
-    """Fraction of steps that chose each op, stacked, over updates."""
+    """Actions
+
+    Fraction of steps for each choice, or range of choices, of the first head; of many, the commonest.
+    """
     shares = run.families("op")
     if not shares or len(run.metrics) < 2:
         return None
@@ -78,7 +82,10 @@ def op_shares(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
 
 
 def head_entropies(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
-    """Normalized entropy of each head over updates."""
+    """Policy entropy
+
+    Normalized entropy of each head, over the steps where it was relevant and had several legal choices.
+    """
     heads = run.families("entropy")
     if not heads or len(run.metrics) < 2:
         return None
@@ -95,7 +102,10 @@ def head_entropies(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
 
 
 def flow(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
-    """Throughput, policy lag and queue depth over updates, in three panels."""
+    """Data flow
+
+    Policy lag is the number of weight versions published since the oldest step of an episode or segment.
+    """
     if len(run.metrics) < 2:
         return None
     x = run.series("update")
@@ -119,7 +129,10 @@ def flow(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
 
 
 def task_returns(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
-    """Mean return per task with 95% intervals, for the learned policy and the baselines on the same seeds."""
+    """Return by task
+
+    All policies on the same seeds; bars are 95% intervals of the mean.
+    """
     references = run.references
     if references is None or not references.tasks:
         return None
@@ -148,10 +161,18 @@ def task_returns(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
 
 
 def slot_timeline(run: RunFolder, width_in: float = WIDTH_IN) -> Figure | None:
-    """The recorded episode of a run, epoch by epoch; None if there is none."""
+    """One episode, epoch by epoch
+
+    Top: validation accuracy, compared with the same host without growth. Below, one lane per slot that was used: the
+    color is the stage, the filled height is alpha, the text is the blueprint. Marks are the policy's ops.
+    """
     if run.episode is None or not run.episode.timeline.ops:
         return None
     return draw_episode(run.episode.timeline, run.episode.never_grow_accuracy, width_in, every_slot=False)
+
+
+FIGURES = (learning_curve, task_returns, slot_timeline, op_shares, head_entropies, flow)
+"""In the order of the page."""
 
 
 def _return_label(run: RunFolder) -> str:

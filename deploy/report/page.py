@@ -13,52 +13,11 @@ from matplotlib.figure import Figure
 from actors.env.rendering.palette import GRID, INK, MUTED, OPS, POLICIES, STAGES, STYLE
 from actors.env.rendering.timeline_chart import NARROW_IN
 from actors.errors import UserError
-from deploy.report import charts
+from deploy.report.charts import FIGURES, titled
 from deploy.report.numbers import number
 from deploy.report.progress import clock
 from deploy.report.run_folder import RunFolder, read_run
 
-FIGURES = (
-    charts.FigureSpec(
-        "learning_curve",
-        "Learning curve",
-        "Undiscounted return of the episodes that ended in recent updates: their mean, with all tasks weighted "
-        "equally, and its 95% band. In the first updates of a run these are the shorter ones. If no episode ended: "
-        "mean reward of a step. Dashed lines show the baselines; the paired comparison is more precise.",
-        charts.learning_curve,
-    ),
-    charts.FigureSpec(
-        "task_returns",
-        "Return by task",
-        "All policies on the same seeds; bars are 95% intervals of the mean.",
-        charts.task_returns,
-    ),
-    charts.FigureSpec(
-        "slot_timeline",
-        "One episode, epoch by epoch",
-        "Top: validation accuracy, compared with the same host without growth. Below, one lane per slot that was used: "
-        "the color is the stage, the filled height is alpha, the text is the blueprint. Marks are the policy's ops.",
-        charts.slot_timeline,
-    ),
-    charts.FigureSpec(
-        "op_shares",
-        "Actions",
-        "Fraction of steps for each choice, or range of choices, of the first head; of many, the commonest.",
-        charts.op_shares,
-    ),
-    charts.FigureSpec(
-        "head_entropies",
-        "Policy entropy",
-        "Normalized entropy of each head, over the steps where it was relevant and had several legal choices.",
-        charts.head_entropies,
-    ),
-    charts.FigureSpec(
-        "flow",
-        "Data flow",
-        "Policy lag is the number of weight versions published since the oldest step of an episode or segment.",
-        charts.flow,
-    ),
-)
 COLORS = {
     INK: "ink",
     MUTED: "muted",
@@ -76,8 +35,8 @@ COLORS = {
 def write_report(run_dir: Path) -> tuple[str, Path]:
     """Write `report.html` and `report/*.png` into a run folder. Returns its headline and the path of the page. Raises
     `UserError`."""
-    run = read_run(run_dir)
     try:
+        run = read_run(run_dir)
         (run_dir / "report").mkdir(exist_ok=True)
         return _write(run, run_dir)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything
@@ -87,14 +46,15 @@ def write_report(run_dir: Path) -> tuple[str, Path]:
 def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
     drawn = []
     with matplotlib.rc_context(STYLE):
-        for picture in FIGURES:
-            figure, narrow = picture.draw(run), picture.draw(run, NARROW_IN)
+        for draw in FIGURES:
+            figure, narrow = draw(run), draw(run, NARROW_IN)
             if figure is None or narrow is None:
                 continue
             _lay_out(figure, narrow)
-            figure.savefig(run_dir / "report" / f"{picture.name}.png", facecolor="white")
-            drawn.append({"picture": picture, "wide": _inline_svg(figure, picture.title),
-                          "narrow": _inline_svg(narrow, picture.title)})  # fmt: skip
+            figure.savefig(run_dir / "report" / f"{draw.__name__}.png", facecolor="white")
+            title, caption = titled(draw)
+            svgs = {"wide": _inline_svg(figure, title), "narrow": _inline_svg(narrow, title)}
+            drawn.append({"name": draw.__name__, "title": title, "caption": caption, **svgs})
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
-from deploy.report.episodes import EpisodeStatistics
-from deploy.report.statistics import Interval, paired_interval
+from actors.types.episode import EndReason
+from deploy.report.statistics import Floats, Interval, mean_interval, stratified_mean
 
 Record = dict[str, Any]
+BINS = 600  # of updates, for the learning curve
 
 
 class References(NamedTuple):
@@ -45,6 +45,35 @@ class RecordedEpisode(NamedTuple):
     policy_version: int
 
 
+class EpisodeStatistics:
+    """Counts of all episodes, and moments of the returns of whole ones: its memory does not grow with the run."""
+
+    def __init__(self, records: Iterable[Record], last_update: int) -> None:
+        """Gather the records of a run with so many updates."""
+        self._updates_per_bin = 1 + last_update // BINS
+        self.count = self.steps = 0
+        self.whole = 0  # that are not segments; a segment has the return up to its end
+        self.moments: dict[str, Floats] = {}
+        """By task: number, sum and sum of squares of the returns in each bin, `[BINS, 3]`."""
+        for record in records:
+            self.count += 1
+            self.steps += int(record["steps"])
+            value = float(record["return"])
+            if record.get("end_reason") != EndReason.CUT:
+                self.whole += 1
+                at = min(int(record["update"]) // self._updates_per_bin, BINS - 1)
+                self.moments.setdefault(record["task_id"], np.zeros((BINS, 3)))[at] += (1.0, value, value * value)
+
+    def rolling_returns(self, updates: Floats, window: int) -> Floats:
+        """Return the stratified mean and its band over the whole episodes of the last `window` updates,
+        `[3, updates]`; NaN where there are none."""
+        by_task = np.stack(list(self.moments.values()))  # [tasks, BINS, 3]
+        until = np.concatenate([np.zeros((len(by_task), 1, 3)), by_task.cumsum(1)], 1)
+        bins = (updates // self._updates_per_bin).astype(np.int64).clip(0, BINS - 1)
+        first = bins[np.maximum(np.arange(len(bins)) - window + 1, 0)]
+        return stratified_mean(*np.moveaxis(until[:, bins + 1] - until[:, first], -1, 0))
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The files of a run."""
@@ -63,7 +92,8 @@ class RunFolder:
         found = self.references
         if found is None or len(found.learned) < 2:
             return {}
-        return {name: paired_interval(found.learned, values) for name, values in found.baselines.items()}
+        differences = {name: zip(found.learned, own, strict=True) for name, own in found.baselines.items()}
+        return {name: mean_interval([a - b for a, b in pairs]) for name, pairs in differences.items()}
 
     @property
     def name(self) -> str:
@@ -92,43 +122,41 @@ class RunFolder:
         """Whether no episode of the run ended, so that it has mean rewards of a step but no returns."""
         return not self.episodes.whole
 
-    def series(self, name: str) -> NDArray[np.float64]:
+    def series(self, name: str) -> Floats:
         """The values of a metric by update `[updates]`; NaN if an update did not report it."""
         values = (record.get(name) for record in self.metrics)
         return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
 
-    def families(self, prefix: str) -> dict[str, NDArray[np.float64]]:
+    def families(self, prefix: str) -> dict[str, Floats]:
         """The series of all metrics `prefix/NAME`, by NAME in order of first appearance."""
         names = {key: None for record in self.metrics for key in record if key.startswith(f"{prefix}/")}
         return {key.partition("/")[2]: self.series(key) for key in names}
 
 
 def read_run(path: Path) -> RunFolder:
-    """Read a run folder. Raises `UserError` if it does not exist or is damaged."""
+    """Read a run folder. Raises `UserError` if it does not exist or a file is no JSON, other errors where one holds
+    something else."""
     if not path.is_dir():
         raise UserError(f"run folder {path} does not exist")
     if not (path / "metrics.jsonl").is_file():
         raise UserError(f"{path} is not a run folder (it has no metrics.jsonl)")
     settings = path / "config.yaml"
     references, timeline = _object(path / "references.json"), _object(path / "timeline.json")
-    try:
-        episode = None
-        if timeline:
-            seen = Timeline(**{f.name: timeline[f.name] for f in fields(Timeline) if f.name in timeline})
-            episode = RecordedEpisode(seen, timeline["never_grow_accuracy"], timeline["policy_version"])
-        metrics = list(_lines(path / "metrics.jsonl"))
-        last_update = int(metrics[-1]["update"]) if metrics else 0
-        return RunFolder(
-            path=path,
-            settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
-            metrics=metrics,
-            episodes=EpisodeStatistics(_lines(path / "episodes.jsonl"), last_update),
-            references=_references(references or {}),
-            why_no_references=(references or {}).get("why_none", "the run ended before the baselines were played"),
-            episode=episode,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"the run folder {path} is damaged ({error!r})") from error
+    episode = None
+    if timeline:
+        seen = Timeline(**{f.name: timeline[f.name] for f in fields(Timeline) if f.name in timeline})
+        episode = RecordedEpisode(seen, timeline["never_grow_accuracy"], timeline["policy_version"])
+    metrics = list(_lines(path / "metrics.jsonl"))
+    last_update = int(metrics[-1]["update"]) if metrics else 0
+    return RunFolder(
+        path=path,
+        settings=settings.read_text(encoding="utf-8") if settings.is_file() else "",
+        metrics=metrics,
+        episodes=EpisodeStatistics(_lines(path / "episodes.jsonl"), last_update),
+        references=_references(references),
+        why_no_references=references.get("why_none", "the run ended before the baselines were played"),
+        episode=episode,
+    )
 
 
 def _references(data: Record) -> References | None:
@@ -139,9 +167,9 @@ def _references(data: Record) -> References | None:
     return References(data["tasks"], data["learned"], baselines, data.get("cut_at", 0))
 
 
-def _object(path: Path) -> Record | None:
+def _object(path: Path) -> Record:
     if not path.is_file():
-        return None
+        return {}
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:

@@ -29,18 +29,9 @@ class Interval(NamedTuple):
         return "better" if self.low > 0 else "worse" if self.high < 0 else "not distinguishable"
 
 
-def paired_interval(a: Sequence[float], b: Sequence[float], resamples: int = 10_000) -> Interval:
-    """Mean of `a[i] - b[i]` with a 95% percentile-bootstrap interval over pairs (Efron, 1979).
-
-    Raises `ValueError` if the lengths differ, there are fewer than two pairs, or a value is not finite.
-    """
-    if len(a) != len(b):
-        raise ValueError(f"{len(a)} values cannot be paired with {len(b)}")
-    return mean_interval((np.asarray(a, np.float64) - np.asarray(b, np.float64)).tolist(), resamples)
-
-
 def mean_interval(values: Sequence[float], resamples: int = 10_000) -> Interval:
-    """Mean of `values` with a 95% percentile-bootstrap interval. Raises `ValueError` like `paired_interval`."""
+    """Mean of `values`, such as differences of pairs, with a 95% percentile-bootstrap interval (Efron, 1979). Raises
+    `ValueError` if there are fewer than two, or one is not finite."""
     x = np.asarray(values, dtype=np.float64)  # [n]
     if x.size < 2:
         raise ValueError(f"an interval needs at least two values, got {x.size}")

@@ -20,25 +20,23 @@ Grows = Callable[[int, float], float]
 
 
 def made_up_row(gain: float, **changes: object) -> EpisodeResult:
-    """An episode of a host of 8 units that does not grow."""
+    """An episode of a host that does not grow."""
     ops = (HORIZON, 0, 0, 0, 0, 0)
-    own = EpisodeResult(0, gain, 0.0, 0.0, 50 + gain, 50 + gain, 8, 100, 0, 0, False, HORIZON, 0, True, ops)
+    own = EpisodeResult(0, gain, 0.0, 0.0, 50 + gain, 50 + gain, 0, HORIZON, 0, ops)
     return replace(own, **changes)
 
 
 def grown_row(gain: float, doublings: float, **changes: object) -> EpisodeResult:
     """An episode whose model has doubled so often at the end, and in which a second seed was pruned."""
-    grown: dict[str, object] = {"doublings": doublings, "joined": int(doublings > 0)}
-    if doublings:
-        grown |= {"started": 2, "ops": (HORIZON - 5, 2, 0, 1, 0, 2)}
-    return made_up_row(gain, **(grown | changes))
+    ops = {"ops": (HORIZON - 5, 2, 0, 1, 0, 2)} if doublings else {}
+    return made_up_row(gain, **({"doublings": doublings, "joined": int(doublings > 0)} | ops | changes))
 
 
-def built_row(scale: int, gain: float, width: int = 8) -> EpisodeResult:
+def built_row(scale: int, gain: float) -> EpisodeResult:
     """A host that was built wider: it has learned everything after half of the horizon, and costs scale**2."""
     k = float(2 * np.log2(scale))
     curve = tuple(50 + gain * min(1.0, 2 * t / HORIZON) for t in range(HORIZON + 1))
-    return made_up_row(gain, doublings=k, compute=k, curve=curve, host_width=width)
+    return made_up_row(gain, doublings=k, compute=k, curve=curve)
 
 
 def made_up_rows(families: Sequence[str] = ("a", "b"), seeds: int = 6, policies: int = 2, noise: float = 0.01) -> Rows:
@@ -55,7 +53,7 @@ def made_up_rows(families: Sequence[str] = ("a", "b"), seeds: int = 6, policies:
         def one(seed: int, price: float) -> EpisodeResult:
             size = grow(seed, price)
             gain = 10.0 * min(size, 2) / 2 * pays(seed) - late * (size > 0) + noise * float(rng.standard_normal())
-            return grown_row(gain, size, compute=float(size > 0), seed=seed, host_width=4 if pays(seed) else 16)
+            return grown_row(gain, size, compute=float(size > 0), seed=seed)
 
         return {
             w: [{f: [one(s, w.doubling) for s in range(seeds)] for f in families} for _ in range(count)]
@@ -64,7 +62,7 @@ def made_up_rows(families: Sequence[str] = ("a", "b"), seeds: int = 6, policies:
 
     def built(scale: int) -> AtPrices:
         def one(seed: int) -> EpisodeResult:
-            return replace(built_row(scale, 10.0 * (scale > 1) * pays(seed), 4 if pays(seed) else 16), seed=seed)
+            return replace(built_row(scale, 10.0 * (scale > 1) * pays(seed)), seed=seed)
 
         own = {f: [one(s) for s in range(seeds)] for f in families}
         return {w: [own] for w in ALL_PRICES}

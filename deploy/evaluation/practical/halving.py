@@ -35,14 +35,12 @@ def halve(arms: Arms, count: int, share: float) -> Halved:
     alive, trained, spent = list(range(count)), 0, 0.0
     horizon = len(arms.curves[0])
     until = max(1, round(share * horizon))
-    while True:
-        until = horizon if len(alive) == 1 else min(until, horizon)
+    while len(alive) > 1:
+        until = min(until, horizon)
         spent += (until - trained) / horizon * sum(arms.costs[i] for i in alive)
-        trained = until
-        if len(alive) == 1:
-            return Halved(alive[0], spent)
-        ranked = sorted(alive, key=lambda i: -arms.curves[i][trained - 1])
-        alive, until = ranked[: ceil(len(alive) / 2)] if len(alive) > 2 else ranked[:1], 2 * until
+        alive = sorted(alive, key=lambda i: -arms.curves[i][until - 1])[: ceil(len(alive) / 2)]
+        trained, until = until, 2 * until
+    return Halved(alive[0], spent + (horizon - trained) / horizon * arms.costs[alive[0]])
 
 
 def halved_within(trainings: Sequence[Arms], budget: float) -> list[Halved]:

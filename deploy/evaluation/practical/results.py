@@ -75,21 +75,19 @@ class PracticalResults:
 
     def outcome(self, training: Training, player: str) -> Outcome | None:
         """Return what a player came to, or None if cells are missing."""
-        needed = (NEVER, player) if player in self.players else WIDTHS
-        if any((training, name) not in self.runs for name in needed):
+        parts = (player,) if player in self.players else WIDTHS
+        if any((training, name) not in self.runs for name in (NEVER, *parts)):
             return None
-        played = [self.runs[training, name] for name in ((player,) if player in self.players else WIDTHS)]
-        used, kept = (sum(run.seconds for run in played), max(run.memory for run in played)), player
-        if player == SWEEP:
-            flops = sum(self._flops(training, name) for name in WIDTHS)
-            kept = max(WIDTHS, key=lambda name: self._curve(training, name)[-1])
-        elif player == HALVING:
+        if player == HALVING:
             if training not in self._halved:
                 return None
             halved = self._halved[training]
             kept, flops, used = WIDTHS[halved.kept], halved.cost, (nan, nan)
         else:
-            flops = self._flops(training, player)
+            played = [self.runs[training, name] for name in parts]
+            kept = max(parts, key=lambda name: self._curve(training, name)[-1])
+            flops = sum(self._flops(training, name) for name in parts)
+            used = sum(run.seconds for run in played), max(run.memory for run in played)
         bare, run, doublings = self.runs[training, NEVER], self.runs[training, kept], self._doublings(training, kept)
         worth = Standing(run.test, doublings, log2(flops)).worth(self.prices)
         return Outcome(worth - bare.test, run.test, doublings, flops, run.final_params, *used)

@@ -21,6 +21,7 @@ from actors.errors import UserError
 from actors.policy.distribution import DECISIONS
 from actors.policy.saved import TRAINED, TRAINED_NAME
 from actors.slots.objective import Prices
+from learner.run.checkpoint import write_durably
 
 FOLDER = Path(__file__).parents[3] / "examples" / "practical"
 """The scripts in the repository. They are the only source of these models: what is measured is what people read."""
@@ -198,8 +199,6 @@ def play_cell(cell: PracticalCell, folder: Path) -> PracticalRun:
     """Run the script and keep what it came to."""
     run, path = run_script(cell), cell_file(cell, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
     settings = asdict(cell) | {"script": cell.script.name, "policy": Path(cell.policy).name}
-    partial.write_text(json.dumps({"cell": settings, "run": asdict(run)}, indent=1))
-    partial.replace(path)
+    write_durably(path, json.dumps({"cell": settings, "run": asdict(run)}, indent=1).encode(), replace=True)
     return run

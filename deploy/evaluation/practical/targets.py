@@ -6,7 +6,7 @@ with models for families and widths and seeds for episodes. Five models make the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -25,29 +25,27 @@ TRIAL_FLOPS, POLICY_FLOPS = 1.05, 1 / 3  # of the sweep's
 TWICE = next(iter(BUILT))
 
 
-def targets(results: Mapping[str, PracticalResults]) -> list[Target]:
-    """Return all targets whose players were asked for."""
+def targets(results: Mapping[str, PracticalResults]) -> Iterator[Target]:
+    """Yield all targets whose players were asked for."""
     free, priced = results[FREE], results[PRICED]
     rules = [p for p in free.players if p not in BUILT and is_rule(p)]
-    found = []
     for rule in rules:
         if isinstance(parse_rule(rule), Trial):
-            found.append(_over(free, f"{rule} over the sweep, c = 0", rule, SWEEP, TRIAL_BEHIND))
-            found.append(_flops(free, f"FLOPs of {rule}, of the sweep's", rule, TRIAL_FLOPS))
+            yield _over(free, f"{rule} over the sweep, c = 0", rule, SWEEP, TRIAL_BEHIND)
+            yield _flops(free, f"FLOPs of {rule}, of the sweep's", rule, TRIAL_FLOPS)
     if policy := free.policy:
-        found.append(_over(free, "policy over the sweep, c = 0", policy, SWEEP, POLICY_BEHIND))
-        found.append(_flops(free, "FLOPs of the policy, of the sweep's", policy, POLICY_FLOPS))
-        found.append(_over(priced, "policy over the sweep, c = p/4", policy, SWEEP))
+        yield _over(free, "policy over the sweep, c = 0", policy, SWEEP, POLICY_BEHIND)
+        yield _flops(free, "FLOPs of the policy, of the sweep's", policy, POLICY_FLOPS)
+        yield _over(priced, "policy over the sweep, c = p/4", policy, SWEEP)
         if best := _best_rule(priced, rules, policy):
-            found.append(_over(priced, f"policy over the best rule ({best}), c = p/4", policy, best))
+            yield _over(priced, f"policy over the best rule ({best}), c = p/4", policy, best)
         for name, part in results.items():
-            found.append(_over(part, f"policy over successive halving with its FLOPs, {name}", policy, HALVING))
+            yield _over(part, f"policy over successive halving with its FLOPs, {name}", policy, HALVING)
         for name, part in results.items():
             worst = [outcome.over_never for outcome in part.outcomes(policy)]
             title = f"policy over never in its worst training, {name}"
-            found.append(_least(title, worst, WORST, len(worst), len(list(part.trainings()))))
-        found.append(_worst_small(free, "policy over built x2, test points, worst small model, c = 0", policy))
-    return found
+            yield _least(title, worst, WORST, len(worst), len(list(part.trainings())))
+        yield _worst_small(free, "policy over built x2, test points, worst small model, c = 0", policy)
 
 
 def _pairs(

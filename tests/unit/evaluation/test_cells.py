@@ -26,7 +26,7 @@ def test_rows_are_kept_and_rounded(tmp_path: Path) -> None:
     CellStore(tmp_path).write(job, rows)
     found = CellStore(tmp_path).read(job)
     assert [row.seed for row in found] == [0, 1, 2]
-    assert (found[0].gain, found[0].compute, found[0].panic, found[0].ops) == (0.333, 0.1235, False, rows[0].ops)
+    assert (found[0].gain, found[0].compute, found[0].ops) == (0.333, 0.1235, rows[0].ops)
     assert found[0].curve == tuple(round(x, 2) for x in rows[0].curve)
     assert CellStore(tmp_path).read(replace(job, seeds=2)) == found[:2]  # the first seeds of more
     assert CellStore(tmp_path).read(replace(job, seeds=4)) is None

@@ -170,13 +170,13 @@ def test_of_two_columns_the_better_one_joins_first(
         assert blueprint[begun].tolist() == [quad, double]
         end = len(episode) - LEFT
         reader = ObservationReader(seed_spaces(free.total_slots, free.profile))
-        worth = worth_now(reader, episode.obs[[end] * 2], slot[begun])
+        worth = worth_now(reader, episode.obs[[end]])[0, slot[begun]]
         if worth.max() >= MARGIN:
             assert op[end] == Op.ADVANCE
             assert slot[end] == slot[begun][worth.argmax()]
             joined.append(blueprint[begun][worth.argmax()])
-            other = worth_now(reader, episode.obs[[end + 1]], slot[begun][[1 - worth.argmax()]])
-            assert op[end + 1] == (Op.ADVANCE if other[0] >= MARGIN else Op.FOSSILIZE)
+            other = worth_now(reader, episode.obs[[end + 1]])[0, slot[begun][1 - worth.argmax()]]
+            assert op[end + 1] == (Op.ADVANCE if other >= MARGIN else Op.FOSSILIZE)
             both += int(op[end + 1] == Op.ADVANCE)
         else:
             assert op[end] == Op.PRUNE

@@ -22,9 +22,8 @@ from actors.types.actions import Op
 from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.report import charts
-from deploy.report.episodes import BINS, EpisodeStatistics
-from deploy.report.page import FIGURES, headline, write_report
-from deploy.report.run_folder import RunFolder, read_run
+from deploy.report.page import headline, write_report
+from deploy.report.run_folder import BINS, EpisodeStatistics, RunFolder, read_run
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
 CART_POLE = dataclasses.replace(PRESETS["general"], gym=GymConfig(id="CartPole-v1"))
@@ -102,11 +101,11 @@ def test_the_page_contains_every_figure_and_no_external_resources(tmp_path: Path
     with (run / "config.yaml").open("a") as file:
         file.write("# <script>alert(1)</script>")
     text = page(run)
-    assert text.count("<svg") == 2 * len(FIGURES)  # for pages and for phones
+    assert text.count("<svg") == 2 * len(charts.FIGURES)  # for pages and for phones
     assert not re.search(r"#1d232b(?!; --)|#ffffff", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL))  # dark
-    for spec in FIGURES:
-        assert (run / "report" / f"{spec.name}.png").stat().st_size > 5_000
-        assert spec.title in text
+    for draw in charts.FIGURES:
+        assert (run / "report" / f"{draw.__name__}.png").stat().st_size > 5_000
+        assert draw.__doc__.partition("\n")[0] in text
     assert not re.search(r"https?:|@import|<script|<link|<img", text)
     assert "KL stop" not in text  # which ended no update
     assert "last mean return" not in text  # which includes what hosts learn by themselves
