@@ -179,12 +179,13 @@ def run_sb3(task: Task, seed: int, steps: int) -> dict[str, Any]:
     if task.sb3_normalize:
         envs = VecNormalize(envs, gamma=task.sb3["gamma"])
     model = RecurrentPPO("MlpLstmPolicy", envs, seed=seed, device="cpu", **task.sb3)
-    best = -np.inf
+    best, newest = -np.inf, None
 
     def unsolved(*_: Any) -> bool:
-        nonlocal best
+        nonlocal best, newest
         last = model.ep_info_buffer  # of the last 100 episodes
-        if last is not None and len(last) == 100:
+        if last is not None and len(last) == 100 and last[-1] is not newest:
+            newest = last[-1]
             best = max(best, float(np.mean([episode["r"] for episode in last])))
         return best < task.goal
 

@@ -88,6 +88,5 @@ class HangDetector:
         if time.monotonic() >= self._poll_at_s:
             self._poll_at_s = time.monotonic() + self._interval_s
             beats = Pulse.read(process).beats
-        return (
-            self._stall.poll(beats) > self._hang_s + self._interval_s
-        )  # it may have made progress after its last pulse
+        # It may have made progress after its last pulse.
+        return self._stall.poll(beats) > self._hang_s + self._interval_s

@@ -121,6 +121,7 @@ def without_password(url: str, mask: str = "") -> str:
     parts = urlsplit(url)
     if not parts.password:
         return url
+    url = url.translate(dict.fromkeys(map(ord, "\t\r\n")))  # which urlsplit leaves out as well
     login = parts.netloc.rpartition("@")[0]
     user = login.partition(":")[0] + (f":{mask}" if mask else "")
     return url.replace(f"{login}@", f"{user}@" if user else "", 1)

@@ -127,6 +127,7 @@ def _best_so_far(run_dir: Path) -> dict[str, Any] | None:
         return None
     records: list[dict[str, Any]] = []
     for line in (run_dir / EVALUATIONS).read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):  # a line that was cut off
-            records.append(json.loads(line))
+        with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
+            record = json.loads(line)
+            records.append(record | {"return_mean": float(record["return_mean"])})
     return max(reversed(records), key=lambda record: record["return_mean"], default=None)

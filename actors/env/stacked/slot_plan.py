@@ -110,9 +110,10 @@ class SlotPlan:
             blends, alpha = self.blends.flatten(), self.alpha.flatten()
             blended: Tensor = Blend.apply(here, grown, blends, alpha, w, b)  # type: ignore[no-untyped-call]
             return blended
+        logits = self._gate_logits(here) if GATED in self.kinds else None  # first: autograd sums in this order
         step = change = grown - here
-        if GATED in self.kinds:
-            gates = torch.sigmoid(self._gate_logits(here))
+        if logits is not None:
+            gates = torch.sigmoid(logits)
             step = torch.where(self.blends == GATED, gates, torch.ones_like(gates)) * change
         if MULTIPLY in self.kinds:
             step = torch.where(self.blends == MULTIPLY, here * torch.tanh(change), step)

@@ -310,8 +310,8 @@ class PolicyService:
             session.training.record(outcome.record, row, step.reward)
         self.metrics.steps.inc()
         result = self._response_bytes(session, step.export)
-        for waiter in step.waiters:
-            if not waiter.cancelled():
+        while step.waiters:
+            if not (waiter := step.waiters.pop()).cancelled():
                 waiter.set_result(result)
 
     def _response_bytes(self, session: Session, export: bool) -> bytes:

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.metadata import distribution
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -56,8 +56,11 @@ def fork_server(config: Config) -> Iterator[None]:
         yield
         return
     folder = socket_folder()
-    setup = distribution("ray").locate_file("ray/_private/workers/setup_worker.py")
-    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: str(setup)}
+    package = find_spec("ray")
+    assert package is not None
+    assert package.origin is not None
+    setup = os.path.join(os.path.dirname(package.origin), "_private", "workers", "setup_worker.py")
+    os.environ |= {ADDRESS: f"{folder}/socket", SETUP: setup}
     _open.add(os.environ[ADDRESS])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[ADDRESS])
