@@ -30,8 +30,8 @@ class SlotEncoder(nn.Module):
     """Encodes base features and slots separately, and pools the encodings of slots with a seed (mean and max).
 
     All slots share one encoder. The parameters do not depend on the number of slots, permuting the slots only permutes
-    `Encoded.slots`, and further empty slots leave the core's input as it is: a policy that learned on models with many
-    slots acts alike on models with few.
+    `Encoded.slots`, and empty slots have no effect on the core's input: a policy that learned on models with many slots
+    acts alike on models with few, as far as the same choices are legal.
     """
 
     def __init__(self, spaces: Spaces, config: PolicyConfig) -> None:

@@ -286,8 +286,8 @@ class PolicyService:
                 if not waiter.cancelled():
                     waiter.set_exception(outcome)
         else:
-            self._answer(session, step, outcome, row)  # if this fails, the step is still pending, and is told why
-        session.pending = None
+            self._answer(session, step, outcome, row)
+        session.pending = None  # only now: after an error above, the batcher calls this again, with the error
         if step.closing:
             self.sessions.close(session)
 

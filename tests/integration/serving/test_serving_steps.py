@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.messages import step_request
+from actors.serving.server import service
 from actors.serving.status import error_info
 from actors.sessions.local import LocalPolicy
 from actors.sessions.refusal import Code, Reason, Refusal
@@ -63,6 +65,17 @@ def test_repeats_with_other_contents_and_gaps_are_refused(server: RunningServer)
     first = session.step(1, export_state=False)
     assert refused(session.step, 0) == GAP
     assert session.step(1, export_state=False) == first
+
+
+def test_an_error_after_the_decision_reaches_the_caller_at_once_and_a_repeat_gets_the_answer(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_raw(server)
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "seal", Mock(side_effect=MemoryError))
+        assert refused(session.step, 0).startswith("INTERNAL")
+    assert session.step(0).step_index == 0
+    assert session.step(1).step_index == 1
 
 
 def test_a_repeat_joins_the_step_in_progress_and_closing_waits_for_it() -> None:

@@ -142,6 +142,7 @@ def test_what_null_stands_for_is_recorded(core: str, lr: str, passes: int) -> No
         ("unix://:secret@/run/redis.sock", "unix:///run/redis.sock"),
         ("redis://user:secret@host:6379/0", "redis://user@host:6379/0"),
         ("redis://:secret@host:6379/0?a=b", "redis://host:6379/0?a=b"),
+        ("redis://user:se\tcret@host:6379/0", "redis://user@host:6379/0"),
         ("redis://host:6379/0", "redis://host:6379/0"),
     ],
 )
