@@ -77,9 +77,11 @@ def share(gained: Array, gap: Array, resamples: int = RESAMPLES) -> Interval | N
     _check(gained)
     if gap.mean() <= 0:
         return None
-    indices = list(resampled(gained.shape, resamples))
-    above = np.concatenate([gained[index].mean((1, 2, 3, 4)) for index in indices])
-    below = np.concatenate([gap[0, 0][f, s].mean((1, 2, 3, 4)) for *_, f, s in indices])
+    means = (
+        (gained[p, q, f, s].mean((1, 2, 3, 4)), gap[0, 0][f, s].mean((1, 2, 3, 4)))
+        for p, q, f, s in resampled(gained.shape, resamples)
+    )
+    above, below = map(np.concatenate, zip(*means, strict=True))
     sound = below > 0
     if sound.mean() < 0.95:
         return None  # the gap itself is not certain: its share means nothing
