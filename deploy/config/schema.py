@@ -44,7 +44,7 @@ class RunConfig:
     reference_episodes: int = 48
     """New episodes of the final comparison, 0 for none. More narrow the intervals."""
     append_only: bool = False
-    """Append-only file: a restart of the embedded server loses no episode. For long runs."""
+    """Append-only file: a crash of the embedded server loses two seconds at most. For long runs."""
     metrics_port: int = 0
     """Port of Prometheus metrics. For processes without Ray, which have none with 0; else 0 is Ray's choice."""
     metrics_host: str = "127.0.0.1"

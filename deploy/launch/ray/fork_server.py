@@ -160,7 +160,8 @@ class ForkServer:
         if pid:
             self._workers[pid] = connection
             self._selector.register(connection, selectors.EVENT_READ, pid)
-            connection.send(FORKED)
+            with suppress(OSError):  # Ray may have given up meanwhile: then the selector sees the connection's end
+                connection.send(FORKED)
             for file in outputs:
                 os.close(file)
             return None
