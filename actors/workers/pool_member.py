@@ -18,6 +18,7 @@ from actors.workers.rollout_worker import WorkerSettings
 
 CLOSE_S = 10.0  # time limit for finishing a step and closing the environments
 PING_INTERVAL_S = 0.25  # for an actor that is being restarted
+SENT_S = 0.02  # before a call is cancelled: of one that is cancelled while it is sent, Ray may lose all that follow
 UNPLACED_S = 20.0  # time without a process after which an actor is taken to lack resources rather than to be starting
 
 
@@ -83,7 +84,7 @@ class Closing:
 
     def begin(self, member: PoolMember) -> None:
         """Close an actor; the call that it is in, if any, ends after its current step."""
-        if member.call is not None:
+        if member.call is not None and not ray.wait([member.call], timeout=SENT_S)[0]:
             ray.cancel(member.call)
         self._pending.append((member.handle.close.remote(), member, time.monotonic() + CLOSE_S))
 
