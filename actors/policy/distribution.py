@@ -174,4 +174,4 @@ def next_hazard(
 ) -> NDArray[np.float64]:
     """Return the cumulative hazard `[N]` after `actions [N, H]`, which had these `log_probs [N, H]`; 0 after an op
     other than WAIT."""
-    return np.where(actions[:, 0] == Op.WAIT, hazard - log_probs[:, 0], 0.0)
+    return np.where(actions[:, 0] == int(Op.WAIT), hazard - log_probs[:, 0], 0.0)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 EVERY = 8
-"""A minibatch of this many is scored, and the last one of an epoch that is as long as the one before it. Scoring a
-minibatch costs less than half of its step, so that an epoch takes less than 10% longer."""
+"""In the first epoch, a minibatch of this many is scored; then the middle one and the last, by the epoch before. The last
+score counts: the others are for epochs that end earlier."""
 
 
 class ScoreRecorder:
@@ -39,9 +39,14 @@ class ScoreRecorder:
     def __reduce__(self) -> Any:
         return type(None), ()
 
+    @property
+    def due(self) -> bool:
+        """Whether the minibatch in progress is scored."""
+        return bool(self._handles) and not self._paused
+
     def see(self, slots: Iterable[int], output: Tensor) -> None:
         """Record the gradient of a tensor that is the output of these slots."""
-        if not self._handles or self._paused or not torch.is_grad_enabled() or not output.requires_grad:
+        if not self.due or not torch.is_grad_enabled() or not output.requires_grad:
             return
         at = tuple(slots)
 
@@ -82,7 +87,8 @@ class ScoreRecorder:
     def _arm(self) -> None:
         """Watch the parameters if the next minibatch is to be scored, and only then."""
         self._outputs, self._parameters = {}, {}
-        due = self._step % EVERY == 0 or self._step == self.steps_per_epoch - 1
+        known = self.steps_per_epoch
+        due = self._step in (known // 2, known - 1) if known else self._step % EVERY == 0
         if due and not self._handles:
             self._handles = [p.register_hook(partial(self._note, i)) for i, p in enumerate(self._host)]  # type: ignore[no-untyped-call]
         elif not due:

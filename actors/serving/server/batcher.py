@@ -85,14 +85,12 @@ class Batcher:
         self._discard_old_answers(now)
         self._measure_load(now)
         loop, count = asyncio.get_running_loop(), len(self._waiting)
-        complete = count >= self._expected if self._expected else not self._loaded
-        if complete or count >= MAX_BATCH:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_soon(self.flush)
+        if count >= min(self._expected or MAX_BATCH, MAX_BATCH):
+            self.flush()
         elif self._timer is None:
             self._first_s, self._worked_s = now, time.thread_time()
-            self._timer = loop.call_later(MAX_WAIT_S, self._on_timer)
+            alone = not self._expected and not self._loaded  # but for requests that were read at the same time
+            self._timer = loop.call_soon(self.flush) if alone else loop.call_later(MAX_WAIT_S, self._on_timer)
 
     def _measure_load(self, now: float) -> None:
         began, worked = self._load_from
@@ -109,7 +107,9 @@ class Batcher:
 
     def flush(self) -> None:
         """Run a batch now, of at most `MAX_BATCH` steps."""
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_soon(self.flush)

@@ -107,8 +107,8 @@ def test_a_repeat_joins_the_step_in_progress_and_closing_waits_for_it() -> None:
             # a step that nobody waits for any more is dropped
             session = service.sessions.open(service.models.layout(SPACES.hash), 0)
             call = running.loop.create_future()
-            service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False), call)
             call.cancel()
+            service.start_step(step_request(session.id, 0, *step_inputs(0, 0), True, False), call)
             async with asyncio.timeout(10):
                 while session.pending is not None:
                     await asyncio.sleep(0.01)
