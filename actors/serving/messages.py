@@ -167,7 +167,7 @@ def _parse_blueprint_indices(array: episode_pb2.Array, slots: int) -> bytes:
             f"blueprint_indices has dtype {array.dtype}, shape {list(array.shape)} and {len(array.data)} bytes, "
             f"expected an integer type and [{slots}]",
         )
-    return array.data if dtype == np.int64 else np.frombuffer(array.data, dtype).astype(np.int64).tobytes()
+    return array.data if dtype.itemsize == 8 else np.frombuffer(array.data, dtype).astype(np.int64).tobytes()
 
 
 def make_step_batch(queries: Sequence[StepQuery], layout: MessageLayout) -> StepBatch:
