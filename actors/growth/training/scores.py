@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 EVERY = 8
-"""In the first epoch, a minibatch of this many is scored; then the middle one and the last, by the epoch before. The last
-score counts: the others are for epochs that end earlier."""
+"""In the first epoch, one minibatch of this many is scored; later the middle one and the last, by the epoch before. The
+last score counts: the other is for epochs that end earlier."""
 
 
 class ScoreRecorder:
