@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import copysign, isnan, log1p, log2
+from math import copysign, log1p, log2
 from typing import NamedTuple
 
 from actors.slots.objective import Prices
@@ -77,7 +77,9 @@ def symlog(x: float) -> float:
 
 
 def clip(x: float, bound: float = 5.0) -> float:
-    return bound if isnan(x) else min(max(x, -bound), bound)
+    if -bound <= x <= bound:
+        return x
+    return -bound if x < 0.0 else bound  # also for NaN
 
 
 def log2_scaled(x: float, scale: float) -> float:

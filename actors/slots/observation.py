@@ -8,6 +8,7 @@ features of each slot. Blueprints are observed separately, as `blueprint_indices
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,11 +106,15 @@ def _position(v: ModelView, s: int) -> list[float]:
 
 
 def _costs(v: ModelView, s: int) -> list[float]:
-    costs = v.costs[s]
+    return _scaled_costs(v.costs[s], v.training.time_hidden)
+
+
+@lru_cache(64)
+def _scaled_costs(costs: tuple[Sequence[float], Sequence[float]] | None, time_hidden: bool) -> list[float]:
     if costs is None:
         return [0.0] * 5
-    efforts = (0.0, 0.0) if v.training.time_hidden else costs.effort
-    return [1.0, *(clip(cost / 4.0, 2.0) for cost in (*costs.size, *efforts))]
+    sizes, efforts = costs
+    return [1.0, *(clip(cost / 4.0, 2.0) for cost in (*sizes, *((0.0, 0.0) if time_hidden else efforts)))]
 
 
 def _freshness(v: ModelView, s: int) -> list[float]:
@@ -175,10 +180,14 @@ NO_SEED = [0.0] * sum(f.size for f in OF_SEED)
 
 def observe(view: ModelView) -> NDArray[np.float32]:
     """Return the flat observation `[base_size + S * slot_size]`."""
-    values = [x for feature in BASE for x in feature.value(view)]
-    for s in range(len(view.slots)):
-        values += [x for feature in OF_SLOT for x in feature.value(view, s)]
-        values += [x for feature in OF_SEED for x in feature.value(view, s)] if view.slots[s].active else NO_SEED
+    values = list[float]()
+    for feature in BASE:
+        values += feature.value(view)
+    for s, slot in enumerate(view.slots):
+        for feature in SLOT if slot.active else OF_SLOT:
+            values += feature.value(view, s)
+        if not slot.active:
+            values += NO_SEED
     return np.array(values, dtype=np.float32)
 
 
