@@ -133,7 +133,7 @@ def test_the_steps_import_nothing_else_nor_do_the_cuda_tests() -> None:
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=100)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
-    assert int(re.findall(r"(\d+)/\d+ tests collected", ended.stdout)[-1]) >= 15
+    assert int(re.findall(r"(\d+)/\d+ tests collected", ended.stdout)[-1]) >= 10
 
 
 @pytest.mark.long
@@ -160,6 +160,6 @@ def test_a_dry_run_takes_the_way_of_a_gpu(step: str, tmp_path: Path) -> None:
     (result,) = content["steps"]
     assert result["rows"]
     if step == "cuda tests" and content["machine"]["cuda"] is None:
-        assert len(result["left_out"]) == len(result["rows"]) >= 15
+        assert len(result["left_out"]) == len(result["rows"]) >= 10
     else:
         assert result["targets"]
