@@ -174,4 +174,5 @@ def next_hazard(
 ) -> NDArray[np.float64]:
     """Return the cumulative hazard `[N]` after `actions [N, H]`, which had these `log_probs [N, H]`; 0 after an op
     other than WAIT."""
+    # NumPy compares with an enumeration's member slowly, and with its number at once.
     return np.where(actions[:, 0] == int(Op.WAIT), hazard - log_probs[:, 0], 0.0)

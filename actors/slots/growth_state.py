@@ -296,7 +296,7 @@ class GrowthState:
     def _costs(self, params: SeedParams) -> list[Costs | None]:
         """Return, by slot, what the cheapest and the dearest legal seed would cost; None if none is legal."""
         left, replaced = self._room(params), self.lifecycle.replaced
-        costs, known = list[Costs | None](), dict[Any, Costs]()  # most slots are alike
+        costs, alike = list[Costs | None](), dict[Any, Costs]()  # what slots of one kind have in common
         for s, (slot, by_cost) in enumerate(zip(self.slots, self._by_cost, strict=True)):
             exists = not replaced or self._slot_kinds[s] is SlotKind.COLUMN
             legal = bisect_right(by_cost, (left, inf)) if exists and slot.stage is Stage.DORMANT else 0
@@ -304,10 +304,10 @@ class GrowthState:
                 costs.append(None)
                 continue
             ends = by_cost[0], by_cost[legal - 1]
-            if (key := (self._slot_kinds[s], ends)) not in known:
+            if (key := (self._slot_kinds[s], ends)) not in alike:
                 sizes = tuple([self._size(params.joined, cost) for cost, _ in ends])
-                known[key] = Costs(sizes, tuple([self._effort(s, flops) for _, flops in ends]))
-            costs.append(known[key])
+                alike[key] = Costs(sizes, tuple([self._effort(s, flops) for _, flops in ends]))
+            costs.append(alike[key])
         return costs
 
     def _sizes(self, params: SeedParams) -> list[float]:

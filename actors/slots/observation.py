@@ -105,16 +105,16 @@ def _position(v: ModelView, s: int) -> list[float]:
     return [(s + 1) / v.slot_kinds.count(SlotKind.STREAM) if v.slot_kinds[s] is SlotKind.STREAM else 1.0]
 
 
-def _costs(v: ModelView, s: int) -> list[float]:
+def _costs(v: ModelView, s: int) -> tuple[float, ...]:
     return _scaled_costs(v.costs[s], v.training.time_hidden)
 
 
 @lru_cache(64)
-def _scaled_costs(costs: tuple[Sequence[float], Sequence[float]] | None, time_hidden: bool) -> list[float]:
+def _scaled_costs(costs: tuple[Sequence[float], Sequence[float]] | None, time_hidden: bool) -> tuple[float, ...]:
     if costs is None:
-        return [0.0] * 5
+        return (0.0,) * 5
     sizes, efforts = costs
-    return [1.0, *(clip(cost / 4.0, 2.0) for cost in (*sizes, *((0.0, 0.0) if time_hidden else efforts)))]
+    return 1.0, *(clip(cost / 4.0, 2.0) for cost in (*sizes, *((0.0, 0.0) if time_hidden else efforts)))
 
 
 def _freshness(v: ModelView, s: int) -> list[float]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 EVERY = 8
-"""In the first epoch, one minibatch of this many is scored; later the middle one and the last, by the epoch before. The
-last score counts: the other is for epochs that end earlier."""
+"""In the first epoch, one minibatch of this many is scored. In each later one, the middle and the last are, where they
+were in the epoch before. The last score counts; the other serves an epoch that ends earlier."""
 
 
 class ScoreRecorder:
@@ -87,8 +87,8 @@ class ScoreRecorder:
     def _arm(self) -> None:
         """Watch the parameters if the next minibatch is to be scored, and only then."""
         self._outputs, self._parameters = {}, {}
-        known = self.steps_per_epoch
-        due = self._step in (known // 2, known - 1) if known else self._step % EVERY == 0
+        steps = self.steps_per_epoch
+        due = self._step in (steps // 2, steps - 1) if steps else self._step % EVERY == 0
         if due and not self._handles:
             self._handles = [p.register_hook(partial(self._note, i)) for i, p in enumerate(self._host)]  # type: ignore[no-untyped-call]
         elif not due:

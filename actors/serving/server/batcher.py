@@ -89,8 +89,10 @@ class Batcher:
             self.flush()
         elif self._timer is None:
             self._first_s, self._worked_s = now, time.thread_time()
-            alone = not self._expected and not self._loaded  # but for requests that were read at the same time
-            self._timer = loop.call_soon(self.flush) if alone else loop.call_later(MAX_WAIT_S, self._on_timer)
+            if self._expected or self._loaded:
+                self._timer = loop.call_later(MAX_WAIT_S, self._on_timer)
+            else:  # with the requests that were read at the same time
+                self._timer = loop.call_soon(self.flush)
 
     def _measure_load(self, now: float) -> None:
         began, worked = self._load_from
