@@ -201,9 +201,9 @@ class SeedTrainingFleet:
         masks = [self._masks[e] for e in range(self.num_envs)]
         slot = [m.slot for m in masks if m.slot is not None]
         return FleetStep(
-            np.stack([obs["obs"] for obs in seen]),
-            np.stack([obs["blueprint_indices"] for obs in seen]),
-            ActionMasks(np.stack([m.op for m in masks]), np.stack(slot), np.stack([m.rest for m in masks])),
+            np.array([obs["obs"] for obs in seen]),  # `np.stack` would take 2.5 times as long
+            np.array([obs["blueprint_indices"] for obs in seen]),
+            ActionMasks(np.array([m.op for m in masks]), np.array(slot), np.array([m.rest for m in masks])),
             rewards.astype(np.float32),
             terminated,
             truncated,

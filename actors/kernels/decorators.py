@@ -37,7 +37,10 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, in the precision of its first array."""
-        return self.in_precision(next(arg.dtype for arg in args if isinstance(arg, np.ndarray)))(*args)
+        for arg in args:
+            if isinstance(arg, np.ndarray):
+                return self.in_precision(arg.dtype)(*args)
+        raise TypeError(f"{self.function.__name__} takes arrays")
 
     def in_precision(self, precision: np.dtype[Any]) -> Any:
         """Return the function in one precision."""

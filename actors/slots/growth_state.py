@@ -109,6 +109,8 @@ class GrowthState:
             )
             for costs, shape in zip(dearest, slot_shapes, strict=True)
         ]  # parameters and FLOPs of the blueprints, by slot
+        same = list(zip(self._slot_kinds, self._by_cost, strict=True))
+        self._like = [same.index(slot) for slot in same]  # [S], the first slot in which the same costs the same
 
     @property
     def slots(self) -> list[Slot]:
@@ -296,18 +298,18 @@ class GrowthState:
     def _costs(self, params: SeedParams) -> list[Costs | None]:
         """Return, by slot, what the cheapest and the dearest legal seed would cost; None if none is legal."""
         left, replaced = self._room(params), self.lifecycle.replaced
-        costs, alike = list[Costs | None](), dict[Any, Costs]()  # what slots of one kind have in common
+        costs, known = list[Costs | None](), dict[tuple[int, int], Costs]()
         for s, (slot, by_cost) in enumerate(zip(self.slots, self._by_cost, strict=True)):
             exists = not replaced or self._slot_kinds[s] is SlotKind.COLUMN
             legal = bisect_right(by_cost, (left, inf)) if exists and slot.stage is Stage.DORMANT else 0
             if not legal:
                 costs.append(None)
                 continue
-            ends = by_cost[0], by_cost[legal - 1]
-            if (key := (self._slot_kinds[s], ends)) not in alike:
+            if (key := (self._like[s], legal)) not in known:
+                ends = by_cost[0], by_cost[legal - 1]
                 sizes = tuple([self._size(params.joined, cost) for cost, _ in ends])
-                alike[key] = Costs(sizes, tuple([self._effort(s, flops) for _, flops in ends]))
-            costs.append(alike[key])
+                known[key] = Costs(sizes, tuple([self._effort(s, flops) for _, flops in ends]))
+            costs.append(known[key])
         return costs
 
     def _sizes(self, params: SeedParams) -> list[float]:

@@ -24,6 +24,8 @@ LEGAL_STAGES: dict[Op, frozenset[Stage]] = {
 }
 """Stages in which an op can be legal. Gates, the budget and an alpha that falls to 0 restrict it further."""
 
+LEGAL_OPS = {stage: [op for op, stages in LEGAL_STAGES.items() if stage in stages] for stage in Stage}
+
 EMBARGO_EPOCHS = 2
 """Epochs before the slot of a pruned seed can be used again."""
 
@@ -123,7 +125,7 @@ class Lifecycle:
     @property
     def replaced(self) -> bool:
         """Whether a column has taken the model's place for good. The stream then no longer exists."""
-        return any(map(self.replaces, range(len(self.slots))))
+        return any([self.replaces(s) for s, column in enumerate(self.columns) if column])
 
     def replaces(self, s: int) -> bool:
         """Whether a slot holds a column that has taken the model's place for good."""
@@ -140,15 +142,22 @@ class Lifecycle:
 
     def _legal(self, s: int, affordable: tuple[bool, ...], replaced: bool) -> LegalChoices:
         slot = self.slots[s]
-        permitted = {
-            Op.GERMINATE: (self.columns[s] or not replaced) and any(affordable),
-            Op.SET_ALPHA_TARGET: True,
-            Op.PRUNE: self.gates.prune,
-            Op.FOSSILIZE: self.gates.may_fossilize(slot),
-            Op.ADVANCE: self._may_advance(s),
-        }
-        ops = tuple([op for op, holds in permitted.items() if holds and _possible(op, slot)])
-        return LegalChoices(ops, affordable, self.columns[s], slot.alpha_target)
+        ops = list[Op]()
+        for op in () if slot.pruning else LEGAL_OPS[slot.stage]:
+            match op:
+                case Op.GERMINATE:
+                    permitted = (self.columns[s] or not replaced) and any(affordable)
+                case Op.PRUNE:
+                    permitted = self.gates.prune
+                case Op.FOSSILIZE:
+                    permitted = self.gates.may_fossilize(slot)
+                case Op.ADVANCE:
+                    permitted = self._may_advance(s)
+                case _:
+                    permitted = True
+            if permitted:
+                ops.append(op)
+        return LegalChoices(tuple(ops), affordable, self.columns[s], slot.alpha_target)
 
     def apply(self, action: SeedAction) -> bool:
         """Apply an action that the masks allow; return whether it had an effect (WAIT always has).
@@ -242,7 +251,7 @@ class Lifecycle:
 
 
 def _possible(op: Op, slot: Slot) -> bool:
-    return slot.stage in LEGAL_STAGES[op] and not slot.pruning
+    return op in LEGAL_OPS[slot.stage] and not slot.pruning
 
 
 class LegalChoices(NamedTuple):

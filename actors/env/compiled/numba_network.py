@@ -54,6 +54,7 @@ class NumbaNetwork:
         self.training_work = self.work if rows == ROWS_AT_ONCE else make_work(*sizes, rows, self.dtype)
         self.columns = ColumnArrays(self.column_slots, max(rows, ROWS_AT_ONCE), self.dtype)
         self.filled: set[int] = set()
+        self._modes: tuple[Any, Any] = ((), ())  # strengths of the joined and of the learning seeds, in order
         self.train_data = self._data(episode.task.train)
         self.observed_data, self.scored_data = self._columns(episode.observed), self._columns(episode.scored)
         self.commit()
@@ -97,6 +98,10 @@ class NumbaNetwork:
             self.columns.prune(s - self.episode.host.slots)
 
     def _set_modes(self, blended: Mapping[int, float], training: Mapping[int, float]) -> None:
+        modes = (tuple(blended.items()), tuple(training.items()))
+        if modes == self._modes:
+            return
+        self._modes = modes
         stream = self.episode.host.slots
         self.seeds.mode[:], self.columns.arrays.mode[:] = ABSENT, ABSENT
         mixed = [s - stream for s in (*blended, *training) if s >= stream]
