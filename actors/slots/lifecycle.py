@@ -125,7 +125,7 @@ class Lifecycle:
     @property
     def replaced(self) -> bool:
         """Whether a column has taken the model's place for good. The stream then no longer exists."""
-        return any([self.replaces(s) for s, column in enumerate(self.columns) if column])
+        return any(self.replaces(s) for s, column in enumerate(self.columns) if column)
 
     def replaces(self, s: int) -> bool:
         """Whether a slot holds a column that has taken the model's place for good."""
