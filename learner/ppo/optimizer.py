@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import unwrap
+
 import torch
 from torch import nn
 from torch.optim import AdamW
@@ -10,6 +12,14 @@ from actors.policy.network import FactoredRecurrentActorCritic
 
 WEIGHT_DECAY = 1e-4  # decoupled; 0 on norms, biases and embeddings
 MODULES = {"trunk": ("encoder", "core", "norm"), "heads": ("heads", "gaussian"), "critic": ("critic",)}
+
+
+class EagerAdamW(AdamW):
+    """AdamW that is never compiled. PyTorch's own imports the compiler to say so, which takes a second of a core."""
+
+    step = torch.no_grad()(unwrap(AdamW.step))
+    add_param_group, zero_grad = unwrap(AdamW.add_param_group), unwrap(AdamW.zero_grad)
+    state_dict, load_state_dict = unwrap(AdamW.state_dict), unwrap(AdamW.load_state_dict)
 
 
 def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float) -> list[dict[str, object]]:
@@ -36,7 +46,7 @@ def parameter_groups(network: FactoredRecurrentActorCritic, weight_decay: float)
 
 def make_optimizer(network: FactoredRecurrentActorCritic, lr: float, weight_decay: float = WEIGHT_DECAY) -> AdamW:
     """Return AdamW for `network`, without weight decay on norms, biases and embeddings."""
-    return AdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
+    return EagerAdamW(parameter_groups(network, weight_decay), lr=lr, eps=1e-5, fused=True)
 
 
 def descend(

@@ -34,7 +34,7 @@ from deploy.launch import kernels
 from deploy.launch.embedded_redis import socket_folder
 from deploy.launch.ray.start_worker import ADDRESS, FORKED, SETUP, SIZE
 
-BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service", "torch._dynamo")  # the last by optimizers
+BEFORE_RAY = ("actors.workers.rollout_worker", "learner.service")
 WITH_RAY = ("actors.workers.ray_worker", "actors.metrics.ray", "ray._private.workers.setup_worker")
 MAIN = "import sys; sys.path[:] = sys.argv[3:]; from deploy.launch.ray import fork_server; fork_server.main()"
 _open: set[str] = set()  # the address of the server that this process has started

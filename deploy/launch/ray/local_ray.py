@@ -19,14 +19,15 @@ from unittest.mock import patch
 
 import ray
 from ray._common.utils import get_default_ray_temp_dir
-from ray._private import parameter, ray_constants, services, worker
+from ray._private import parameter, ray_constants, services, utils, worker
 
 from deploy.config.schema import Config
 from deploy.launch.prepare import cores
-from deploy.launch.ray import start_worker
+from deploy.launch.ray import start_agent, start_worker
 from deploy.launch.ray.fork_server import fork_server
 from deploy.launch.signals import own_signals
 
+_PYTHON = services._build_python_executable_command_memory_profileable
 FOLDER_LIMIT = 39  # its sockets have names of up to 64 characters below it, and sun_path holds 103 on macOS
 
 
@@ -51,7 +52,7 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
     ray_constants.ENABLE_RAY_CLUSTER = False  # Ray reads the variable only at import
     count = config.actors.count
     with fork_server(config):
-        with own_signals(), _changed_ray(config.run.dashboard):
+        with own_signals(), _changed_ray(config.run.dashboard, config.run.dashboard or metrics_port > 0):
             context = ray.init(
                 address="local",
                 # One CPU slot per actor and one for the learner, however few cores the machine has.
@@ -70,6 +71,12 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
         finally:
             gc.collect()  # a handle of an actor that is freed after Ray has ended aborts the process
             ray.shutdown()
+
+
+def _command_without_agent(component: str, session_dir: str, unbuffered: bool = True) -> list[str]:
+    """Return how Ray starts one of its processes in Python; in the place of the dashboard agent, our own file."""
+    command = _PYTHON(component, session_dir, unbuffered)
+    return [*command, start_agent.__file__] if component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT else command
 
 
 def _own_packages_first() -> dict[str, str]:
@@ -104,9 +111,10 @@ def _listens(address: str) -> bool:
 
 
 @contextmanager
-def _changed_ray(dashboard: bool) -> Iterator[None]:
+def _changed_ray(dashboard: bool, agent: bool) -> Iterator[None]:
     """Let Ray start its workers by the fork server while the context is open, and, without a dashboard, none of the
-    processes that serve it, copy logs to a terminal or ask a cloud for nodes.
+    processes that serve it, copy logs to a terminal or ask a cloud for nodes. Without `agent` it has no dashboard agent,
+    which also exports metrics.
 
     What it starts has a session of its own: systemd, `timeout` and others signal the whole process group, and a run
     that stops writes its checkpoint first. Ray quotes the commands that it gives to the raylet as Windows does, so that
@@ -117,8 +125,12 @@ def _changed_ray(dashboard: bool) -> Iterator[None]:
     if not dashboard:
         params |= {"no_monitor": True, "include_log_monitor": False}
         changes["start_api_server"] = lambda *args, **kwargs: (None, None)
+    if not agent:
+        changes["_build_python_executable_command_memory_profileable"] = _command_without_agent
+    missing = utils.get_dashboard_dependency_error if agent else lambda: ImportError("not needed")  # else imports them
     with (
         patch.multiple(services, **changes),
+        patch.object(utils, "get_dashboard_dependency_error", missing),
         patch.object(parameter, "RayParams", partial(parameter.RayParams, **params)),
         patch.object(subprocess, "list2cmdline", shlex.join),
     ):

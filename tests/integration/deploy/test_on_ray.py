@@ -64,6 +64,12 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             yield
 
 
+def test_without_dashboard_and_metrics_ray_has_no_dashboard_agent() -> None:
+    started = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    assert [c for c in started if "start_agent.py" in c]
+    assert not [c for c in started if "DashboardAgent" in c or "dashboard/agent.py" in c.split("start_agent.py")[0]]
+
+
 class Actors:
     """A pool of one actor with environments in `folder`, and what it said."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
-from learner.ppo.optimizer import clip_gradients, make_optimizer, parameter_groups
+from learner.ppo.optimizer import EagerAdamW, clip_gradients, make_optimizer, parameter_groups
 from tests.support.learning.toy import toy_network
 
 
@@ -31,6 +35,36 @@ def test_a_parameter_that_no_group_claims_is_refused() -> None:
     network.extra = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"extra\.weight belongs to 0 groups"):
         make_optimizer(network, 1e-3, 0.0)
+
+
+def test_it_steps_as_pytorchs_own_also_from_a_saved_state() -> None:
+    networks = [toy_network()]
+    networks.append(copy.deepcopy(networks[0]))
+    for network, kind in zip(networks, (EagerAdamW, torch.optim.AdamW), strict=True):
+        optimizer = kind(parameter_groups(network, 0.1), lr=1e-2, eps=1e-5, fused=True)
+        for step in range(6):
+            torch.manual_seed(step)
+            optimizer.zero_grad(set_to_none=True)
+            sum((p * torch.randn_like(p)).sin().sum() for p in network.parameters()).backward()  # type: ignore[union-attr]
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*(n.parameters() for n in networks), strict=True))
+    assert torch.is_grad_enabled()
+
+
+def test_it_does_not_import_pytorchs_compiler() -> None:
+    steps = """
+import sys, torch
+from learner.ppo.optimizer import EagerAdamW
+p = torch.nn.Parameter(torch.ones(3))
+optimizer = EagerAdamW([p], fused=True)
+optimizer.zero_grad()
+p.sum().backward()
+optimizer.step()
+optimizer.load_state_dict(optimizer.state_dict())
+print("torch._dynamo" in sys.modules, p.detach().ne(1).all().item())
+"""
+    assert subprocess.check_output([sys.executable, "-c", steps], text=True).split() == ["False", "True"]
 
 
 def test_gradient_norms_are_those_of_the_named_parts() -> None:
