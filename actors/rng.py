@@ -39,7 +39,6 @@ class Purpose(IntEnum):
 
 
 _WORD = 2**64
-_NOTHING_BUFFERED = np.zeros(4, np.uint64)
 
 
 class _NoEntropy(ISeedSequence):
@@ -52,23 +51,30 @@ class _NoEntropy(ISeedSequence):
 _NO_ENTROPY = _NoEntropy()
 
 
+class Streams:
+    """The generators for one purpose of one episode, by counter. They are one generator: to ask for the next one ends
+    the one before. Each can draw 2**128 times before it meets another."""
+
+    def __init__(self, run: int, env_seed: int, purpose: Purpose) -> None:
+        self._generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]
+        self._counter = np.array((0, 0, int(purpose), 0), np.uint64)
+        key = np.array((run % _WORD, env_seed % _WORD), np.uint64)
+        self._state = {
+            "bit_generator": "Philox",
+            "state": {"counter": self._counter, "key": key},
+            "buffer": np.zeros(4, np.uint64),
+            "buffer_pos": 4,  # nothing is buffered
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+    def __call__(self, counter: int) -> np.random.Generator:
+        """Return the generator, at the start of what it draws for this counter."""
+        self._counter[3] = counter % _WORD
+        self._generator.bit_generator.state = self._state
+        return self._generator
+
+
 def stream(run: int, env_seed: int, purpose: Purpose, counter: int = 0) -> np.random.Generator:
-    """Return the generator for one purpose of one episode; it can draw 2**128 times before it meets another."""
-    generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]
-    restart(generator, run, env_seed, purpose, counter)
-    return generator
-
-
-def restart(generator: np.random.Generator, run: int, env_seed: int, purpose: Purpose, counter: int = 0) -> None:
-    """Make a generator that `stream` returned draw what the stream of these four numbers draws."""
-    generator.bit_generator.state = {
-        "bit_generator": "Philox",
-        "state": {
-            "counter": np.array((0, 0, int(purpose), counter % _WORD), np.uint64),
-            "key": np.array((run % _WORD, env_seed % _WORD), np.uint64),
-        },
-        "buffer": _NOTHING_BUFFERED,
-        "buffer_pos": len(_NOTHING_BUFFERED),
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
+    """Return the generator for one purpose of one episode."""
+    return Streams(run, env_seed, purpose)(counter)

@@ -152,15 +152,14 @@ class GrowthState:
         An illegal action is returned as WAIT. `masks` are the current ones, if the caller has them.
         """
         choices = np.asarray(choices, dtype=np.int64)
-        sizes = np.array(self.spec.sizes)
-        if choices.shape != sizes.shape or (choices < 0).any() or (choices >= sizes).any():
-            return SeedAction(Op.WAIT), f"action {choices.tolist()} does not fit the heads {sizes.tolist()}"
-        op = self.profile.ops[choices[0]]
-        masks, chosen = masks or self.masks(), choices.tolist()
-        for head in np.flatnonzero(self.spec.relevance_table[choices[0]]).tolist():
-            if not self._allows(masks, head, chosen):
-                return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {choices[head]} is not legal now"
-        return SeedAction(op, **self.profile.choices(op, choices)), ""
+        sizes, chosen = self.spec.sizes, choices.tolist()
+        if choices.shape != (len(sizes),) or not all(0 <= c < n for c, n in zip(chosen, sizes, strict=True)):
+            return SeedAction(Op.WAIT), f"action {chosen} does not fit the heads {list(sizes)}"
+        op, masks = self.profile.ops[chosen[0]], masks or self.masks()
+        for head, relevant in enumerate(self.spec.relevance[chosen[0]]):
+            if relevant and not self._allows(masks, head, chosen):
+                return SeedAction(Op.WAIT), f"{op.name} with {self.spec.names[head]} {chosen[head]} is not legal now"
+        return SeedAction(op, **self.profile.choices(op, chosen)), ""
 
     def _allows(self, masks: ActionMasks, head: int, choices: list[int]) -> bool:
         """Return whether a head's choice is legal, given the choices of the heads before it."""

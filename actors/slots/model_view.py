@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import copysign, log1p, log2
 from typing import NamedTuple
@@ -37,8 +36,7 @@ class Costs(NamedTuple):
     effort: tuple[float, ...]  # of the training compute, if it trained from now to the horizon
 
 
-@dataclass(frozen=True)
-class ModelView:
+class ModelView(NamedTuple):
     """Everything that features are computed from: a model and its slots after an epoch."""
 
     training: TrainingState

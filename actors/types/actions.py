@@ -164,10 +164,10 @@ class Profile:
     automatic_advance: bool  # the environment applies ADVANCE as soon as its gate is passed
     fixed: tuple[tuple[Op, str, int], ...] = ()  # (op, absent head, choice)
 
-    def choices(self, op: Op, action: NDArray[np.int64]) -> dict[str, int]:
+    def choices(self, op: Op, action: Sequence[int]) -> dict[str, int]:
         """Return the choice of every head besides op, by name, including fixed ones."""
         fixed = {head: choice for o, head, choice in self.fixed if o is op}
-        return fixed | {head: int(choice) for head, choice in zip(self.heads, action[1:], strict=True)}
+        return fixed | dict(zip(self.heads, action[1:], strict=True))
 
 
 PROFILES = {

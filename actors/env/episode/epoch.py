@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,7 @@ TwinEpoch = tuple[float, Validation]
 """What an epoch of a host without seeds measured: the mean training loss, nats, and the validation after it."""
 
 
-@dataclass(frozen=True)
-class NewSeed:
+class NewSeed(NamedTuple):
     """A seed to germinate."""
 
     slot: int
@@ -34,8 +32,7 @@ class NewSeed:
     rng: np.random.Generator  # draws the seed's parameters
 
 
-@dataclass(frozen=True)
-class EpochPlan:
+class EpochPlan(NamedTuple):
     """What the networks do in one epoch, in this order: prune, germinate, train, evaluate."""
 
     pruned: tuple[int, ...]  # slots
@@ -49,8 +46,7 @@ class EpochPlan:
     subsets: tuple[Subset, ...]  # sets of slots to evaluate with only their seeds on; first the blended ones
 
 
-@dataclass(frozen=True)
-class EpochResult:
+class EpochResult(NamedTuple):
     """What training and evaluating one epoch measured."""
 
     train_loss: float  # mean over minibatches, nats
@@ -64,8 +60,7 @@ class EpochResult:
     """Of each planned subset, on the rows that the policy sees; comparable with each other, see `ablate`."""
 
 
-@dataclass(frozen=True)
-class EpochOutcome:
+class EpochOutcome(NamedTuple):
     """What one epoch means for the policy: reward and end of the episode."""
 
     reward: float  # points

@@ -21,7 +21,7 @@ from actors.env.hosts.flops import forward_flops
 from actors.env.hosts.host import column_host
 from actors.env.hosts.make import make_host
 from actors.env.tasks import DataFiles, Task, make_task
-from actors.rng import Purpose, restart, stream
+from actors.rng import Purpose, Streams, stream
 from actors.slots.compute import TRAINING_PASSES
 from actors.slots.contributions import EvalResult, Validation, subsets_to_evaluate
 from actors.slots.growth_state import BUDGET_RATIO, ISOLATED_RATIO, GrowthRules, GrowthState
@@ -88,8 +88,10 @@ class HostEpisode:
         self.train_losses: list[float] = []
         self.val_losses: list[float] = []
         self._executed = SeedAction(Op.WAIT)
-        self._order = stream(run_seed, seed, Purpose.BATCH_ORDER)
+        self._orders = Streams(run_seed, seed, Purpose.BATCH_ORDER)
         self._passes: dict[int, NDArray[np.int64]] = {}
+        masks = self.growth.masks()
+        self._flattened = masks, masks.flat()  # of the last state that `info` was asked for
 
     def host_rng(self) -> np.random.Generator:
         """Return the generator of the host's parameters."""
@@ -238,8 +240,7 @@ class HostEpisode:
         """Return the order of the training rows in the n-th pass over them."""
         order = self._passes.get(n)
         if order is None:
-            restart(self._order, self.run_seed, self.seed, Purpose.BATCH_ORDER, n)
-            order = self._passes[n] = self._order.permutation(len(self.task.train))
+            order = self._passes[n] = self._orders(n).permutation(len(self.task.train))
         return order
 
     @property
@@ -253,8 +254,10 @@ class HostEpisode:
             points = [getattr(slot, name) for slot in self.lifecycle.slots]
             values[name] = np.array([p or 0.0 for p in points])
             values[f"{name}_known"] = np.array([p is not None for p in points])
+        if masks is not self._flattened[0]:
+            self._flattened = masks, masks.flat()
         return {
-            "action_mask": masks.flat(),
+            "action_mask": self._flattened[1].copy(),
             "slot_mask_by_op": masks.slot,
             "masks": masks,
             "task_id": self.task.task_id,

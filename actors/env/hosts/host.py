@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import floor
 from typing import Any, ClassVar, NamedTuple
 
@@ -61,7 +62,7 @@ class Host(ABC):
         """Return every parameter by name, in the order in which they are drawn."""
 
     def num_params(self) -> int:
-        return sum(p.size for p in self.shapes().values())
+        return _num_params(self)
 
     def forward(
         self,
@@ -100,6 +101,11 @@ class Host(ABC):
     @abstractmethod
     def _classify(self, p: Params, h: Tensor, units: Units | None, norm: Normalize) -> Tensor:
         """Return the logits."""
+
+
+@cache
+def _num_params(host: Host) -> int:
+    return sum(p.size for p in host.shapes().values())
 
 
 def affine_shapes(name: str, width: int) -> dict[str, Param]:

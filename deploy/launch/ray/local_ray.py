@@ -113,8 +113,8 @@ def _listens(address: str) -> bool:
 @contextmanager
 def _changed_ray(dashboard: bool, agent: bool) -> Iterator[None]:
     """Let Ray start its workers by the fork server while the context is open, and, without a dashboard, none of the
-    processes that serve it, copy logs to a terminal or ask a cloud for nodes. Without `agent` it has no dashboard agent,
-    which also exports metrics.
+    processes that serve it, copy logs to a terminal or ask a cloud for nodes. Without `agent` it has no dashboard
+    agent, which also exports metrics.
 
     What it starts has a session of its own: systemd, `timeout` and others signal the whole process group, and a run
     that stops writes its checkpoint first. Ray quotes the commands that it gives to the raylet as Windows does, so that

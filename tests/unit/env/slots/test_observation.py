@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import log2
 
 import numpy as np
@@ -147,7 +146,7 @@ def test_what_a_seed_is_worth_is_its_contribution_less_the_price_of_its_doubling
     """At 2 points per doubling, a seed of one and a half doublings that contributes 10 points is worth 7."""
     where = places(1)
     sized = view(Slot(Stage.TRAINING, contribution=10.0))
-    seen = observe(replace(sized, sizes=[1.5]))[where["0/worth"]]
+    seen = observe(sized._replace(sizes=[1.5]))[where["0/worth"]]
     np.testing.assert_allclose(seen, [1.0, np.log(8.0) / np.log(101.0)], rtol=1e-6)
     assert observe(view(Slot(Stage.TRAINING)))[where["0/worth"]].tolist() == [0.0, 0.0]
 
@@ -177,7 +176,7 @@ def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
 
 
 def at_epoch(view: ModelView, epoch: int, hidden: bool) -> ModelView:
-    return replace(view, training=view.training._replace(epoch=epoch, time_hidden=hidden))
+    return view._replace(training=view.training._replace(epoch=epoch, time_hidden=hidden))
 
 
 def test_with_hidden_time_no_feature_reveals_the_epoch() -> None:
