@@ -223,7 +223,7 @@ def _report(args: list[str]) -> int:
     options = parser.parse_args(args)
     from deploy.report.page import write_report
 
-    headline, page = write_report(options.run_dir)
+    headline, page = write_report(options.run_dir, pictures=True)
     print(f"{headline}\n{page}")
     return 0
 

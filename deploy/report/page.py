@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML page, and its figures as PNG."""
+"""The report of a run: one self-contained HTML page, and on request its figures as PNG."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ COLORS = {
 """CSS variables of the page by the color that they replace."""
 
 
-def write_report(run_dir: Path) -> tuple[str, Path]:
-    """Write `report.html` and `report/*.png` into a run folder. Returns its headline and the path of the page. Raises
-    `UserError`."""
+def write_report(run_dir: Path, pictures: bool = False) -> tuple[str, Path]:
+    """Write `report.html` and, with `pictures`, `report/*.png` into a run folder. Returns its headline and the path of
+    the page. Raises `UserError`."""
     try:
         run = read_run(run_dir)
-        (run_dir / "report").mkdir(exist_ok=True)
-        return _write(run, run_dir)
+        if pictures:
+            (run_dir / "report").mkdir(exist_ok=True)
+        return _write(run, run_dir, pictures)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything
         raise UserError(f"a file of the run folder {run_dir} is damaged ({type(error).__name__}: {error})") from error
 
 
-def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
+def _write(run: RunFolder, run_dir: Path, pictures: bool) -> tuple[str, Path]:
     drawn = []
     with matplotlib.rc_context(STYLE):
         for draw in FIGURES:
@@ -51,7 +52,8 @@ def _write(run: RunFolder, run_dir: Path) -> tuple[str, Path]:
             if figure is None or narrow is None:
                 continue
             _lay_out(figure, narrow)
-            figure.savefig(run_dir / "report" / f"{draw.__name__}.png", facecolor="white")
+            if pictures:
+                figure.savefig(run_dir / "report" / f"{draw.__name__}.png", facecolor="white")
             title, caption = titled(draw)
             svgs = {"wide": _inline_svg(figure, title), "narrow": _inline_svg(narrow, title)}
             drawn.append({"name": draw.__name__, "title": title, "caption": caption, **svgs})

@@ -104,8 +104,6 @@ def test_a_run_writes_all_documented_files(finished: Finished) -> None:
     folder, last = finished.folder, finished.before.update + 2
     for name in ("config.yaml", "references.json", "timeline.json", "report.html"):
         assert (folder / name).stat().st_size > 100, name
-    assert len(list((folder / "report").glob("*.png"))) >= 4
-    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (folder / "report").glob("*.png"))
     assert list((folder / "tensorboard").glob("events.*"))
     episodes = rows(folder / "episodes.jsonl")
     assert [sum(e["update"] == u for e in episodes) for u in range(1, last + 1)] == [4] * last

@@ -88,7 +88,7 @@ def example() -> dict[str, Any]:
 
 
 def page(run: Path) -> str:
-    return write_report(run)[1].read_text()
+    return write_report(run, pictures=True)[1].read_text()
 
 
 def said_of(run: Path) -> str:
