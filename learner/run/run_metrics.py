@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from actors.metrics.run_status import run_status
 from actors.transport.base import Unreachable
@@ -134,6 +133,8 @@ def _means(episodes: Sequence[Episode]) -> dict[str, float]:
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return Student's 95% interval of the mean of `[n]` independent values; None for fewer than two. It is cheap
     enough for every update; reports use the bootstrap of `deploy/report/statistics.py`."""
+    from scipy.special import stdtrit  # takes an eighth of a second, for which the start of a run would wait
+
     n = len(values)
     if n < 2:
         return None
