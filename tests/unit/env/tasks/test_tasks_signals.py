@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from actors.env.tasks import make_task
 from actors.env.tasks.families import signals
@@ -61,8 +62,6 @@ def test_signals_flat_has_the_rows_of_signals() -> None:
 
 def test_linear_models_fail_on_signals() -> None:
     """The paper reports 32% for logistic regression; chance is 10%."""
-    from sklearn.linear_model import LogisticRegression
-
     made = make_task("signals_flat", np.random.default_rng(0))
     model = LogisticRegression(C=0.1, max_iter=200).fit(made.train.x, made.train.y)
     assert 0.15 < model.score(made.test.x, made.test.y) < 0.45
