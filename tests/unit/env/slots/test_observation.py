@@ -7,6 +7,7 @@ from math import log2
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from actors.blueprints.family import blueprint_index
 from actors.slots.model_view import ModelView, TrainingState
@@ -23,13 +24,9 @@ from tests.support.env.walks import WAIT, act, grow, random_legal, tiny_referenc
 
 def places(slots: int) -> dict[str, slice]:
     """Return the indices of each feature, `name` or `slot/name`, from the order and sizes in the table."""
-    found, at = {}, 0
-    names = [(f.name, f.size) for f in BASE]
-    names += [(f"{s}/{f.name}", f.size) for s in range(slots) for f in SLOT]
-    for name, size in names:
-        found[name] = slice(at, at + size)
-        at += size
-    return found
+    names = [(f.name, f.size) for f in BASE] + [(f"{s}/{f.name}", f.size) for s in range(slots) for f in SLOT]
+    ends = np.cumsum([size for _, size in names]).tolist()
+    return {name: slice(end - size, end) for (name, size), end in zip(names, ends, strict=True)}
 
 
 def legal_costs(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[float]:
@@ -129,18 +126,18 @@ def view(slot: Slot) -> ModelView:
     return ModelView(training, Op.WAIT, True, 100, 400.0, prices, 0.0, [0], 0, kinds, [None], [0.0], [0.0], [slot])
 
 
-MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
+MAYBE = "contribution contribution_velocity interaction gradient_norm gradient_health gradient_health_prev score"
 
 
-@pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])
+@pytest.mark.parametrize("name", MAYBE.split())
 def test_unknown_differs_from_a_measured_zero(name: str) -> None:
     stage = Stage.DORMANT if name == "score" else Stage.TRAINING
-    where, unknown, zero = places(1), observe(view(Slot(stage))), observe(view(Slot(stage, **{name: 0.0})))
-    assert unknown[where[f"0/{name}"]].tolist() == [0.0, 0.0]
-    assert zero[where[f"0/{name}"]].tolist() == [1.0, 0.0]
-    healthy = observe(view(Slot(stage, **{name: 1.0})))[where[f"0/{name}"]]
-    assert healthy[0] == 1
-    assert healthy[1] > 0
+    unknown, zero, one = (
+        observe(view(Slot(stage, **{name: value})))[places(1)[f"0/{name}"]].tolist() for value in (None, 0.0, 1.0)
+    )
+    assert (unknown, zero) == ([0.0, 0.0], [1.0, 0.0])
+    assert one[0] == 1.0
+    assert one[1] > 0.0
 
 
 def test_what_a_seed_is_worth_is_its_contribution_less_the_price_of_its_doublings() -> None:
@@ -176,15 +173,12 @@ def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
     assert fresh == pytest.approx(expected)
 
 
-def at_epoch(view: ModelView, epoch: int, hidden: bool) -> ModelView:
-    return replace(view, training=view.training._replace(epoch=epoch, time_hidden=hidden))
-
-
 def test_with_hidden_time_no_feature_reveals_the_epoch() -> None:
     """From the eighth epoch on, an unchanged host with a fossilized seed has the same observation in every epoch."""
-    slot = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=8, age_epochs=14)
-    later = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=20, age_epochs=24)
-    early, late = (at_epoch(view(s), epoch, hidden=True) for s, epoch in ((slot, 15), (later, 25)))
-    assert np.array_equal(observe(early), observe(late))
-    shown = (at_epoch(v, v.training.epoch, hidden=False) for v in (early, late))
-    assert not np.array_equal(*(observe(v) for v in shown))
+
+    def seen(epoch: int, in_stage: int, hidden: bool) -> NDArray[np.float32]:
+        old = view(Slot(Stage.FOSSILIZED, blueprint=1, epochs_in_stage=in_stage, age_epochs=in_stage + 5))
+        return observe(replace(old, training=old.training._replace(epoch=epoch, time_hidden=hidden)))
+
+    assert np.array_equal(seen(15, 8, hidden=True), seen(25, 20, hidden=True))
+    assert not np.array_equal(seen(15, 8, hidden=False), seen(25, 20, hidden=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from actors.config import EnvConfig
-from actors.env.seed_fleet import SeedTrainingFleet
+from actors.env.episode.host_episode import HostEpisode
 from actors.slots.observation import BASE, SLOT
+from actors.slots.spaces import seed_spaces
 from tests.support.env.walks import WAIT, grow, tiny_env
 
 GROUPS = {
@@ -23,27 +25,25 @@ GROUPS = {
 GROW = [*grow(0, 3), *grow(1, 2)[:2], WAIT]
 
 
-def split(obs: NDArray[np.float32], slots: int) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    at = 0
-    for f in (*BASE, *(f for _ in range(slots) for f in SLOT)):
-        found.setdefault(f.name, []).extend(obs[at : at + f.size].tolist())
-        at += f.size
+Features = dict[str, list[float]]
+
+
+def split(obs: NDArray[np.float32]) -> Features:
+    found: Features = {}
+    values = iter(obs.tolist())
+    for f in (*BASE, *SLOT, *SLOT):
+        found.setdefault(f.name, []).extend(islice(values, f.size))
     return found
 
 
-def play(share: float, seed: int, **changes: Any) -> tuple[list[dict[str, list[float]]], list[float]]:
-    env = tiny_env(slots=2, column_slots=0, tasks=("spirals",), drop_features=share, horizon_epochs=6, **changes)
-    seen, _ = env.reset(seed=seed)
-    found, rewards = [split(seen["obs"], 2)], []
-    for action in GROW:
-        seen, reward, *_ = env.step(action)
-        found.append(split(seen["obs"], 2))
-        rewards.append(float(reward))
-    return found, rewards
+def play(share: float, seed: int, **changes: Any) -> tuple[list[Features], list[float]]:
+    env = tiny_env(slots=2, column_slots=0, drop_features=share, horizon_epochs=6, **changes)
+    start, _ = env.reset(seed=seed)
+    steps = [env.step(action) for action in GROW]
+    return [split(seen["obs"]) for seen in (start, *(step[0] for step in steps))], [float(step[1]) for step in steps]
 
 
-def hidden(whole: list[dict[str, list[float]]], other: list[dict[str, list[float]]]) -> set[str]:
+def hidden(whole: list[Features], other: list[Features]) -> set[str]:
     return {name for a, b in zip(whole, other, strict=True) for name in a if a[name] != b[name]}
 
 
@@ -54,10 +54,10 @@ def test_a_dropped_group_is_unknown_for_a_whole_episode() -> None:
         assert paid == also
         gone = hidden(whole, other)
         dropped = {name for name, features in GROUPS.items() if gone & features}
-        assert gone == set[str]().union(*(GROUPS[name] for name in dropped)), "whole groups only"
+        assert gone == set[str]().union(*(GROUPS[name] for name in dropped))
         assert all(not any(step[name]) for step in other for name in gone)
         kinds.add(frozenset(dropped))
-        assert hidden(other, play(0.6, seed)[0]) == set(), "it follows from the seed"
+        assert other == play(0.6, seed)[0]
     assert len(kinds) > 6
     assert set[str]().union(*kinds) == set(GROUPS)
 
@@ -66,19 +66,15 @@ def test_a_dropped_group_is_unknown_for_a_whole_episode() -> None:
 def test_hidden_features_are_unknown_in_every_episode(name: str) -> None:
     for seed in range(3):
         (whole, paid), (other, also) = play(0.0, seed), play(0.0, seed, hidden_features=(name,))
-        assert paid == also, "the policy still pays the price"
+        assert paid == also
         assert hidden(whole, other) == GROUPS.get(name, {"price", "compute_price", "worth"})
         if name == "price":
-            first = other[0]
-            assert first["price"] + first["compute_price"] == [0.0] * 3, "one point per doubling, none for compute"
+            assert other[0]["price"] + other[0]["compute_price"] == [0.0] * 3  # as one point per doubling alone
 
 
 def test_groups_are_dropped_with_the_configured_probability() -> None:
-    config = EnvConfig(
-        tasks=("spirals",), slots=1, column_slots=0, horizon_epochs=1, inner_steps=1, drop_features=0.3, device="cpu"
-    )
-    fleet = SeedTrainingFleet(config, 200, 0)
-    fleet.reset(range(200))
-    gone = np.array([[name in e.hidden_features for name in GROUPS] for e in fleet.episodes])
+    config = EnvConfig(tasks=("spirals",), drop_features=0.3)
+    episodes = [HostEpisode(config, 0, seed, seed_spaces(config.total_slots).action) for seed in range(200)]
+    gone = np.array([[name in e.hidden_features for name in GROUPS] for e in episodes])
     assert np.all(np.abs(gone.mean(0) - 0.3) < 0.1)
     assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn independently
