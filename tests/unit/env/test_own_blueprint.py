@@ -6,17 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import torch
 
 from actors.blueprints.blueprint import NOOP, Blueprint, Param
 from actors.blueprints.family import FAMILIES, IMAGE, VECTOR, ColumnBlueprint, blueprint_choices, register_blueprint
 from actors.config import ConfigError, EnvConfig
-from actors.env.seed_fleet import SeedTrainingFleet
 from actors.types.actions import Op
 from examples import own_blueprint
-from tests.support.env.reference_env import ReferenceEnv
+from tests.support.env.fleets import assert_same_step, started_pair
 from tests.support.env.reference_network import ReferenceColumn
-from tests.support.env.walks import act, grow
+from tests.support.env.walks import TINY, act, grow, tiny_reference
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +30,7 @@ def test_a_registered_blueprint_grows_in_its_family_only() -> None:
     assert [len(f.blueprints) for f in FAMILIES.values()] == [number + 1] * 3
     assert IMAGE.blueprints[number] is NOOP
     assert blueprint_choices()[number] == "sine"
-    settings = {"horizon_epochs": 5, "inner_steps": 2, "budget_ratio": 20.0}
-    mlp = ReferenceEnv(EnvConfig(tasks=("spirals",), **settings))
-    image = ReferenceEnv(EnvConfig(tasks=("digits_image",), **settings))
+    mlp, image = (tiny_reference(tasks=(task,), budget_ratio=20.0) for task in ("spirals", "digits_image"))
     assert mlp.spaces == image.spaces
     for env, legal in ((mlp, True), (image, False)):
         env.reset(seed=0)
@@ -46,29 +42,25 @@ def test_a_registered_blueprint_grows_in_its_family_only() -> None:
 
 def test_a_registered_blueprint_grows_alike_in_fleet_and_reference() -> None:
     number = own_blueprint.register()
-    config = EnvConfig(tasks=("spirals",), horizon_epochs=4, inner_steps=3, budget_ratio=20.0)
-    fleet, env = SeedTrainingFleet(config, 2, 0, torch.float64), ReferenceEnv(config, 0, dtype=torch.float64)
-    fleet.reset([5, 6])
-    env.reset(seed=5)
+    reference, fleet = started_pair(EnvConfig(**TINY | {"budget_ratio": 20.0}), [5, 6])
     for action in grow(0, number, 0):
-        seen = fleet.step(np.stack([action, action]))
-        obs, *_ = env.step(action)
-        np.testing.assert_allclose(seen.obs[0], obs["obs"], rtol=1e-6, atol=1e-7)
+        actions = np.stack([action, action])
+        assert_same_step(fleet.step(actions), reference.step(actions), rtol=1e-6, atol=1e-6)
 
 
 def test_invalid_blueprints_are_rejected() -> None:
     moving = Blueprint("moving", lambda w: {"w": Param((w, w), "fan_in")}, lambda p, h, units=None: h + h @ p["w"])
     still = Blueprint("still", lambda w: {"w": Param((1, w), "zero")}, lambda p, h, units=None: h + p["w"] * h)
-    with pytest.raises(ConfigError, match="identity"):
-        register_blueprint(vector=moving)
-    with pytest.raises(ConfigError, match="host family"):
-        register_blueprint(graph=still)
-    with pytest.raises(ConfigError, match="already"):
-        register_blueprint(vector=Blueprint("dense", still.shapes, still.forward))
-    with pytest.raises(ConfigError, match="at least one"):
-        register_blueprint()
-    with pytest.raises(ConfigError, match="already"):
-        register_blueprint(vector=ColumnBlueprint("column_double", 3.0))
+    refused = [
+        ({"vector": moving}, "identity"),
+        ({"graph": still}, "host family"),
+        ({"vector": Blueprint("dense", still.shapes, still.forward)}, "already"),
+        ({"vector": ColumnBlueprint("column_double", 3.0)}, "already"),
+        ({}, "at least one"),
+    ]
+    for families, words in refused:
+        with pytest.raises(ConfigError, match=words):
+            register_blueprint(**families)
     with pytest.raises(ConfigError, match="must be positive"):
         ColumnBlueprint("column_none", 0.0)
     assert len(VECTOR.blueprints) == 11
@@ -80,7 +72,7 @@ def test_a_registered_column_grows_in_column_slots_of_its_families() -> None:
     number = register_blueprint(vector=column, image=column)
     assert blueprint_choices()[number] == "column_triple"
     for task, legal in (("spirals", True), ("signals", False), ("digits_image", True)):
-        env = ReferenceEnv(EnvConfig(tasks=(task,), horizon_epochs=5, inner_steps=2, budget_ratio=30.0))
+        env = tiny_reference(tasks=(task,), budget_ratio=30.0)
         env.reset(seed=0)
         rest = env.masks().rest[Op.GERMINATE, :, number]
         assert rest.tolist() == [False] * 3 + [legal] * 2
@@ -92,7 +84,7 @@ def test_a_registered_column_grows_in_column_slots_of_its_families() -> None:
 
 
 def test_the_cost_of_a_blueprint_depends_on_its_slot() -> None:
-    env = ReferenceEnv(EnvConfig(tasks=("digits_image",), host_width=6, inner_steps=3, budget_ratio=40.0))
+    env = tiny_reference(tasks=("digits_image",), budget_ratio=40.0)
     env.reset(seed=1)
     assert [env.network.host.slot_width(s) for s in range(3)] == [6, 6, 9]
     heavy = IMAGE.blueprints[6]
