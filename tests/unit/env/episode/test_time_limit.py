@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
-
 import pytest
 
 from actors.config import EnvConfig
@@ -12,25 +9,18 @@ from actors.env.seed_fleet import SeedTrainingFleet
 from actors.policy.baselines import NeverGrow
 from actors.rollout.wave import Provenance, run_wave
 from actors.types.episode import EndReason
-from tests.support.env.walks import WAIT, tiny_reference
-
-CONFIG = EnvConfig(tasks=("spirals",), host_width=6, horizon_epochs=6, inner_steps=1, batch_size=16)
+from tests.support.env.walks import TINY, WAIT, tiny_reference
 
 
 @pytest.mark.parametrize("time_limit", ["terminated", "truncated"])
-def test_the_horizon_ends_an_episode_as_configured(time_limit: Literal["terminated", "truncated"]) -> None:
-    fleet = SeedTrainingFleet(replace(CONFIG, time_limit=time_limit), 2, 0)
-    for e in run_wave(fleet, NeverGrow(fleet.spaces), range(2), Provenance(0, 0, 8, 0)):
-        assert (e.terminated, e.truncated) == (time_limit == "terminated", time_limit == "truncated")
-        assert (len(e), e.end_reason) == (6, EndReason.HORIZON)
-
-
-def test_hidden_horizons_are_drawn_from_the_range() -> None:
-    config = replace(CONFIG, horizon_epochs=(3, 6), time_limit="truncated")
-    fleet = SeedTrainingFleet(config, 24, 0)
+def test_a_drawn_horizon_ends_an_episode_and_is_shown_or_hidden(time_limit: str) -> None:
+    fleet = SeedTrainingFleet(EnvConfig(**TINY | {"horizon_epochs": (3, 6), "time_limit": time_limit}), 24, 0)
     episodes = run_wave(fleet, NeverGrow(fleet.spaces), range(24), Provenance(0, 0, 8, 0))
-    assert not any(e.obs[:, 0].any() for e in episodes)
     assert {len(e) for e in episodes} == {3, 4, 5, 6}
+    for e in episodes:
+        assert (e.terminated, e.truncated) == (time_limit == "terminated", time_limit == "truncated")
+        assert e.end_reason is EndReason.HORIZON
+        assert e.obs[:, 0].any() == e.terminated
 
 
 def test_a_panic_on_the_last_epoch_terminates_even_with_a_truncated_limit() -> None:
