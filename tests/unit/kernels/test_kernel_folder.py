@@ -15,6 +15,13 @@ from actors.kernels.cache import kernel_folder
 SOURCES = Path(cache.__file__).parent
 
 
+def test_other_processors_have_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ours = kernel_folder("hosts", SOURCES)
+    monkeypatch.setenv("NUMBA_CPU_NAME", "nehalem")
+    assert kernel_folder("hosts", SOURCES) != ours
+
+
 @pytest.fixture
 def image_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Compiled by another user, and read-only from now on; the temporary folder is `tmp_path / "temporary"`."""
@@ -39,9 +46,7 @@ def test_kernels_that_another_user_compiled_are_copied(image_cache: Path, tmp_pa
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_a_folder_that_another_user_made_is_refused(
-    image_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_another_user_made_is_refused(image_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(UserError, match="tamiyo-12345 belongs to another user: set XDG_CACHE_HOME"):
         kernel_folder("policy", SOURCES)
