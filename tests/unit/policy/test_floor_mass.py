@@ -17,19 +17,13 @@ from actors.types.actions import ActionMasks, independent_spec
 from actors.types.spaces import Spaces
 from tests.support.learning.toy import toy_network
 
-SMALL = {"hidden_size": 8, "encoder_size": 8, "head_size": 8}
 
-
-def gym_spaces(choices: int) -> Spaces:
-    return Spaces.flat(independent_spec((choices,)), 3)
-
-
-def decided(spaces: Spaces, **changes: float) -> FactoredRecurrentActorCritic:
-    """Return an almost deterministic policy, whose logits strongly favor the first choice of every head."""
-    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(**(SMALL | changes)))
+def decided(choices: int) -> FactoredRecurrentActorCritic:
+    """Return an almost deterministic policy of one head, whose logits strongly favor the first choice."""
+    spaces = Spaces.flat(independent_spec((choices,)), 3)
+    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(hidden_size=8, encoder_size=8, head_size=8))
     with torch.no_grad():
-        for head in (network.heads.op, *network.heads.rest.values()):
-            head[2].bias[0] = 1000.0
+        network.heads.op[2].bias[0] = 1000.0
     return network
 
 
@@ -49,13 +43,13 @@ def test_in_gymnasium_the_best_choice_can_have_99_percent_for_any_number_of_choi
     floor = min(Fraction(2, 1000), Fraction(1, 100) / choices)
     expected = float(1 - (choices - 1) * floor)
     assert expected > 0.99
-    network = decided(gym_spaces(choices))
+    network = decided(choices)
     for acting in (network, ActingPolicy(network)):
         assert acted(network, acting) == pytest.approx(expected, abs=1e-6)
 
 
 def test_weights_state_the_resolved_bound() -> None:
-    for network, mass in ((decided(gym_spaces(4)), 0.01), (toy_network(), 0.5), (toy_network(floor_mass=0.05), 0.05)):
+    for network, mass in ((decided(4), 0.01), (toy_network(), 0.5), (toy_network(floor_mass=0.05), 0.05)):
         weights = to_weights(network, 1, 1, 8)
         assert json.loads(weights.architecture)["policy"]["floor_mass"] == mass
         assert from_weights(weights).floor_mass == mass

@@ -38,9 +38,8 @@ def by_definition(
     return torch.stack(log_probs, 1), torch.stack(entropies, 1)
 
 
-@pytest.mark.parametrize(
-    ("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)]
-)  # 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies
+# 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies.
+@pytest.mark.parametrize(("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)])
 def test_scores_and_gradients_are_those_of_the_definition(floor: float, mass: float) -> None:
     logits, masks, actions, relevant = case()
     weights = torch.randn(2, N, len(SIZES), generator=torch.Generator().manual_seed(1))
