@@ -1,21 +1,25 @@
-"""Names and labels of metrics, the Prometheus endpoint, the status of a run and confidence intervals of returns."""
+"""Names and labels of metrics, the Prometheus endpoint and its idle clients, the status of a run, and intervals."""
 
 from __future__ import annotations
 
+import socket
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 from scipy import stats
 
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
+from actors.metrics import http
+from actors.metrics.http import MAX_CONNECTIONS, MetricsServer
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.registry import exported, lookup
 from actors.metrics.run_status import BALANCED, run_status
@@ -142,3 +146,40 @@ def test_the_run_monitor_continues_while_the_store_is_unreachable(
     assert seen[:4] == [(False, 2.0), (False, 2.0), (False, 2.0), (True, None)]
     time.sleep(0.05)
     assert (connect.call_count, len(reported)) == (3, len(seen))
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    registry = CollectorRegistry()
+    Gauge("some_gauge", "help", registry=registry).set(7)
+    server = MetricsServer("127.0.0.1", 0, registry)
+    yield server
+    server.close()
+
+
+def stuck(server: MetricsServer, count: int) -> list[socket.socket]:
+    connections = [socket.create_connection(("127.0.0.1", server.server_port), timeout=5) for _ in range(count)]
+    for connection in connections[1::2]:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+    return connections
+
+
+def trickle(connection: socket.socket) -> None:
+    for _ in range(100):  # five seconds
+        connection.sendall(b"x")
+        time.sleep(0.05)
+
+
+def test_the_oldest_of_many_connections_give_way(server: MetricsServer) -> None:
+    connections = stuck(server, 3 * MAX_CONNECTIONS)
+    assert scraped(server.server_port)["some_gauge"] == {(): 7.0}
+    assert [c.recv(1) for c in connections[:MAX_CONNECTIONS]] == [b""] * MAX_CONNECTIONS
+
+
+def test_a_connection_ends_in_time_also_if_it_trickles(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 0.3)
+    connections = stuck(server, 4)
+    with pytest.raises(OSError, match=r"reset|Broken pipe"):
+        trickle(connections[1])
+    assert [c.recv(1) for c in (connections[0], connections[2], connections[3])] == [b""] * 3
+    assert scraped(server.server_port)["some_gauge"] == {(): 7.0}

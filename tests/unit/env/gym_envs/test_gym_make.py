@@ -12,6 +12,8 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TransformReward
+from gymnasium.wrappers.vector import TransformReward as TransformRewards
+from numpy.typing import NDArray
 
 from actors.config import ConfigError, GymConfig
 from actors.config.gym import make_arguments
@@ -187,22 +189,18 @@ def test_a_reward_that_is_not_one_number_is_refused(reward: Any) -> None:
         paid(reward)
 
 
-class ColumnOfRewards(SyncVectorEnv):
-    wrong = False
-
-    def step(self, actions: Any) -> Any:
-        obs, rewards, *rest = super().step(actions)
-        return obs, np.ones(5) if self.wrong else rewards[:, None], *rest
+def rewards_of(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return the rewards of a fleet whose vector environment gives rewards of this shape."""
+    env = SyncVectorEnv([gym_envs.Scripted] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    fleet = GymFleet("column", TransformRewards(env, lambda _: np.ones(shape)), int)
+    fleet.start()
+    return fleet.step(np.zeros((3, 1), dtype=np.int64)).outcome.rewards
 
 
 def test_a_vector_environment_may_give_a_column_of_rewards() -> None:
-    env = ColumnOfRewards([gym_envs.Scripted] * 3, autoreset_mode=AutoresetMode.DISABLED)
-    fleet, actions = GymFleet("column", env, int), np.zeros((3, 1), dtype=np.int64)
-    fleet.start()
-    assert fleet.step(actions).outcome.rewards.shape == (3,)
-    env.wrong = True
+    assert rewards_of((3, 1)).shape == (3,)
     with pytest.raises(UserError, match=r"column gave rewards of shape \[5\]: give shape \[3\]"):
-        fleet.step(actions)
+        rewards_of((5,))
 
 
 class Recorded(gym_envs.Scripted):
