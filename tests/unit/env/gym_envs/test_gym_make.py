@@ -158,16 +158,6 @@ def fleet_of(env_id: str, count: int, **settings: Any) -> GymFleet:
     return GymFleet(env_id, make_vector_env(GymConfig(id=env_id, **settings), count), int)
 
 
-def test_masks_of_a_real_environment() -> None:
-    """Taxi has int8 masks in its infos."""
-    shown = fleet_of("Taxi-v3", 3).start()
-    plain = gymnasium.make("Taxi-v3")
-    for row in range(3):
-        _, info = plain.reset(seed=row)
-        assert np.array_equal(shown.current.masks.op[row], info["action_mask"].astype(bool))
-    assert not shown.current.masks.op.all()
-
-
 def paid(reward: Any) -> float:
     """Return what our wrapper makes of a reward."""
     env = UnifiedEnv(TransformReward(gym_envs.Scripted(), lambda _: reward), "paying")
