@@ -200,5 +200,6 @@ class SlowReset(Scripted):
         return super().reset(**kwargs)
 
 
-for env in (Scripted, Continuous, Mixed, Whole, Endless, Constant, Simulated, Leaving, SlowReset):
-    register(f"tests/{env.__name__}-v0", entry_point=env)
+made: Any
+for made in (Scripted, Continuous, Mixed, Whole, Endless, Constant, Simulated, Leaving, SlowReset):
+    register(f"tests/{made.__name__}-v0", entry_point=made)

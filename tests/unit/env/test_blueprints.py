@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_a_registered_blueprint_grows_alike_in_fleet_and_reference() -> None:
 
 def test_invalid_blueprints_are_rejected() -> None:
     still = Blueprint("still", lambda w: {"w": Param((1, w), "zero")}, lambda p, h, units=None: h + p["w"] * h)
-    refused = [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"vector": MOVING}, "identity"),
         ({"graph": still}, "host family"),
         ({"vector": Blueprint("dense", still.shapes, still.forward)}, "already"),

@@ -133,8 +133,8 @@ def test_norm_with_pooling_and_relu(window: Window, relu: bool) -> None:
     running = [torch.zeros(6), torch.ones(6)]
     true_running = [t.double() for t in running]
     assert_same(
-        lambda *t: normalized(*t, window, relu, running),
-        lambda *t: by_pytorch(*t, window, relu, true_running),
+        lambda x, a, b: normalized(x, a, b, window, relu, running),
+        lambda x, a, b: by_pytorch(x, a, b, window, relu, true_running),
         *(h, gain, bias),
     )
     for mine, theirs in zip(running, true_running, strict=True):

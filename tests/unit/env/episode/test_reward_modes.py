@@ -127,7 +127,7 @@ def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it(monkey
     for _ in range(12):
         own.step(WAIT)
     change = np.diff(own.episode.timeline.accuracy)  # the twin, played here by hand
-    settings = ({}, {"reference": "twin"}, {"reference": "twin", "reward": "sparse"})
+    settings: list[dict[str, Any]] = [{}, {"reference": "twin"}, {"reference": "twin", "reward": "sparse"}]
     (plain, twin, sparse), objectives = zip(*(random_episode(**changes) for changes in settings), strict=True)
     assert objectives == pytest.approx([plain.sum()] * 3)
     assert twin == pytest.approx(plain - 0.7 * change, abs=1e-5)

@@ -144,7 +144,7 @@ def test_a_wrong_entry_point_affects_its_own_task_only(
 
 
 def test_the_example_runs_from_its_folder() -> None:
-    command, env = [sys.executable, ROOT / "examples" / "own_task.py"], {"PYTHONPATH": str(ROOT), "PATH": ""}
+    command, env = [sys.executable, f"{ROOT}/examples/own_task.py"], {"PYTHONPATH": str(ROOT), "PATH": ""}
     ended = subprocess.run(command, capture_output=True, text=True, env=env, timeout=100)
     assert ended.returncode == 0, ended.stderr
     assert "with one seed" in ended.stdout

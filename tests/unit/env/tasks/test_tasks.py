@@ -133,8 +133,8 @@ def test_sizes_and_prices_are_drawn_from_the_ranges() -> None:
         assert counts.sum() == len(found)  # within the range, and log-uniform in it
         assert counts / len(found) == pytest.approx([0.2] * 5, abs=0.07)
     assert abs(np.corrcoef(np.log2(prices[~free, 0]), np.log2(shares))[0, 1]) < 0.15
-    prices = {"points_per_doubling": 0.0, "points_per_compute_doubling": 3.0}
-    fixed = EnvConfig(horizon_epochs=9, inner_steps=5, host_width=7, **prices)
+    sizes = {"horizon_epochs": 9, "inner_steps": 5, "host_width": 7}
+    fixed = EnvConfig(points_per_doubling=0.0, points_per_compute_doubling=3.0, **sizes)
     assert draw_settings(fixed, "moons", 0, 1) == (7, 9, 5, (0.0, 3.0), 5e-3, False)
 
 
@@ -181,7 +181,7 @@ def test_invalid_settings_are_rejected_with_the_reason(settings: dict[str, Any],
 def test_no_held_out_family_comes_from_a_function_that_also_makes_training_families() -> None:
     def maker(family: TaskFamily) -> str:
         made = family.from_files or family.factory
-        name = getattr(made, "func", made).__qualname__
+        name = getattr(getattr(made, "func", made), "__qualname__", "")
         return f"bundled {family.name}" if name == "_bundled" else name
 
     train, heldout = ({maker(family) for family in families(split)} for split in ("train", "heldout"))
