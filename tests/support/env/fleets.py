@@ -23,7 +23,7 @@ from actors.env.stacked.param_bank import ParamBank
 from actors.policy.baselines import RandomPolicy
 from actors.policy.state import PolicyState, StateSizes
 from actors.types.fleet_step import FleetStep
-from tests.support.env.reference_env import ReferenceEnv, ReferenceFleet
+from tests.support.env.reference_env import ReferenceFleet
 from tests.support.env.reference_network import ParameterGroup
 
 Backend = Literal["numba", "torch"]
@@ -60,10 +60,9 @@ def random_actions(fleet: SeedTrainingFleet, seen: FleetStep, noise: NDArray[np.
 
 
 def assert_same_step(a: FleetStep, b: FleetStep, rtol: float, atol: float) -> None:
-    for mine, theirs in zip(a.masks, b.masks, strict=True):
+    exact = ([*step.masks, step.blueprint_indices, step.terminated] for step in (a, b))
+    for mine, theirs in zip(*exact, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    np.testing.assert_array_equal(a.blueprint_indices, b.blueprint_indices)
-    np.testing.assert_array_equal(a.terminated, b.terminated)
     np.testing.assert_allclose(a.obs, b.obs, rtol=rtol, atol=atol)
     np.testing.assert_allclose(a.rewards, b.rewards, rtol=rtol, atol=atol)
     assert a.end_reasons == b.end_reasons
@@ -152,17 +151,18 @@ def groups(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tupl
                 yield seed(fleet, e, s), grown.group
 
 
-def running_statistics(fleet: SeedTrainingFleet, e: int, env: ReferenceEnv) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield those of the BatchNorms of a host and its columns, in the fleet and in the reference."""
-    networks, row = stack(fleet, e)
-    for name, moments in env.network.running.items():
-        statistics, own = networks.running, row
-        if name.startswith("column"):
-            place, name = name.removeprefix("column").split(".")
-            (bank,) = networks._banks_of(row, int(place))
-            statistics, own = bank.running, networks.row(row, int(place))
-        for mine, theirs in zip(statistics[name], moments, strict=True):
-            yield mine[own, : len(theirs)], theirs
+def running_statistics(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield those of the BatchNorms of running hosts and their columns, in the fleet and in the reference."""
+    for e in np.flatnonzero(reference.running).tolist():
+        networks, row = stack(fleet, e)
+        for name, moments in reference.envs[e].network.running.items():
+            statistics, own = networks.running, row
+            if name.startswith("column"):
+                place, name = name.removeprefix("column").split(".")
+                (bank,) = networks._banks_of(row, int(place))
+                statistics, own = bank.running, networks.row(row, int(place))
+            for mine, theirs in zip(statistics[name], moments, strict=True):
+                yield mine[own, : len(theirs)], theirs
 
 
 def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol: float, atol: float) -> None:
@@ -171,9 +171,8 @@ def assert_same_params(fleet: SeedTrainingFleet, reference: ReferenceFleet, rtol
         assert mine.params.keys() == theirs.params.keys()
         for name, p in theirs.params.items():
             np.testing.assert_allclose(mine.params[name], p.detach().numpy(), rtol=rtol, atol=atol, err_msg=name)
-    for e, env in enumerate(reference.envs):
-        for own, other in running_statistics(fleet, e, env) if reference.running[e] else ():
-            np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=rtol, atol=atol)
+    for own, other in running_statistics(fleet, reference):
+        np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=rtol, atol=atol)
 
 
 def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
@@ -186,9 +185,8 @@ def synchronize(fleet: SeedTrainingFleet, reference: ReferenceFleet) -> None:
             mine.second[name][...] = state["exp_avg_sq"].numpy() if state else 0.0
             for steps in mine.steps:
                 steps[...] = int(state["step"]) if state else 0
-    for e, env in enumerate(reference.envs):
-        for own, other in running_statistics(fleet, e, env) if reference.running[e] else ():
-            own[:] = other
+    for own, other in running_statistics(fleet, reference):
+        own[:] = other
 
 
 def break_params(fleet: SeedTrainingFleet, env: int, slot: int = HOST) -> None:

@@ -29,9 +29,8 @@ class Scripted(gymnasium.Env[NDArray[np.float32], Any]):
 
     def __init__(self, sizes: tuple[int, ...] = (3,), longest: int = 9, masks: str = "none") -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
-        self.action_space: spaces.Space[Any] = (
-            spaces.Discrete(sizes[0]) if len(sizes) == 1 else spaces.MultiDiscrete(sizes)
-        )
+        one = len(sizes) == 1
+        self.action_space: spaces.Space[Any] = spaces.Discrete(sizes[0]) if one else spaces.MultiDiscrete(sizes)
         self.sizes, self.longest, self.masks = sizes, longest, masks
         if masks == "method":
             self.action_masks = self._mask
@@ -72,11 +71,10 @@ class Scripted(gymnasium.Env[NDArray[np.float32], Any]):
         return np.concatenate(parts)
 
     def _info(self) -> Info:
-        if self.masks == "info":
-            return {"action_mask": self._mask().astype(np.int8)}
+        mask = self._mask().astype(np.int8)
         if self.masks == "per_head":
-            return {"action_mask": tuple(np.split(self._mask().astype(np.int8), np.cumsum(self.sizes)[:-1]))}
-        return {}
+            return {"action_mask": tuple(np.split(mask, np.cumsum(self.sizes)[:-1]))}
+        return {"action_mask": mask} if self.masks == "info" else {}
 
 
 class Continuous(gymnasium.Env[NDArray[np.float32], Any]):
@@ -171,10 +169,9 @@ class Simulated(Scripted):
 
     def _told(self, word: str) -> bool:
         flag = self.folder / word
-        if flag.exists():
-            flag.unlink()
-            return True
-        return False
+        told = flag.exists()
+        flag.unlink(missing_ok=True)
+        return told
 
 
 class Leaving(Scripted):
@@ -203,12 +200,6 @@ class SlowReset(Scripted):
         return super().reset(**kwargs)
 
 
-register("tests/Leaving-v0", entry_point=Leaving)
-register("tests/SlowReset-v0", entry_point=SlowReset)
-register("tests/Simulated-v0", entry_point=Simulated)
-register("tests/Scripted-v0", entry_point=Scripted)
-register("tests/Constant-v0", entry_point=Constant)
-register("tests/Continuous-v0", entry_point=Continuous)
-register("tests/Mixed-v0", entry_point=Mixed)
-register("tests/Whole-v0", entry_point=Whole)
-register("tests/Endless-v0", entry_point=Endless)
+made: Any
+for made in (Scripted, Continuous, Mixed, Whole, Endless, Constant, Simulated, Leaving, SlowReset):
+    register(f"tests/{made.__name__}-v0", entry_point=made)

@@ -1,14 +1,19 @@
-"""Round trips are bit-exact, and malformed input is refused."""
+"""Round trips are bit-exact; malformed input is refused, also before small inputs expand to large objects."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
+import sys
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from actors.codec import (
@@ -20,26 +25,24 @@ from actors.codec import (
     encode_episode,
     encode_weights,
 )
+from actors.errors import UserError
+from actors.policy.publish import from_weights, to_weights
 from actors.transport.base import EpisodeHeader
 from actors.types.episode import EndReason, Episode, InvalidEpisode
+from actors.types.weights import WeightSet
 from actors.wire import episode_pb2 as wire
 from tests.support.builders import make_episode, make_weights
 from tests.support.episodes import episodes_equal
 from tests.support.examples import examples
+from tests.support.learning.toy import toy_network
 
 QUICK = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def sealed(message: wire.Episode) -> bytes:
-    """Serialize a message with a valid checksum, so that only later checks can refuse it."""
-    body = message.SerializeToString()
-    return wire.EpisodeEnvelope(
-        schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body
-    ).SerializeToString()
-
-
-def unsealed(data: bytes) -> wire.Episode:
-    return wire.Episode.FromString(wire.EpisodeEnvelope.FromString(data).episode)
+def sealed(body: bytes) -> bytes:
+    """Give a message a valid checksum, so that only later checks can refuse it."""
+    envelope = wire.EpisodeEnvelope(schema_version=SCHEMA_VERSION, checksum=zlib.crc32(body), episode=body)
+    return envelope.SerializeToString()
 
 
 def episodes_of(steps: int) -> st.SearchStrategy[Episode]:
@@ -61,24 +64,22 @@ def episodes_of(steps: int) -> st.SearchStrategy[Episode]:
     )
 
 
+WIDE = make_episode(
+    steps=2, features=2, head_sizes=(1, 1), actions=np.array([[0, 2**40], [200, 40_000]]), seed=2**64 - 1,
+    obs=np.array([[-0.0, np.finfo(np.float32).smallest_subnormal]] * 2, dtype=np.float32),
+)  # fmt: skip
+
+
 @QUICK
 @given(st.integers(1, 40).flatmap(episodes_of))
+@example(WIDE)
+@example(make_episode(steps=3000, policy_version=np.arange(3000, dtype=np.int64) * 2**40))
 def test_round_trip_is_exact(episode: Episode) -> None:
     decoded = decode_episode(encode_episode(episode))
     assert episodes_equal(decoded, episode)
     assert decoded.obs.tobytes() == episode.obs.tobytes()  # including the sign of zero
     assert decoded.obs.flags.writeable
     assert decoded.masks.flags.writeable
-
-
-def test_wide_integers_and_negative_zero_survive() -> None:
-    actions = np.array([[0, 2**40], [200, 40_000]])
-    obs = np.array([[-0.0, np.finfo(np.float32).smallest_subnormal]] * 2, dtype=np.float32)
-    changes: dict[str, Any] = {"actions": actions, "obs": obs, "seed": 2**64 - 1}
-    episode = dataclasses.replace(make_episode(steps=2, features=2, head_sizes=(1, 1)), **changes)
-    decoded = decode_episode(encode_episode(episode))
-    assert episodes_equal(decoded, episode)
-    assert decoded.obs.tobytes() == obs.tobytes()
 
 
 def test_equal_episodes_have_equal_and_compact_bytes() -> None:
@@ -125,11 +126,11 @@ def assign(message: Any, path: str, value: Any) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_malformed_content_is_refused(damage: str) -> None:
-    message = unsealed(encode_episode(make_episode()))
+    message = wire.Episode.FromString(wire.EpisodeEnvelope.FromString(encode_episode(make_episode())).episode)
     for path, value in DAMAGES[damage].items():
         assign(message, path, value)
     with pytest.raises(InvalidEpisode):
-        decode_episode(sealed(message))
+        decode_episode(sealed(message.SerializeToString()))
 
 
 def test_other_schemas_and_oversized_messages_are_refused() -> None:
@@ -163,36 +164,26 @@ def test_an_invalid_episode_is_not_encoded(changes: dict[str, Any]) -> None:
 
 def test_weights_round_trip_is_exact() -> None:
     strided = np.arange(12, dtype=np.float32).reshape(3, 4).T
-    tensors = {
-        **make_weights(5).tensors,
-        "strided": strided,
-        "flags": np.array([True, False]),
-        "none": np.zeros((0, 3)),
-    }
+    more = {"strided": strided, "flags": np.array([True, False]), "none": np.zeros((0, 3))}
+    tensors = make_weights(5).tensors | more
     weights = make_weights(5, 2, tensors=tensors)
     decoded = decode_weights(encode_weights(weights))
     assert dataclasses.replace(decoded, tensors={}) == dataclasses.replace(weights, tensors={})
     assert decoded.tensors.keys() == weights.tensors.keys()
     for name, tensor in tensors.items():
         found = decoded.tensors[name]
-        assert found.dtype == tensor.dtype
-        assert found.shape == tensor.shape
-        assert found.tobytes() == tensor.tobytes()
+        assert (found.dtype, found.shape, found.tobytes()) == (tensor.dtype, tensor.shape, tensor.tobytes())
         assert found.flags.writeable
 
 
 def test_flipped_bits_in_weights_are_detected() -> None:
     blob = encode_weights(make_weights())
-    for position in range(0, len(blob.payload), 7):
-        payload = bytearray(blob.payload)
-        payload[position] ^= 1
-        with pytest.raises(InvalidWeights):
-            decode_weights(WeightBlob(blob.manifest, bytes(payload)))
-    for position in range(len(blob.manifest)):
-        manifest = bytearray(blob.manifest)
-        manifest[position] ^= 1
-        with pytest.raises(InvalidWeights):
-            decode_weights(WeightBlob(bytes(manifest), blob.payload))
+    for part, stride in (("payload", 7), ("manifest", 1)):
+        for position in range(0, len(getattr(blob, part)), stride):
+            data = bytearray(getattr(blob, part))
+            data[position] ^= 1
+            with pytest.raises(InvalidWeights):
+                decode_weights(dataclasses.replace(blob, **{part: bytes(data)}))
 
 
 @pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b"3", b'{"manifest_sha256":"x"}', b"\xff", b"[" * 100_000])
@@ -212,3 +203,51 @@ def test_headers_are_parsed_from_episode_ids() -> None:
     for bad in ("", "run/a/2", "run/a/x/7", "run//2/7", "run/a/2/-7", "run/a/2/07", "run/a/2/7/8", f"run/a/2/{2**53}"):
         with pytest.raises(InvalidEpisode):
             EpisodeHeader.from_episode(dataclasses.replace(episode, episode_id=bad))
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from actors.codec import decode_episode
+from actors.types.episode import InvalidEpisode
+data = Path(sys.argv[1]).read_bytes()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decode_episode(data, max_bytes=2**30)
+    sys.exit("it was taken")
+except InvalidEpisode:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / len(data))
+"""
+RUNS = wire.Episode.DESCRIPTOR.fields_by_name["policy_version"].number
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "runs": lambda: bytes([RUNS << 3 | 2, 0]) * 2**22,
+    "shape": lambda: wire.Episode(obs=wire.Array(shape=range(2**21))).SerializeToString(),
+    "unknown": lambda: bytes([0xF8, 0x7F, 0]) * 2**21,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["runs", *(pytest.param(kind, marks=pytest.mark.long) for kind in list(BOMBS)[1:])])
+def test_a_message_with_too_many_fields_is_refused_before_it_is_parsed(kind: str, tmp_path: Path) -> None:
+    body = wire.EpisodeEnvelope.FromString(encode_episode(make_episode())).episode + BOMBS[kind]()
+    path = tmp_path / "bomb"
+    path.write_bytes(sealed(body))
+    ended = subprocess.run([sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert float(ended.stdout) < 12
+
+
+def test_a_manifest_above_the_size_limit_is_refused() -> None:
+    with pytest.raises(InvalidWeights, match="manifest of"):
+        decode_weights(WeightBlob(b"[" + b"{}," * 2**19 + b"{}]", b""))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"hidden_size": 65536}, {"num_layers": 64, "hidden_size": 60000}, {"hidden_size": 2**40}]
+)
+def test_a_network_is_not_built_if_the_tensors_do_not_match_it(asked: dict[str, int]) -> None:
+    weights = to_weights(toy_network(), 1, 1, 8)
+    stored = json.loads(weights.architecture)
+    stored["policy"] |= asked
+    with pytest.raises(UserError, match="these weights"):
+        from_weights(WeightSet(1, 1, weights.spaces_hash, json.dumps(stored), 8, weights.tensors))

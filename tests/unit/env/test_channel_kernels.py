@@ -72,11 +72,8 @@ SIZES = [  # rows, environments, inputs, outputs (both per group), height, width
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_convolution(size: tuple[Any, ...]) -> None:
     rows, envs, inputs, outputs, high, wide, taps, groups = size
-    h, w, b = (
-        drawn(rows, envs, groups * inputs, high, wide),
-        drawn(envs, groups * outputs, inputs, *taps),
-        drawn(envs, groups * outputs),
-    )
+    h, w = drawn(rows, envs, groups * inputs, high, wide), drawn(envs, groups * outputs, inputs, *taps)
+    b = drawn(envs, groups * outputs)
     assert_same(lambda *t: Convolve.apply(*t, groups), lambda *t: convolution(*t, groups), h, w, b)
 
 
@@ -98,13 +95,8 @@ def test_what_is_not_a_number_stays_in_its_environment() -> None:
     assert torch.equal(plain[:, [0, 2]], broken[:, [0, 2]])
     assert broken[:, 1, 2].isnan().any()
     h[0, 1] = torch.nan
-    assert (
-        NormalizeBatch.apply(
-            with_rows_innermost(h).flatten(1, 2), torch.ones(12), torch.zeros(12), None, None, (1, 1), True, 0.1, EPS
-        )[:, 4:8]
-        .isnan()
-        .all()
-    )
+    one, nothing = torch.ones(12), torch.zeros(12)
+    assert normalized(h.flatten(1, 2), one, nothing, (1, 1), relu=True)[:, 4:8].isnan().all()
 
 
 @pytest.mark.parametrize("groups", [1, 4])
@@ -118,26 +110,33 @@ def test_two_layers(groups: int) -> None:
     assert_same(lambda *t: TwoLayers.apply(*t, groups), truth, h, w1, b1, w2, b2)
 
 
-WINDOWS = [(1, 1), (1, 2), (2, 2)]
+Window = tuple[int, int]
+WINDOWS: list[Window] = [(1, 1), (1, 2), (2, 2)]
+UNSET = None, None
+
+
+def normalized(h: Tensor, gain: Tensor, bias: Tensor, window: Window, relu: bool, running: Any = UNSET) -> Tensor:
+    return NormalizeBatch.apply(with_rows_innermost(h), gain, bias, *running, window, relu, 0.1, EPS)
+
+
+def by_pytorch(h: Tensor, gain: Tensor, bias: Tensor, window: Window, relu: bool, running: Any = UNSET) -> Tensor:
+    y = F.max_pool2d(F.batch_norm(h, *running, gain, bias, True, 0.1, EPS), window)
+    return torch.relu(y) if relu else y
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("relu", [False, True])
-def test_norm_with_pooling_and_relu(window: tuple[int, int], relu: bool) -> None:
+def test_norm_with_pooling_and_relu(window: Window, relu: bool) -> None:
     """With an odd line or column, which pooling drops and statistics include; gains of both signs; and running
     statistics."""
     h, gain, bias = 3.0 + 2.0 * drawn(32, 6, window[0] * 2 + 1, 7), drawn(6), drawn(6)
     running = [torch.zeros(6), torch.ones(6)]
     true_running = [t.double() for t in running]
-
-    def ours(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return NormalizeBatch.apply(with_rows_innermost(x), a, b, *running, window, relu, 0.1, EPS)
-
-    def truth(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        y = F.max_pool2d(F.batch_norm(x, *true_running, a, b, True, 0.1, EPS), window)
-        return torch.relu(y) if relu else y
-
-    assert_same(ours, truth, h, gain, bias)
+    assert_same(
+        lambda x, a, b: normalized(x, a, b, window, relu, running),
+        lambda x, a, b: by_pytorch(x, a, b, window, relu, true_running),
+        *(h, gain, bias),
+    )
     for mine, theirs in zip(running, true_running, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
 
@@ -146,31 +145,20 @@ def test_norm_of_channels_that_are_padded_and_of_those_whose_gain_is_zero() -> N
     """The last two channels have gain and bias 0, and only the last is 0 everywhere."""
     h, gain, bias = drawn(32, 4, 3, 4), drawn(4), drawn(4)
     gain[2:], bias[2:], h[:, 3] = 0.0, 0.0, 0.0
-
-    def ours(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return NormalizeBatch.apply(with_rows_innermost(x), a, b, None, None, (2, 2), False, 0.1, EPS)
-
-    def truth(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return F.max_pool2d(F.batch_norm(x, None, None, a, b, True, 0.1, EPS), 2)
-
-    assert_same(ours, truth, h, gain, bias)
+    assert_same(lambda *t: normalized(*t, (2, 2), False), lambda *t: by_pytorch(*t, (2, 2), False), h, gain, bias)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_calibration_of_groups_of_rows(window: tuple[int, int]) -> None:
-    h = torch.cat([drawn(32, 4, 5, 6), 5.0 * drawn(32, 4, 5, 6, seed=2)])
-    gain, bias = drawn(4), drawn(4)
-    found = calibration(with_rows_innermost(h), gain, bias, 2, EPS)
-    parts = [
-        F.batch_norm(part.double(), None, None, gain.double(), bias.double(), True, 0.1, EPS) for part in h.split(32)
-    ]
-    ours = rescaled(with_rows_innermost(h), *found, window, True)
-    truth = torch.relu(F.max_pool2d(torch.cat(parts), window))
-    torch.testing.assert_close(ours.double(), truth, rtol=1e-4, atol=1e-4)
+def test_calibration_of_groups_of_rows(window: Window) -> None:
+    parts = drawn(32, 4, 5, 6), 5.0 * drawn(32, 4, 5, 6, seed=2)
+    h, gain, bias = with_rows_innermost(torch.cat(parts)), drawn(4), drawn(4)
+    ours = rescaled(h, *calibration(h, gain, bias, 2, EPS), window, True)
+    truth = [by_pytorch(part.double(), gain.double(), bias.double(), window, True) for part in parts]
+    torch.testing.assert_close(ours.double(), torch.cat(truth), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("window", WINDOWS[1:])
-def test_window_mean(window: tuple[int, int]) -> None:
+def test_window_mean(window: Window) -> None:
     h = drawn(16, 3, window[0] * 2 + 1, 5)
     assert_same(lambda x: WindowMean.apply(x, window), lambda x: F.avg_pool2d(x, window), h)
 

@@ -1,20 +1,25 @@
-"""Names and labels of metrics, the Prometheus endpoint, the status of a run and confidence intervals of returns."""
+"""Names and labels of metrics, the Prometheus endpoint and its idle clients, the status of a run, and intervals."""
 
 from __future__ import annotations
 
+import socket
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 from scipy import stats
 
 from actors.env.episode.timeline import Timeline
 from actors.errors import UserError
+from actors.metrics import http
+from actors.metrics.http import MAX_CONNECTIONS, MetricsServer
 from actors.metrics.prometheus import ProcessMetrics
 from actors.metrics.registry import exported, lookup
 from actors.metrics.run_status import BALANCED, run_status
@@ -28,15 +33,17 @@ from learner.run.run_metrics import t_interval
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
 from tests.support.ports import free_port
 from tests.support.stores import Store
+from tests.support.waiting import wait_for
 
 
 def test_members_of_a_family_are_distinguished_by_labels() -> None:
-    shown = exported("kl/slot")
-    assert (shown.name, shown.labels) == ("tamiyo_head_kl", {"head": "slot"})
-    assert (exported("kl").name, exported("kl").labels) == ("tamiyo_kl", {})
-    assert exported("memory/write_gate").name == "tamiyo_memory_write_gate"
-    both = exported("choice/blueprint/conv/wide")
-    assert (both.name, both.labels) == ("tamiyo_choice_share", {"head": "blueprint", "choice": "conv/wide"})
+    for name, shown, labels in (
+        ("kl/slot", "tamiyo_head_kl", {"head": "slot"}),
+        ("kl", "tamiyo_kl", {}),
+        ("memory/write_gate", "tamiyo_memory_write_gate", {}),
+        ("choice/blueprint/conv/wide", "tamiyo_choice_share", {"head": "blueprint", "choice": "conv/wide"}),
+    ):
+        assert (exported(name).name, exported(name).labels) == (shown, labels)
     for unknown in ("nothing", "kl/", "nothing/slot", "memory/nothing", "choice/slot", "choice/slot/"):
         with pytest.raises(KeyError, match="not declared"):
             lookup(unknown)
@@ -53,8 +60,8 @@ def scraped(port: int) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 
 def test_a_process_exports_the_last_values_of_its_roles() -> None:
     metrics, port = ProcessMetrics("a-run"), free_port()
-    end = metrics.serve("127.0.0.1", port)
-    try:
+    with ExitStack() as serving:
+        serving.callback(metrics.serve("127.0.0.1", port))
         learner, actor = metrics.reporter("learner"), metrics.reporter("actor-0")
         learner({"return_mean": 1.0, "env_steps": 10, "entropy/op": 0.5, "entropy/slot": 0.25})
         learner({"return_mean": 2.0, "env_steps": 30})
@@ -64,8 +71,6 @@ def test_a_process_exports_the_last_values_of_its_roles() -> None:
             learner({"nothing": 1.0})
         with pytest.raises(UserError, match=f"cannot serve metrics on 127.0.0.1:{port}"):
             ProcessMetrics("other").serve("127.0.0.1", port)
-    finally:
-        end()
     of_learner = (("role", "learner"), ("run", "a-run"))
     assert page["tamiyo_return_mean"] == {of_learner: 2.0}
     assert page["tamiyo_env_steps_total"] == {of_learner: 30.0}
@@ -83,9 +88,8 @@ LEDGER = Ledger(
 
 def test_the_run_status_uses_declared_names_and_its_ledger_adds_up() -> None:
     LEDGER.check()
-    status = run_status(
-        LEDGER, Health(now_s=0.0, oldest_s=2.5, learner={"cycle_s": 2.0, "wait_s": 1.0, "starved_s": 1.0})
-    )
+    learner = {"cycle_s": 2.0, "wait_s": 1.0, "starved_s": 1.0}
+    status = run_status(LEDGER, Health(now_s=0.0, oldest_s=2.5, learner=learner))
     for name in status:
         lookup(name)
     terms = {name: value for name, value in status.items() if name.startswith("ledger/")}
@@ -96,15 +100,13 @@ def test_the_run_status_uses_declared_names_and_its_ledger_adds_up() -> None:
     verdicts = {name for name, value in status.items() if name.startswith("bottleneck/") and value == 1}
     assert verdicts == {"bottleneck/actor-bound"}
     assert run_status(Ledger(), Health(now_s=0.0))[f"bottleneck/{BALANCED}"] == 1
-    wrong = ActorLedger(produced=1, accepted=3)
-    two = Ledger(accepted=1, trained=1, actors={("a", 1): wrong})
-    for broken, gap in ((Ledger(accepted=10, trained=8, queued=1), 1), (two, 2)):
-        assert run_status(broken, Health(now_s=0.0))["ledger_gap"] == gap
+    lost = Ledger(accepted=10, trained=8, queued=1)
+    invented = Ledger(accepted=1, trained=1, actors={("a", 1): ActorLedger(produced=1, accepted=3)})
+    assert [run_status(broken, Health(now_s=0.0))["ledger_gap"] for broken in (lost, invented)] == [1, 2]
 
 
 def test_the_t_interval_matches_scipy() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(3.0, 2.0, 12)
+    values = np.random.default_rng(0).normal(3.0, 2.0, 12)
     reference = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
     assert t_interval(values.tolist()) == pytest.approx((reference.low, reference.high))
     assert t_interval([1.0]) is None
@@ -113,8 +115,7 @@ def test_the_t_interval_matches_scipy() -> None:
 
 def test_stage_shares_count_every_epoch_of_every_slot() -> None:
     timeline = Timeline("t", 0, 4, ["STREAM", "COLUMN"], [50.0], 6, 1.0, 0.0)
-    young, old = Slot(), Slot()
-    old.stage = Stage.FOSSILIZED
+    young, old = Slot(), Slot(Stage.FOSSILIZED)
     for slots in ([young, young], [young, old], [old, old]):
         timeline.record("WAIT", -1, slots, (), Standing(50.0), 0.0)
     shares = timeline.stage_shares()
@@ -136,22 +137,49 @@ def test_the_run_monitor_continues_while_the_store_is_unreachable(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "EVERY_S", 0.01)
-    calls, reported = 0, list[Mapping[str, float]]()
-
-    def connect() -> Any:
-        nonlocal calls
-        calls += 1
-        if calls < 3:
-            raise Unreachable("away")
-        return store()
-
+    reported: list[Mapping[str, float]] = []
+    connect = Mock(side_effect=[Unreachable("away"), Unreachable("away"), store()])
     watching = watch.RunMonitor(connect, reported.append, lambda: {"actors_alive": 2.0})
-    deadline = time.monotonic() + 10
-    while not any("ledger_gap" in row for row in reported) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: any("ledger_gap" in row for row in reported))
     watching.close()
     seen = [("ledger_gap" in row, row.get("actors_alive")) for row in reported]
     assert seen[:4] == [(False, 2.0), (False, 2.0), (False, 2.0), (True, None)]
-    count = len(reported)
     time.sleep(0.05)
-    assert (calls, len(reported)) == (3, count)
+    assert (connect.call_count, len(reported)) == (3, len(seen))
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    registry = CollectorRegistry()
+    Gauge("some_gauge", "help", registry=registry).set(7)
+    server = MetricsServer("127.0.0.1", 0, registry)
+    yield server
+    server.close()
+
+
+def stuck(server: MetricsServer, count: int) -> list[socket.socket]:
+    connections = [socket.create_connection(("127.0.0.1", server.server_port), timeout=5) for _ in range(count)]
+    for connection in connections[1::2]:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n")
+    return connections
+
+
+def trickle(connection: socket.socket) -> None:
+    for _ in range(100):  # five seconds
+        connection.sendall(b"x")
+        time.sleep(0.05)
+
+
+def test_the_oldest_of_many_connections_give_way(server: MetricsServer) -> None:
+    connections = stuck(server, 3 * MAX_CONNECTIONS)
+    assert scraped(server.server_port)["some_gauge"] == {(): 7.0}
+    assert [c.recv(1) for c in connections[:MAX_CONNECTIONS]] == [b""] * MAX_CONNECTIONS
+
+
+def test_a_connection_ends_in_time_also_if_it_trickles(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 0.3)
+    connections = stuck(server, 4)
+    with pytest.raises(OSError, match=r"reset|Broken pipe"):
+        trickle(connections[1])
+    assert [c.recv(1) for c in (connections[0], connections[2], connections[3])] == [b""] * 3
+    assert scraped(server.server_port)["some_gauge"] == {(): 7.0}

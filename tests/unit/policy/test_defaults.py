@@ -26,7 +26,6 @@ def test_a_step_needs_only_an_observation(make: type) -> None:
     obs = rng.standard_normal((5, spaces.obs_size)).astype(np.float32)
     blueprints = rng.integers(-1, max(1, spaces.num_blueprints), (5, spaces.slots))
     masks, state = ActionMasks.all_legal(spaces.action, 5), network.initial_state(5)
-    assert masks.flat().shape == (5, spaces.action.flat_size)
     assert masks.flat().all()
     torch.manual_seed(1)
     noise = torch.rand(5, len(spaces.action.heads), dtype=torch.float64)

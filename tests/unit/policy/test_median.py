@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.env.seed_fleet import SeedTrainingFleet
@@ -12,18 +11,19 @@ from actors.policy.distribution import has_median, median_noise, next_hazard
 from actors.rollout.wave import Provenance, run_wave
 from actors.sessions.local import LocalPolicy
 from actors.types.actions import Op, independent_spec
+from actors.types.episode import Episode
 from actors.types.spaces import Spaces
+from tests.support.env.walks import TINY
 from tests.support.learning.slow_policy import everything_legal, slow_to_act
 from tests.support.learning.toy import SPACES
 
-ENV = EnvConfig(tasks=("moons",), host_width=4, horizon_epochs=12, inner_steps=1, batch_size=16, device="cpu")
+ENV = EnvConfig(**TINY)
 SOURCE = Provenance(version=0, generation=0, state_stride=1, run_seed=3)
 
 
-def first_acts(actions: NDArray[np.int64]) -> int:
-    """Return the first step `[T, H]` of an op other than WAIT, T if there is none."""
-    acted = np.flatnonzero(actions[:, 0] != Op.WAIT)
-    return int(acted[0]) if len(acted) else len(actions)
+def first_acts(episodes: list[Episode]) -> set[int]:
+    """Return the first steps with an op other than WAIT."""
+    return {int(np.argmax(episode.actions[:, 0] != Op.WAIT)) for episode in episodes}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -31,23 +31,18 @@ def test_the_time_to_act_is_the_median_of_many_draws(seed: int) -> None:
     rng = np.random.default_rng(seed)
     waits = rng.uniform(0.7, 1.0, 30) if seed else np.full(30, 0.9)
     drawn = np.argmax(np.concatenate([rng.random((20_000, 30)) >= waits, np.ones((20_000, 1))], 1), 1)
-    hazard, acted = np.zeros(1), None
-    for step, wait in enumerate(waits):
-        waiting = median_noise(hazard, 2)[0, 0] < wait  # the first choice whose cumulative probability exceeds it
-        if not waiting:
-            acted = step
-            break
-        hazard = next_hazard(hazard, np.array([[Op.WAIT, 0]]), np.log([[wait, 1.0]]).astype(np.float32))
-    assert acted == np.median(drawn)
+    hazard, step = np.zeros(1), 0
+    while median_noise(hazard, 2)[0, 0] < waits[step]:  # WAIT is the first choice
+        hazard = next_hazard(hazard, np.array([[Op.WAIT, 0]]), np.log([[waits[step], 1.0]]).astype(np.float32))
+        step += 1
+    assert step == np.median(drawn)
 
 
 def test_an_episode_acts_where_its_most_likely_ops_never_would() -> None:
     fleet = SeedTrainingFleet(ENV, 4, 3)
     network = slow_to_act(fleet.spaces, wait=0.9)
-    episodes = run_wave(fleet, network, range(4), SOURCE, deterministic=True)
-    assert {first_acts(e.actions) for e in episodes} == {6}  # 0.9 ** 6 > 0.5 > 0.9 ** 7
-    sampled = run_wave(fleet, network, range(4), SOURCE)
-    assert len({first_acts(e.actions) for e in sampled}) > 1
+    assert first_acts(run_wave(fleet, network, range(4), SOURCE, deterministic=True)) == {6}  # 0.9^6 > 0.5 > 0.9^7
+    assert len(first_acts(run_wave(fleet, network, range(4), SOURCE))) > 1
     state, seen = network.initial_state(4), fleet.reset(range(4))
     greedy = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((4, 6)), deterministic=True)[0]
     assert (greedy.actions[:, 0] == Op.WAIT).all()
@@ -60,16 +55,15 @@ def test_the_noise_stays_below_one() -> None:
 
 def test_an_exported_session_continues_with_its_hazard() -> None:
     given = np.zeros(SPACES.obs_size, np.float32), np.full(SPACES.slots, -1), everything_legal(SPACES)
+    whole = [*[Op.WAIT] * 6, Op.GERMINATE]
     with LocalPolicy(slow_to_act(SPACES, wait=0.9)) as policy, policy.open(SPACES) as first:
-        for _ in range(4):
-            assert first.step(*given).action[0] == Op.WAIT
+        assert [first.step(*given).action[0] for _ in range(4)] == whole[:4]
         moved = policy.open(SPACES, state=first.exported)
-        assert [int(moved.step(*given).action[0]) for _ in range(3)] == [Op.WAIT, Op.WAIT, Op.GERMINATE]
+        assert [moved.step(*given).action[0] for _ in range(3)] == whole[4:]
         # After an act, the time to the next starts again.
-        assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
-        assert moved.step(*given).action[0] == Op.WAIT
+        assert [moved.step(*given).action[0] for _ in range(8)] == [*whole, Op.WAIT]
         moved.reset()
-        assert [int(moved.step(*given).action[0]) for _ in range(7)] == [*[Op.WAIT] * 6, Op.GERMINATE]
+        assert [moved.step(*given).action[0] for _ in range(7)] == whole
 
 
 def test_spaces_without_wait_have_no_median() -> None:

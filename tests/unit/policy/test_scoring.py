@@ -1,12 +1,23 @@
-"""`HeadScorer` and its gradient, compared with the definition in float64."""
+"""`HeadScorer` and its gradient, compared with the definition in float64; the floors of a head have a bounded total."""
 
 from __future__ import annotations
 
+import json
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from actors.config import ConfigError, PolicyConfig
+from actors.policy.acting.policy import ActingPolicy
 from actors.policy.distribution import HeadScorer
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import from_weights, to_weights
+from actors.types.actions import ActionMasks, independent_spec
+from actors.types.spaces import Spaces
+from tests.support.learning.toy import toy_network
 
 SIZES = (3, 1, 5, 2)
 N = 40
@@ -38,9 +49,8 @@ def by_definition(
     return torch.stack(log_probs, 1), torch.stack(entropies, 1)
 
 
-@pytest.mark.parametrize(
-    ("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)]
-)  # 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies
+# 0.2 exceeds 1 / (2 k) for five legal choices, where the bound applies.
+@pytest.mark.parametrize(("floor", "mass"), [(0.0, 0.5), (0.002, 0.5), (0.2, 0.5), (0.02, 0.01), (0.02, 0.1)])
 def test_scores_and_gradients_are_those_of_the_definition(floor: float, mass: float) -> None:
     logits, masks, actions, relevant = case()
     weights = torch.randn(2, N, len(SIZES), generator=torch.Generator().manual_seed(1))
@@ -72,3 +82,46 @@ def test_a_choice_of_vanishing_probability_keeps_a_finite_gradient(floor: float)
     assert bool(grad.isfinite().all())
     if floor == 0.0:
         assert float(grad[0, 1]) == pytest.approx(1.0)
+
+
+def decided(choices: int) -> FactoredRecurrentActorCritic:
+    """Return an almost deterministic policy of one head, whose logits strongly favor the first choice."""
+    spaces = Spaces.flat(independent_spec((choices,)), 3)
+    network = FactoredRecurrentActorCritic(spaces, PolicyConfig(hidden_size=8, encoder_size=8, head_size=8))
+    with torch.no_grad():
+        network.heads.op[2].bias[0] = 1000.0
+    return network
+
+
+def acted(network: FactoredRecurrentActorCritic, acting: ActingPolicy | FactoredRecurrentActorCritic) -> float:
+    """Return the probability of the preferred choice."""
+    spec = network.spaces.action
+    masks = ActionMasks.of_flat(spec, np.ones((1, spec.flat_size), dtype=np.bool_))
+    noise, nowhere = np.zeros((1, 1)), np.zeros((1, 0), dtype=np.int64)
+    obs = np.zeros((1, network.spaces.obs_size), np.float32)
+    decision, _ = acting.act(obs, nowhere, masks, network.initial_state(1), noise, True)
+    return float(np.exp(decision.log_probs[0, 0]))
+
+
+@pytest.mark.parametrize("choices", [2, 5, 6, 104, 1000])
+def test_in_gymnasium_the_best_choice_can_have_99_percent_for_any_number_of_choices(choices: int) -> None:
+    """Floors are 0.002 per choice and 1% in total."""
+    floor = min(Fraction(2, 1000), Fraction(1, 100) / choices)
+    expected = float(1 - (choices - 1) * floor)
+    assert expected > 0.99
+    network = decided(choices)
+    for acting in (network, ActingPolicy(network)):
+        assert acted(network, acting) == pytest.approx(expected, abs=1e-6)
+
+
+def test_weights_state_the_resolved_bound() -> None:
+    for network, mass in ((decided(4), 0.01), (toy_network(), 0.5), (toy_network(floor_mass=0.05), 0.05)):
+        weights = to_weights(network, 1, 1, 8)
+        assert json.loads(weights.architecture)["policy"]["floor_mass"] == mass
+        assert from_weights(weights).floor_mass == mass
+
+
+@pytest.mark.parametrize("mass", [0.0, -0.1, 0.6])
+def test_a_bound_out_of_range_is_refused(mass: float) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.floor_mass is"):
+        PolicyConfig(floor_mass=mass)

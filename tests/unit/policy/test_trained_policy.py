@@ -49,11 +49,10 @@ def test_it_grows_narrow_hosts_more_often_than_wide_ones() -> None:
     assert narrow > wide
 
 
-@pytest.mark.parametrize(("slots", "column_slots"), [(1, 1), (1, 2)])
-def test_it_plays_with_fewer_slots_than_it_was_trained_with(slots: int, column_slots: int) -> None:
-    for width in (2, 32):
-        rows = played(replace(CONFIG, slots=slots, column_slots=column_slots), width)
-        assert not any(row.illegal for row in rows)
+@pytest.mark.parametrize("column_slots", [1, 2])
+def test_it_plays_with_fewer_slots_than_it_was_trained_with(column_slots: int) -> None:
+    config = replace(CONFIG, slots=1, column_slots=column_slots)
+    assert not any(row.illegal for width in (2, 32) for row in played(config, width))
 
 
 def test_it_lets_a_column_join_in_a_model_with_two_slots(

@@ -58,13 +58,13 @@ def test_unknown_features_count_as_average() -> None:
 
 
 def test_features_that_the_host_does_not_tell_are_unknown() -> None:
-    reader = ObservationReader(SeedTrainingFleet(ENV, 1, 1).spaces)
-    all_known = early_features(reader, np.stack([e.obs[3] for _, e in played(Scheduled(reader._spaces, NEVER))]))
-    assert np.isfinite(all_known).all()
-    hidden = replace(ENV, drop_features=0.99)
-    some = early_features(reader, np.stack([e.obs[3] for _, e in played(Scheduled(reader._spaces, NEVER), hidden)]))
+    spaces = SeedTrainingFleet(ENV, 1, 1).spaces
+    waited = (played(Scheduled(spaces, NEVER), env) for env in (ENV, replace(ENV, drop_features=0.99)))
+    reader = ObservationReader(spaces)
+    known, some = (early_features(reader, np.stack([episode.obs[3] for _, episode in rows])) for rows in waited)
+    assert np.isfinite(known).all()
     assert np.isnan(some).any(0).sum() >= 4
-    assert some.shape == all_known.shape == (len(SEEDS), 15)
+    assert some.shape == known.shape == (len(SEEDS), 15)
 
 
 def test_expected_doublings_are_those_that_columns_pay() -> None:

@@ -1,5 +1,5 @@
-"""Rewards sum to J, computed here from unseen rows, parameters of tensors and FLOPs that PyTorch counts; a panic never
-pays."""
+"""Rewards sum to J, computed here from unseen rows, parameters of tensors and FLOPs that PyTorch counts; episodes end
+at the time limit or by a panic, which never pays."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ import pytest
 import torch
 
 from actors.blueprints.family import blueprint_index
+from actors.config import EnvConfig
 from actors.env.episode.governor import Governor
+from actors.env.seed_fleet import SeedTrainingFleet
+from actors.policy.baselines import NeverGrow
+from actors.rollout.wave import Provenance, run_wave
 from actors.slots.stage import Stage
 from actors.types.actions import Op
 from actors.types.episode import EndReason
 from tests.support.env.model_counter import ModelCounter
 from tests.support.env.reference_env import ReferenceEnv
-from tests.support.env.walks import WAIT, Action, act, grow, random_legal, tiny_reference
+from tests.support.env.walks import TINY, WAIT, Action, act, grow, random_legal, tiny_reference
 
 COLUMN, HALF, DOUBLE = 3, blueprint_index("column_half"), blueprint_index("column_double")
 REPLACE = [*grow(COLUMN, DOUBLE, 0), act(Op.SET_ALPHA_TARGET, COLUMN, target=2), act(Op.FOSSILIZE, COLUMN)]
@@ -137,30 +141,53 @@ def test_a_panic_restores_prunes_and_ends(how: str, epoch: int) -> None:
     assert played.info["telemetry"]["panic"] == 1.0
     assert not env.network.group.optimizer.state
     assert all(t.isfinite().all() for t in env.network.group.tensors)
-    live = {"GERMINATED", "TRAINING", "BLENDING", "HOLDING"}
-    assert not live & {lane[-1] for lane in env.episode.timeline.stages}
-    assert set(env.network.seeds) == {
-        s for s, x in enumerate(env.episode.lifecycle.slots) if x.stage is Stage.FOSSILIZED
-    }
+    slots = env.episode.lifecycle.slots
+    left = {s for s, slot in enumerate(slots) if slot.active}
+    assert left == set(env.network.seeds) == {s for s, slot in enumerate(slots) if slot.stage is Stage.FOSSILIZED}
 
 
-def test_what_makes_the_governor_panic() -> None:
-    def first_panic(epochs: list[tuple[float, float]], untrained_loss: float = 2.4) -> int:
-        """Return the epoch, of (validation loss, accuracy) each, at which a governor for ten classes panics, or -1."""
-        watch = Governor(10, untrained_loss)
-        for i, (loss, points) in enumerate(epochs):
-            if watch.check(loss, loss, points):
-                return i
-        return -1
+HEALTHY = [(2.3 - 0.2 * i, 10.0 + 8 * i) for i in range(4)]
 
-    healthy = [(2.3 - 0.2 * i, 10.0 + 8 * i) for i in range(9)]
-    assert first_panic(healthy) == -1
-    assert first_panic([*healthy[:4], (float("nan"), 40.0)]) == 4
-    assert first_panic([*healthy[:4], (float("inf"), 40.0)]) == 4
-    assert first_panic([*healthy[:4], (20.0, 40.0)]) == 4
-    assert first_panic([*healthy[:4], (3.0, 40.0)]) == -1
-    assert first_panic([(2.3, 26.0), (2.0, 11.0)]) == 1  # 16 points above chance, then chance
-    assert first_panic([(2.3, 24.0), (2.0, 11.0)]) == -1  # it was never 15 points above chance
-    assert (first_panic([(30.0, 10.0)]), first_panic([(10.0, 10.0)])) == (0, -1)
-    assert first_panic([(30.0, 10.0)], untrained_loss=30.0) == -1  # a host that starts badly may stay bad
-    assert first_panic([(30.0, 10.0)], untrained_loss=float("nan")) == -1  # nothing to compare with
+
+@pytest.mark.parametrize(
+    ("epochs", "untrained_loss", "panics"),
+    [
+        *(([*HEALTHY, (loss, 40.0)], 2.4, loss != 3.0) for loss in (np.nan, np.inf, 20.0, 3.0)),
+        ([(2.3, 26.0), (2.0, 11.0)], 2.4, True),  # 16 points above chance, then chance
+        ([(2.3, 24.0), (2.0, 11.0)], 2.4, False),  # it was never 15 points above chance
+        ([(10.0, 10.0)], 2.4, False),
+        ([(30.0, 10.0)], 2.4, True),
+        ([(30.0, 10.0)], 30.0, False),  # a host that starts badly may stay bad
+        ([(30.0, 10.0)], np.nan, False),  # nothing to compare with
+    ],
+)
+def test_what_makes_the_governor_panic(epochs: list[tuple[float, float]], untrained_loss: float, panics: bool) -> None:
+    """Ten classes; validation loss and accuracy of each epoch, of which only the last may be a reason."""
+    watch = Governor(10, untrained_loss)
+    found = [bool(watch.check(loss, loss, points)) for loss, points in epochs]
+    assert found == [False] * (len(epochs) - 1) + [panics]
+
+
+@pytest.mark.parametrize("time_limit", ["terminated", "truncated"])
+def test_a_drawn_horizon_ends_an_episode_and_is_shown_or_hidden(time_limit: str) -> None:
+    fleet = SeedTrainingFleet(EnvConfig(**TINY | {"horizon_epochs": (3, 6), "time_limit": time_limit}), 24, 0)
+    episodes = run_wave(fleet, NeverGrow(fleet.spaces), range(24), Provenance(0, 0, 8, 0))
+    assert {len(e) for e in episodes} == {3, 4, 5, 6}
+    for e in episodes:
+        assert (e.terminated, e.truncated) == (time_limit == "terminated", time_limit == "truncated")
+        assert e.end_reason is EndReason.HORIZON
+        assert e.obs[:, 0].any() == e.terminated
+
+
+def test_a_panic_on_the_last_epoch_terminates_even_with_a_truncated_limit() -> None:
+    env = tiny_reference(horizon_epochs=4, time_limit="truncated")
+    for poisoned in (False, True):
+        env.reset(seed=0)
+        for _ in range(3):
+            env.step(WAIT)
+        if poisoned:
+            env.network.group.params["in.w"].data.fill_(float("nan"))
+        _, reward, terminated, truncated, info = env.step(WAIT)
+        assert (terminated, truncated) == (poisoned, not poisoned)
+        assert info["end_reason"] is (EndReason.GOVERNOR if poisoned else EndReason.HORIZON)
+    assert float(reward) == pytest.approx(-5.0)  # nothing grew, so there is only the penalty

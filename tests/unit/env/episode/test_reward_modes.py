@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from actors.config import ConfigError, EnvConfig
-from actors.env.env import SeedTrainingEnv
 from actors.env.episode import host_episode
 from actors.env.episode.twin import fitted_coefficients, twin_coefficient, twin_config
 from actors.env.seed_fleet import SeedTrainingFleet
@@ -27,22 +27,24 @@ TINY = EnvConfig(**walks.TINY | {"horizon_epochs": 8})
 GROW = [*grow(0, 3), WAIT, act(Op.FOSSILIZE)]
 
 
+def random_episode(**settings: Any) -> tuple[NDArray[np.float64], float]:
+    """Play the same random legal actions, whatever the settings of rewards; return these and J as it is reported."""
+    env, rng = tiny_env(**settings), np.random.default_rng(0)
+    env.reset(seed=3)
+    steps = [env.step(random_legal(rng, env)) for _ in range(env.episode.horizon_epochs)]
+    objective = steps[-1][4]["telemetry"]["objective"]
+    assert sum(env.episode.timeline.shares) == pytest.approx(objective)
+    return np.array([float(step[1]) for step in steps]), objective
+
+
 def test_every_reward_mode_sums_to_j() -> None:
     """Undiscounted, over a random episode; `test_objective.py` computes J of mode `objective` by hand."""
-    paid: dict[str, list[float]] = {}
-    said = {}
-    for mode in ("objective", "sparse", "contribution"):
-        env, rng = tiny_env(reward=mode), np.random.default_rng(0)
-        env.reset(seed=0)
-        paid[mode], ended = [], False
-        while not ended:
-            _, reward, ended, _, info = env.step(random_legal(rng, env))
-            paid[mode].append(float(reward))
-        said[mode] = info["telemetry"]["objective"]
-        assert sum(paid[mode]) == pytest.approx(said[mode], abs=1e-6)
-    assert len(set(said.values())) == 1
-    assert paid["sparse"][:-1] == [0.0] * 11
-    assert paid["contribution"] != paid["objective"]
+    modes = ("objective", "sparse", "contribution")
+    (plain, sparse, shaped), objectives = zip(*(random_episode(reward=mode) for mode in modes), strict=True)
+    assert len(set(objectives)) == 1
+    assert [rewards.sum() for rewards in (plain, sparse, shaped)] == pytest.approx(objectives, abs=1e-6)
+    assert not sparse[:-1].any()
+    assert (shaped != plain).any()
 
 
 @pytest.mark.parametrize(("gamma", "panic_at"), [(0.9, -1), (1.0, 5), (0.9, 7)])
@@ -50,10 +52,9 @@ def test_shaping_sums_to_zero_over_a_terminated_episode(gamma: float, panic_at: 
     def accuracy(epoch: int, on: frozenset[int]) -> float:
         return 40.0 + epoch + 12.0 * len(on)
 
-    plain, shaped = (
-        play(replace(TINY, reward=mode, shaping_gamma=gamma), accuracy, GROW, panic_at=panic_at)
-        for mode in ("objective", "contribution")
-    )
+    config = replace(TINY, reward="contribution", shaping_gamma=gamma)
+    shaped = play(config, accuracy, GROW, panic_at=panic_at)
+    plain = play(replace(config, reward="objective"), accuracy, GROW, panic_at=panic_at)
     assert shaped.discounted(gamma) == pytest.approx(plain.discounted(gamma))
     assert shaped.objective == plain.objective
     assert max(abs(a - b) for a, b in zip(shaped.rewards, plain.rewards, strict=True)) > 5.0
@@ -70,15 +71,15 @@ def test_a_truncated_end_keeps_its_potential() -> None:
 
 def test_the_whole_configuration_is_checked_against_the_learner() -> None:
     shaped = EnvConfig(reward="contribution", shaping_gamma=0.995)
+    hidden, below_one = EnvConfig(time_limit="truncated"), LearnerConfig(gamma=0.99)
     with pytest.raises(ConfigError, match=r"shaping_gamma 0\.995, but learner\.gamma is 1\.0"):
         Config(env=shaped)
-    assert Config(env=shaped, learner=LearnerConfig(gamma=0.995)).env is shaped
-    hidden = EnvConfig(time_limit="truncated")
+    Config(env=shaped, learner=LearnerConfig(gamma=0.995))
     with pytest.raises(ConfigError, match="unbounded"):
         Config(env=hidden)
-    Config(env=hidden, learner=LearnerConfig(gamma=0.99))
+    Config(env=hidden, learner=below_one)
     with pytest.raises(ConfigError, match=r"imitation\.episodes is 32 with env\.time_limit truncated"):
-        Config(env=hidden, learner=LearnerConfig(gamma=0.99), imitation=ImitationConfig(episodes=32))
+        Config(env=hidden, learner=below_one, imitation=ImitationConfig(episodes=32))
 
 
 def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +110,9 @@ def test_a_twin_that_parts_from_its_host_equals_one_that_is_played_alone(monkeyp
 
 def test_a_twin_ends_where_the_governor_would_end_its_episode() -> None:
     """Its last accuracy then holds to the horizon."""
-    config = EnvConfig(tasks=("wine",), horizon_epochs=5, inner_steps=2, reference="twin")
-    fleet = SeedTrainingFleet(config, 1, 0)
-    fleet.reset([0])
-    (episode,) = fleet.episodes
+    env = tiny_env(horizon_epochs=5, reference="twin")
+    env.reset(seed=0)
+    episode = env.episode
     first = episode.accuracies[0]
     results = [(50.0, 1.0), (60.0, 0.9), (0.0, math.inf), (90.0, 0.1), (95.0, 0.1)]
     # Rewards are made of the accuracy on the scored rows, here half of that on the observed ones.
@@ -122,24 +122,17 @@ def test_a_twin_ends_where_the_governor_would_end_its_episode() -> None:
 
 def test_the_twin_is_subtracted_step_by_step_and_j_is_reported_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_episode, "twin_coefficient", lambda task_id: 0.7)
-    own = SeedTrainingEnv(replace(TINY, horizon_epochs=8))
+    own = tiny_env()
     own.reset(seed=3)
-    for _ in range(8):
+    for _ in range(12):
         own.step(WAIT)
     change = np.diff(own.episode.timeline.accuracy)  # the twin, played here by hand
-    against: dict[str, object] = {"horizon_epochs": 8, "reference": "twin"}
-    plain, twin, sparse = tiny_env(horizon_epochs=8), tiny_env(**against), tiny_env(**against, reward="sparse")
-    rewards: list[NDArray[np.float64]] = []
-    for env in (plain, twin, sparse):
-        rng = np.random.default_rng(0)
-        env.reset(seed=3)
-        steps = [env.step(random_legal(rng, env)) for _ in range(8)]
-        rewards.append(np.array([float(s[1]) for s in steps]))
-        assert steps[-1][4]["telemetry"]["objective"] == pytest.approx(rewards[0].sum())
-        assert sum(env.episode.timeline.shares) == pytest.approx(rewards[0].sum())
-    assert rewards[1] == pytest.approx(rewards[0] - 0.7 * change, abs=1e-5)
-    assert rewards[2][-1] == pytest.approx(rewards[1].sum())
-    assert not rewards[2][:-1].any()
+    settings: list[dict[str, Any]] = [{}, {"reference": "twin"}, {"reference": "twin", "reward": "sparse"}]
+    (plain, twin, sparse), objectives = zip(*(random_episode(**changes) for changes in settings), strict=True)
+    assert objectives == pytest.approx([plain.sum()] * 3)
+    assert twin == pytest.approx(plain - 0.7 * change, abs=1e-5)
+    assert sparse[-1] == pytest.approx(twin.sum())
+    assert not sparse[:-1].any()
 
 
 def test_every_training_family_has_a_fitted_coefficient_and_others_use_one() -> None:

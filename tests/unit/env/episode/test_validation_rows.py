@@ -18,7 +18,7 @@ from actors.slots.spaces import seed_spaces
 from actors.types.actions import Op
 from actors.types.fleet_step import FleetStep
 from tests.support.env.fleets import BACKENDS, Backend
-from tests.support.env.scripted_host import play
+from tests.support.env.scripted_host import Accuracy, play
 from tests.support.env.walks import TINY, WAIT, Action, act, grow
 
 CONFIG = EnvConfig(**TINY | {"horizon_epochs": 8})
@@ -101,13 +101,9 @@ def test_rewards_depend_on_scored_rows_and_all_else_on_observed_ones(
 def test_the_governor_watches_the_observed_rows(collapses: str, panics: bool) -> None:
     """An accuracy that falls to chance, after it was far above it."""
 
-    def falling(epoch: int, on: frozenset[int]) -> float:
-        return 90.0 if epoch < 4 else 33.0
+    def accuracy(rows: str) -> Accuracy:
+        return lambda epoch, on: 33.0 if rows == collapses and epoch >= 4 else 90.0
 
-    def steady(epoch: int, on: frozenset[int]) -> float:
-        return 90.0
-
-    scored, observed = (falling, steady) if collapses == "scored" else (steady, falling)
-    run = play(CONFIG, scored, [], observed=observed)
+    run = play(CONFIG, accuracy("scored"), [], observed=accuracy("observed"))
     assert len(run.rewards) == (4 if panics else 8)
     assert run.objective == pytest.approx(-5.0 if panics else 33.0 - 90.0)

@@ -11,6 +11,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TransformReward
+from gymnasium.wrappers.vector import TransformReward as TransformRewards
+from numpy.typing import NDArray
 
 from actors.config import ConfigError, GymConfig
 from actors.config.gym import make_arguments
@@ -151,78 +154,60 @@ def test_actions_are_converted_to_the_environments_own_space(
     assert gymnasium.vector.utils.batch_space(space, 2).contains(actions)
 
 
-def test_masks_of_a_real_environment() -> None:
-    """Taxi has int8 masks in its infos; compare them with its transition table."""
-    fleet = GymFleet("Taxi-v3", make_vector_env(GymConfig(id="Taxi-v3"), 3), lambda row: row)
-    shown = fleet.start()
-    plain = gymnasium.make("Taxi-v3")
-    for row in range(3):
-        _, info = plain.reset(seed=row)
-        assert np.array_equal(shown.current.masks.op[row], info["action_mask"].astype(bool))
-    assert not shown.current.masks.op.all()
+def fleet_of(env_id: str, count: int, **settings: Any) -> GymFleet:
+    return GymFleet(env_id, make_vector_env(GymConfig(id=env_id, **settings), count), int)
 
 
-class Paying(gym_envs.Scripted):
-    def __init__(self, reward: Any) -> None:
-        super().__init__()
-        self.reward = reward
-
-    def step(self, action: Any) -> Any:
-        obs, _, *rest = super().step(action)
-        return obs, self.reward, *rest
+def paid(reward: Any) -> float:
+    """Return what our wrapper makes of a reward."""
+    env = UnifiedEnv(TransformReward(gym_envs.Scripted(), lambda _: reward), "paying")
+    env.reset(seed=0)
+    return env.step(0)[1]
 
 
 @pytest.mark.parametrize(
     ("reward", "value"), [(np.array([1.5]), 1.5), (np.array(1.5), 1.5), (torch.tensor([1.5]), 1.5), (True, 1), (2, 2)]
 )
 def test_a_reward_is_one_number_in_any_form(reward: Any, value: float) -> None:
-    env = UnifiedEnv(Paying(reward), "Paying")
-    env.reset(seed=0)
-    given = env.step(0)[1]
-    assert type(given) is float
-    assert given == value
+    assert paid(reward) == value
+    assert type(paid(reward)) is float
 
 
 @pytest.mark.parametrize("reward", [None, np.ones(2), torch.ones(3), [1.0]])
 def test_a_reward_that_is_not_one_number_is_refused(reward: Any) -> None:
-    env = UnifiedEnv(Paying(reward), "Paying")
-    env.reset(seed=0)
-    with pytest.raises(UserError, match=r"Paying gave the reward .*: give one number"):
-        env.step(0)
+    with pytest.raises(UserError, match=r"paying gave the reward .*: give one number"):
+        paid(reward)
 
 
-class ColumnOfRewards(SyncVectorEnv):
-    wrong = False
-
-    def step(self, actions: Any) -> Any:
-        obs, rewards, *rest = super().step(actions)
-        return obs, np.ones(5) if self.wrong else rewards[:, None], *rest
+def rewards_of(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return the rewards of a fleet whose vector environment gives rewards of this shape."""
+    env = SyncVectorEnv([gym_envs.Scripted] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    fleet = GymFleet("column", TransformRewards(env, lambda _: np.ones(shape)), int)
+    fleet.start()
+    return fleet.step(np.zeros((3, 1), dtype=np.int64)).outcome.rewards
 
 
 def test_a_vector_environment_may_give_a_column_of_rewards() -> None:
-    env = ColumnOfRewards([gym_envs.Scripted] * 3, autoreset_mode=AutoresetMode.DISABLED)
-    fleet = GymFleet("column", env, lambda row: row)
-    fleet.start()
-    assert fleet.step(np.zeros((3, 1), dtype=np.int64)).outcome.rewards.shape == (3,)
-    env.wrong = True
+    assert rewards_of((3, 1)).shape == (3,)
     with pytest.raises(UserError, match=r"column gave rewards of shape \[5\]: give shape \[3\]"):
-        fleet.step(np.zeros((3, 1), dtype=np.int64))
+        rewards_of((5,))
 
 
 class Recorded(gym_envs.Scripted):
-    """Notes its instances and what is called; the one with number `breaks` cannot be made, or cannot be closed."""
+    """Notes which of its instances were closed; those of some numbers cannot be made, or cannot be closed."""
 
-    made: ClassVar[list[str]] = []
+    made = 0
+    closed: ClassVar[set[int]] = set()
 
     def __init__(self, breaks: int = -1, close_breaks: int = -1) -> None:
         super().__init__()
-        self.number, self.close_breaks = sum(call.startswith("make") for call in self.made), close_breaks
+        self.number, self.close_breaks = Recorded.made, close_breaks
         if self.number == breaks:
             raise ValueError("no display")
-        self.made.append(f"make {self.number}")
+        Recorded.made += 1
 
     def close(self) -> None:
-        self.made.append(f"close {self.number}")
+        self.closed.add(self.number)
         if self.number == self.close_breaks:
             raise OSError("the simulator is gone")
 
@@ -230,22 +215,12 @@ class Recorded(gym_envs.Scripted):
 gymnasium.register("tests/Recorded-v0", entry_point=Recorded)
 
 
-def closed() -> list[int]:
-    return sorted(int(call.split()[1]) for call in Recorded.made if call.startswith("close"))
-
-
-def test_environments_are_closed_if_a_later_one_cannot_be_made() -> None:
-    Recorded.made.clear()
+def test_environments_are_closed_if_one_cannot_be_made_or_closed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exception, match="no display"):
-        make_vector_env(GymConfig(id="tests/Recorded-v0", kwargs=("breaks=2",)), 4)
-    assert closed() == [0, 1]
-
-
-def test_all_environments_are_closed_if_closing_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    Recorded.made.clear()
-    config = GymConfig(id="tests/Recorded-v0", kwargs=("close_breaks=1",))
-    GymFleet("recorded", make_vector_env(config, 4), lambda row: row).close()
-    assert closed() == [0, 1, 2, 3]
+        fleet_of("tests/Recorded-v0", 4, kwargs=("breaks=2",))
+    assert Recorded.closed == {0, 1}
+    fleet_of("tests/Recorded-v0", 4, kwargs=("close_breaks=3",)).close()
+    assert Recorded.closed == set(range(6))
     assert "OSError: the simulator is gone" in capsys.readouterr().err
 
 
@@ -260,7 +235,7 @@ def test_the_default_dtype_of_an_environment_is_its_own() -> None:
             return super().step(action)
 
     gymnasium.register("tests/Double-v0", entry_point=Double)
-    fleet = GymFleet("Double", make_vector_env(GymConfig(id="tests/Double-v0"), 2), lambda row: row)
+    fleet = fleet_of("tests/Double-v0", 2)
     assert torch.get_default_dtype() is torch.float32
     fleet.start()
     fleet.step(np.zeros((2, 1), dtype=np.int64))
@@ -270,13 +245,9 @@ def test_the_default_dtype_of_an_environment_is_its_own() -> None:
 
 @pytest.mark.parametrize("vectorization", ["async", "own"])
 def test_other_vectorization_modes_run(vectorization: str) -> None:
-    config = GymConfig(id="CartPole-v1", vectorization=vectorization)
-    fleet = GymFleet("CartPole-v1", make_vector_env(config, 2), lambda row: row)
-    shown = fleet.start()
-    ends = 0
-    for _ in range(40):
-        shown = fleet.step(np.ones((2, 1), dtype=np.int64))
-        ends += int(shown.outcome.terminated.sum())
+    fleet = fleet_of("CartPole-v1", 2, vectorization=vectorization)
+    fleet.start()
+    shown = [fleet.step(np.ones((2, 1), dtype=np.int64)) for _ in range(40)]
     fleet.env.close()
-    assert shown.current.obs.shape == (2, 4)
-    assert ends >= 4  # pushing one way falls within ten steps
+    assert shown[-1].current.obs.shape == (2, 4)
+    assert sum(int(step.outcome.terminated.sum()) for step in shown) >= 4  # pushing one way falls within ten steps

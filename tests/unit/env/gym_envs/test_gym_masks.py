@@ -59,10 +59,9 @@ class Native(SyncVectorEnv):
         return *shown, self._native(infos)
 
     def _native(self, infos: dict[str, Any]) -> dict[str, Any]:
-        masks = np.stack([env.unwrapped._mask() for env in self.envs])
-        given = {"action_mask": self.form(masks)} | ({"final_obs": infos["final_obs"]} if "final_obs" in infos else {})
-        final = infos.get("final_info", {})
-        return given | ({"final_info": {"action_mask": final["action_mask"]}} if final else {})
+        masks = self.form(np.stack([env.unwrapped._mask() for env in self.envs]))
+        final = {name: infos[name] for name in ("final_obs", "final_info") if name in infos}
+        return {"action_mask": masks} | final
 
 
 class OwnMethod(SyncVectorEnv):
@@ -77,10 +76,6 @@ class OwnMethod(SyncVectorEnv):
 def test_masks_of_native_vector_environments_are_in_force(env_class: type[SyncVectorEnv], mode: AutoresetMode) -> None:
     fleet = scripted(env_class, mode, sizes=(4,), masks="method" if env_class is OwnMethod else "info")
     assert walk(fleet) > 60
-
-
-class PerHead(Native):
-    form = staticmethod(lambda masks: (masks[:, :2], masks[:, 2:]))
 
 
 class Late(Scripted):
@@ -182,6 +177,10 @@ def test_masks_in_observations_are_in_force_and_not_observed(make: Callable[[], 
     assert walk(fleet) > 60
 
 
+class PerHead(Native):
+    form = staticmethod(lambda masks: (masks[:, :2], masks[:, 2:]))
+
+
 class Forbids(Scripted):
     """Allows nothing."""
 
@@ -207,15 +206,9 @@ def undeclared() -> SyncVectorEnv:
             lambda: GymFleet("undeclared", undeclared(), int),
             "to one of AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED",
         ),
-        (
-            lambda: scripted(IgnoresTheMask, DISABLED, sizes=(4,)),
-            "reset environments that options['reset_mask'] excludes: ",
-        ),
-        (lambda: scripted(HidesTheEnd, SAME_STEP, sizes=(4,)), 'gave no info["final_obs"]'),
-        (
-            lambda: fleet_of(lambda: Forbids((4,), masks="info")),
-            "an action mask without a legal choice for action",
-        ),
+        (lambda: scripted(IgnoresTheMask, DISABLED), "reset environments that options['reset_mask'] excludes: "),
+        (lambda: scripted(HidesTheEnd, SAME_STEP), 'gave no info["final_obs"]'),
+        (lambda: fleet_of(lambda: Forbids((4,), masks="info")), "an action mask without a legal choice for action"),
         (
             lambda: in_observations(lambda: MaskInObservation(mask=spaces.Box(0, 1, (3,)))),
             "an action mask of 3 entries for heads of [4]",

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from actors.types.episode import SEED_TRAINING
 from tests.support.env import walks
-from tests.support.env.fleets import break_params
 from tests.support.env.walks import act
 
 ROOT = Path(__file__).parents[4]
@@ -106,30 +106,11 @@ def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict
     ends = 0
     for _ in range(20):
         actions = fast.action_space.sample()
-        mine, theirs = fast.step(actions), slow.step(actions)
-        assert data_equivalence(mine, theirs, exact=True)
+        mine = fast.step(actions)
+        assert data_equivalence(mine, slow.step(actions), exact=True)
         assert mine[0] in fast.observation_space
-        ended = mine[2] | mine[3]
-        ends += int(ended.sum())
-        assert bool(ended.any()) == ("final_obs" in mine[4])
+        ends += int((mine[2] | mine[3]).sum())
     assert ends >= 15
-
-
-def test_after_a_panic_only_that_environment_is_reset() -> None:
-    env = many(3)
-    env.reset(seed=0)
-    waits = np.zeros((3, 6), dtype=np.int64)
-    env.step(waits)
-    break_params(env.fleet, 1)
-    seen, rewards, terminated, _, info = env.step(waits)
-    assert terminated.tolist() == [False, True, False]
-    assert rewards[1] <= -5.0
-    assert info["final_info"]["end_reason"][1] == "governor"
-    assert info["final_obs"][1]["obs"][0] == pytest.approx(2 / 6)
-    assert seen["obs"][:, 0] == pytest.approx([2 / 6, 0.0, 2 / 6])
-    for _ in range(4):
-        _, _, terminated, _, _ = env.step(waits)
-    assert terminated.tolist() == [True, False, True]
 
 
 def test_strict_raises_and_names_the_environment() -> None:
@@ -139,14 +120,10 @@ def test_strict_raises_and_names_the_environment() -> None:
         env.step(np.stack([act(0), act(3, 0)]))
 
 
-def test_an_unknown_render_mode_is_rejected() -> None:
-    for make in (many, lambda n, **settings: gymnasium.make(SEED_TRAINING, **TINY | settings)):
-        with pytest.raises(ConfigError, match="give 'rgb_array' or None"):
-            make(2, render_mode="human")
-
-
-def pixels(picture: Any, color: tuple[int, int, int]) -> int:
-    return int((np.asarray(picture) == color).all(-1).sum())
+@pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec])
+def test_an_unknown_render_mode_is_rejected(make: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="give 'rgb_array' or None"):
+        make(SEED_TRAINING, render_mode="human", **TINY)
 
 
 def test_the_slot_timeline_is_drawn() -> None:
@@ -154,12 +131,12 @@ def test_the_slot_timeline_is_drawn() -> None:
     env.reset(seed=0)
     before = env.render()
     env.step(act(1, 0, 3))
-    env.step(act(5))
     after = env.render()
     assert before.shape == after.shape
     assert before.dtype == np.uint8
-    marker = tuple(int(OPS["GERMINATE"][i : i + 2], 16) for i in (1, 3, 5))
-    assert pixels(after, marker) > pixels(before, marker)  # once in the legend, and once more over its slot
+    color = tuple(bytes.fromhex(OPS["GERMINATE"][1:]))
+    marked = [(picture == color).all(-1).sum() for picture in (before, after)]
+    assert marked[0] < marked[1]  # once in the legend, and once more over its slot
     assert gymnasium.make(SEED_TRAINING, **TINY).unwrapped.render() is None
     envs = many(2, render_mode="rgb_array")
     envs.reset(seed=0)

@@ -1,34 +1,35 @@
-"""Observations follow the feature table: positions, ranges, and unknown values that differ from measured ones."""
+"""Observations follow the feature table: positions, ranges, and values that are unknown, some in whole episodes."""
 
 from __future__ import annotations
 
 from math import log2
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from actors.blueprints.family import blueprint_index
+from actors.config import EnvConfig
+from actors.env.episode.host_episode import HostEpisode
 from actors.slots.model_view import ModelView, TrainingState
 from actors.slots.objective import Prices
 from actors.slots.observation import BASE, SLOT, bounds, observe
 from actors.slots.slot_shape import SlotKind
+from actors.slots.spaces import seed_spaces
 from actors.slots.stage import Slot, Stage
 from actors.types.actions import Op
 from tests.support.env.model_counter import ModelCounter, counted
 from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn, ReferenceNetwork
-from tests.support.env.walks import WAIT, act, grow, random_legal, tiny_reference
+from tests.support.env.walks import WAIT, act, grow, random_legal, tiny_env, tiny_reference
 
 
 def places(slots: int) -> dict[str, slice]:
     """Return the indices of each feature, `name` or `slot/name`, from the order and sizes in the table."""
-    found, at = {}, 0
-    names = [(f.name, f.size) for f in BASE]
-    names += [(f"{s}/{f.name}", f.size) for s in range(slots) for f in SLOT]
-    for name, size in names:
-        found[name] = slice(at, at + size)
-        at += size
-    return found
+    names = [(f.name, f.size) for f in BASE] + [(f"{s}/{f.name}", f.size) for s in range(slots) for f in SLOT]
+    ends = np.cumsum([size for _, size in names]).tolist()
+    return {name: slice(end - size, end) for (name, size), end in zip(names, ends, strict=True)}
 
 
 def legal_costs(env: ReferenceEnv, counter: ModelCounter, slot: int) -> list[float]:
@@ -128,18 +129,18 @@ def view(slot: Slot) -> ModelView:
     return ModelView(training, Op.WAIT, True, 100, 400.0, prices, 0.0, [0], 0, kinds, [None], [0.0], [0.0], [slot])
 
 
-MAYBE = ("contribution", "contribution_velocity", "interaction", "gradient_norm", "gradient_health", "score")
+MAYBE = "contribution contribution_velocity interaction gradient_norm gradient_health gradient_health_prev score"
 
 
-@pytest.mark.parametrize("name", [*MAYBE, "gradient_health_prev"])
+@pytest.mark.parametrize("name", MAYBE.split())
 def test_unknown_differs_from_a_measured_zero(name: str) -> None:
     stage = Stage.DORMANT if name == "score" else Stage.TRAINING
-    where, unknown, zero = places(1), observe(view(Slot(stage))), observe(view(Slot(stage, **{name: 0.0})))
-    assert unknown[where[f"0/{name}"]].tolist() == [0.0, 0.0]
-    assert zero[where[f"0/{name}"]].tolist() == [1.0, 0.0]
-    healthy = observe(view(Slot(stage, **{name: 1.0})))[where[f"0/{name}"]]
-    assert healthy[0] == 1
-    assert healthy[1] > 0
+    unknown, zero, one = (
+        observe(view(Slot(stage, **{name: value})))[places(1)[f"0/{name}"]].tolist() for value in (None, 0.0, 1.0)
+    )
+    assert (unknown, zero) == ([0.0, 0.0], [1.0, 0.0])
+    assert one[0] == 1.0
+    assert one[1] > 0.0
 
 
 def test_what_a_seed_is_worth_is_its_contribution_less_the_price_of_its_doublings() -> None:
@@ -175,15 +176,74 @@ def test_freshness_is_a_power_of_the_epochs_since_the_measurement() -> None:
     assert fresh == pytest.approx(expected)
 
 
-def at_epoch(view: ModelView, epoch: int, hidden: bool) -> ModelView:
-    return view._replace(training=view.training._replace(epoch=epoch, time_hidden=hidden))
-
-
 def test_with_hidden_time_no_feature_reveals_the_epoch() -> None:
     """From the eighth epoch on, an unchanged host with a fossilized seed has the same observation in every epoch."""
-    slot = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=8, age_epochs=14)
-    later = Slot(stage=Stage.FOSSILIZED, blueprint=1, epochs_in_stage=20, age_epochs=24)
-    early, late = (at_epoch(view(s), epoch, hidden=True) for s, epoch in ((slot, 15), (later, 25)))
-    assert np.array_equal(observe(early), observe(late))
-    shown = (at_epoch(v, v.training.epoch, hidden=False) for v in (early, late))
-    assert not np.array_equal(*(observe(v) for v in shown))
+
+    def seen(epoch: int, in_stage: int, hidden: bool) -> NDArray[np.float32]:
+        old = view(Slot(Stage.FOSSILIZED, blueprint=1, epochs_in_stage=in_stage, age_epochs=in_stage + 5))
+        return observe(old._replace(training=old.training._replace(epoch=epoch, time_hidden=hidden)))
+
+    assert np.array_equal(seen(15, 8, hidden=True), seen(25, 20, hidden=True))
+    assert not np.array_equal(seen(15, 8, hidden=False), seen(25, 20, hidden=False))
+
+
+GROUPS = {
+    "contributions": {"contribution", "worth", "contribution_velocity", "contribution_freshness", "interaction"},
+    "accuracy": {"accuracy", "accuracy_known"},
+    "train_loss": {"train_loss", "train_loss_known", "overfit"},
+    "scores": {"score"},
+    "val_rows": {"val_rows"},
+}
+GROW = [*grow(0, 3), *grow(1, 2)[:2], WAIT]
+
+
+Features = dict[str, list[float]]
+
+
+def split(obs: NDArray[np.float32]) -> Features:
+    return {name: obs[where].tolist() for name, where in places(2).items()}
+
+
+def play(share: float, seed: int, **changes: Any) -> tuple[list[Features], list[float]]:
+    env = tiny_env(slots=2, column_slots=0, drop_features=share, horizon_epochs=6, **changes)
+    start, _ = env.reset(seed=seed)
+    steps = [env.step(action) for action in GROW]
+    return [split(seen["obs"]) for seen in (start, *(step[0] for step in steps))], [float(step[1]) for step in steps]
+
+
+def hidden(whole: list[Features], other: list[Features]) -> set[str]:
+    """Return the names of the features that differ, of all slots alike."""
+    return {name.split("/")[-1] for a, b in zip(whole, other, strict=True) for name in a if a[name] != b[name]}
+
+
+def test_a_dropped_group_is_unknown_for_a_whole_episode() -> None:
+    kinds = set()
+    for seed in range(12):
+        (whole, paid), (other, also) = play(0.0, seed), play(0.6, seed)
+        assert paid == also
+        gone = hidden(whole, other)
+        dropped = {name for name, features in GROUPS.items() if gone & features}
+        assert gone == set[str]().union(*(GROUPS[name] for name in dropped))
+        assert not any(any(step[name]) for step in other for name in step if name.split("/")[-1] in gone)
+        kinds.add(frozenset(dropped))
+        assert other == play(0.6, seed)[0]
+    assert len(kinds) > 6
+    assert set[str]().union(*kinds) == set(GROUPS)
+
+
+@pytest.mark.parametrize("name", [*GROUPS, "price"])
+def test_hidden_features_are_unknown_in_every_episode(name: str) -> None:
+    for seed in range(3):
+        (whole, paid), (other, also) = play(0.0, seed), play(0.0, seed, hidden_features=(name,))
+        assert paid == also
+        assert hidden(whole, other) == GROUPS.get(name, {"price", "compute_price", "worth"})
+        if name == "price":
+            assert other[0]["price"] + other[0]["compute_price"] == [0.0] * 3  # as one point per doubling alone
+
+
+def test_groups_are_dropped_with_the_configured_probability() -> None:
+    config = EnvConfig(tasks=("spirals",), drop_features=0.3)
+    episodes = [HostEpisode(config, 0, seed, seed_spaces(config.total_slots).action) for seed in range(200)]
+    gone = np.array([[name in e.hidden_features for name in GROUPS] for e in episodes])
+    assert np.all(np.abs(gone.mean(0) - 0.3) < 0.1)
+    assert 0.02 < (gone[:, 0] & gone[:, 1]).mean() < 0.18  # drawn independently

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +45,9 @@ def infinite(rng):
     return made
 
 def growing(rng):
-    made = blobs(rng)
-    wider = [Split(np.repeat(s.x, rng.integers(1, 9), axis=1), s.y) for s in (made.train,)] * 3
-    return Task("growing", 2, *wider, host_width=5)
+    made = blobs(rng).train
+    wider = Split(np.repeat(made.x, rng.integers(1, 9), axis=1), made.y)
+    return Task("growing", 2, wider, wider, wider, host_width=5)
 
 def no_rng():
     return None
@@ -68,9 +68,19 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "mytasks", raising=False)
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
-    found = [EntryPoint(name, value, "tamiyo.tasks") for name, value in points.items()]
-    monkeypatch.setattr("actors.env.tasks.custom.entry_points", lambda group: found if group == "tamiyo.tasks" else [])
+@pytest.fixture
+def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that puts an installed distribution with these entry points on the path."""
+
+    def install(**points: str) -> None:
+        info = tmp_path / "mytasks-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mytasks\nVersion: 1.0\n")
+        lines = "".join(f"{name} = {value}\n" for name, value in points.items())
+        (info / "entry_points.txt").write_text(f"[tamiyo.tasks]\n{lines}")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
 
 
 def test_an_imported_task_runs_alone_and_in_a_mixed_fleet() -> None:
@@ -108,9 +118,8 @@ def test_errors_of_custom_tasks_are_one_clear_line(name: str, words: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_an_entry_point_is_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    offer(monkeypatch, blobs="mytasks:blobs", mine="mytasks:family")
+def test_an_entry_point_is_listed_and_made(offer: Callable[..., None]) -> None:
+    offer(blobs="mytasks:blobs", mine="mytasks:family")
     assert make_task("blobs", np.random.default_rng(0)).task_id == "blobs"
     assert "blobs" in [f.name for f in families("train")]
     assert "mine" in [f.name for f in families("heldout")]
@@ -118,41 +127,24 @@ def test_an_entry_point_is_listed_and_made(monkeypatch: pytest.MonkeyPatch) -> N
         find_family("blob")
 
 
-def test_a_broken_entry_point_affects_its_own_task_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    offer(monkeypatch, lost="broken:x")
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ({"lost": "broken:x"}, "'lost' of entry point broken:x cannot be loaded: ModuleNotFoundError"),
+        ({"digits": "mytasks:blobs"}, "a task named 'digits', a name that is taken"),
+    ],
+)
+def test_a_wrong_entry_point_affects_its_own_task_only(
+    offer: Callable[..., None], point: dict[str, str], words: str
+) -> None:
+    offer(**point)
     assert make_task("moons", np.random.default_rng(0)).task_id == "moons"
-    with pytest.raises(ConfigError, match="'lost' of entry point broken:x cannot be loaded: ModuleNotFoundError"):
+    with pytest.raises(ConfigError, match=words):
         families()
-
-
-def test_an_entry_point_cannot_take_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, digits="mytasks:blobs")
-    with pytest.raises(ConfigError, match="a task named 'digits', a name that is taken"):
-        families()
-
-
-def test_an_installed_distribution_is_found(tmp_path: Path) -> None:
-    """With real package metadata on the path, in a separate process."""
-    info = tmp_path / "mytasks-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mytasks\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[tamiyo.tasks]\nblobs = mytasks:blobs\n")
-    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]"
-    code += "; from actors.env.tasks import families; print([f.name for f in families('train')][-1])"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-    assert ended.stdout.strip() == "blobs"
 
 
 def test_the_example_runs_from_its_folder() -> None:
-    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    ended = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "own_task.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env,
-        timeout=100,
-    )
+    command, env = [sys.executable, f"{ROOT}/examples/own_task.py"], {"PYTHONPATH": str(ROOT), "PATH": ""}
+    ended = subprocess.run(command, capture_output=True, text=True, env=env, timeout=100)
     assert ended.returncode == 0, ended.stderr
     assert "with one seed" in ended.stdout

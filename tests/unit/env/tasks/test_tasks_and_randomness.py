@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 
 from actors.env.env import SeedTrainingEnv
 from actors.env.tasks import DataFiles, Split, Task, registry
-from actors.types.actions import Op
-from tests.support.env.walks import act, random_legal, tiny_env
-
-
-def test_all_tasks_are_drawn() -> None:
-    env = tiny_env(tasks=("digits", "wine", "spirals"))
-    names = [env.reset(seed=seed)[1]["task_id"] for seed in range(40)]
-    assert {name: names.count(name) > 5 for name in names} == dict.fromkeys(("digits", "wine", "spirals"), True)
+from tests.support.env.walks import WAIT, random_legal, tiny_env
 
 
 def trace(env: SeedTrainingEnv, seed: int, walk_seed: int = 0, epochs: int = 12) -> list[NDArray[Any]]:
@@ -54,10 +47,9 @@ def test_minibatches_cover_the_training_rows_and_wrap() -> None:
     env.reset(seed=0)
     rows = len(env.episode.task.train)
     drawn: list[int] = []
-    honest = env.episode._data
-    env.episode._data = lambda epoch: drawn.extend(honest(epoch).rows.ravel()) or honest(epoch)
     for _ in range(10):
-        env.step(act(Op.WAIT))
+        drawn += env.episode.plan_epoch(*env.episode.growth.read(WAIT)).data.rows.ravel().tolist()
+        env.step(WAIT)
     assert len(drawn) == 10 * 96
     passes = [drawn[i : i + rows] for i in range(0, len(drawn) - rows + 1, rows)]
     assert all(sorted(p) == list(range(rows)) for p in passes)

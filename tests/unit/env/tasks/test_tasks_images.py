@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,6 @@ from actors.config import ConfigError, EnvConfig
 from actors.env.tasks import DataFiles, Sizes, Task, make_task
 from actors.env.tasks.families import images
 
-FILES = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
-
-
-@pytest.fixture(autouse=True)
-def fresh_cache() -> Iterator[None]:
-    images._cifar_splits.cache_clear()
-    yield
-    images._cifar_splits.cache_clear()
-
 
 def cifar(data_dir: Path | None, download: bool = False) -> Task:
     files = DataFiles(None if data_dir is None else str(data_dir), download)
@@ -32,19 +21,17 @@ def cifar(data_dir: Path | None, download: bool = False) -> Task:
 
 
 class CIFAR10:
-    """Stand-in for torchvision's class: reads the published pickles, raises RuntimeError if they are missing."""
+    """Stand-in for torchvision's class, which raises RuntimeError if its files are missing."""
 
     downloads = 0
 
     def __init__(self, root: str, train: bool, download: bool) -> None:
         CIFAR10.downloads += download
-        folder = Path(root) / "cifar-10-batches-py"
-        if not all((folder / name).is_file() for name in FILES):
+        if not (Path(root) / "cifar-10-batches-py" / "test_batch").is_file():
             raise RuntimeError("Dataset not found or corrupted.")
-        batches = [pickle.loads((folder / name).read_bytes()) for name in (FILES[:5] if train else FILES[5:])]
-        pixels = np.vstack([b["data"] for b in batches])
-        self.data = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        self.targets = [label for b in batches for label in b["labels"]]
+        rows = 50 if train else 10
+        self.data = np.random.default_rng(rows).integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
+        self.targets = [row % 10 for row in range(rows)]
 
 
 @pytest.fixture
@@ -57,16 +44,6 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "CIFAR_SIZES", Sizes(30, 10, 10))
 
 
-def write_cifar(root: Path) -> np.ndarray:
-    """Write ten rows per file; return the test images [10, 3, 32, 32]."""
-    folder, rng = root / "cifar-10-batches-py", np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    for name in FILES:
-        pixels = rng.integers(0, 256, (10, 3072), dtype=np.uint8)
-        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": list(range(10))}))
-    return pixels.reshape(10, 3, 32, 32)
-
-
 def test_digits_image_has_the_pixels_of_digits() -> None:
     flat, pictures = (make_task(name, np.random.default_rng(0)) for name in ("digits", "digits_image"))
     assert pictures.shape == (1, 8, 8)
@@ -76,12 +53,9 @@ def test_digits_image_has_the_pixels_of_digits() -> None:
     assert pixel == pytest.approx(1.0, abs=1e-6)
 
 
-def test_cifar10_without_a_folder_raises() -> None:
+def test_missing_cifar10_raises_and_is_not_downloaded(torchvision: None, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"needs env.data_dir: the folder that holds cifar-10-batches-py"):
         cifar(None)
-
-
-def test_missing_cifar10_raises_and_is_not_downloaded(torchvision: None, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no folder cifar-10-batches-py; .* or set env\.download"):
         cifar(tmp_path, EnvConfig().download)
     (tmp_path / "cifar-10-batches-py").mkdir()
@@ -94,13 +68,14 @@ def test_missing_cifar10_raises_and_is_not_downloaded(torchvision: None, tmp_pat
 
 
 def test_cifar10_is_loaded_from_disk(torchvision: None, tmp_path: Path) -> None:
-    raw = write_cifar(tmp_path)
-    made = cifar(tmp_path)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "test_batch").touch()
+    raw, made = CIFAR10(str(tmp_path), train=False, download=False).data, cifar(tmp_path)
     assert (made.kind, made.shape, made.sizes) == ("image", (3, 32, 32), Sizes(30, 10, 10))
     np.testing.assert_allclose(made.train.x.mean((0, 2, 3)), 0, atol=1e-5)
-    np.testing.assert_allclose(made.train.x.std((0, 2, 3)), 1, atol=1e-5)
+    np.testing.assert_allclose(made.train.x.std((0, 2, 3)), 1, atol=1e-4)
     for channel in range(3):
-        together = np.corrcoef(raw[:, channel].ravel(), made.test.x[:, channel].ravel())[0, 1]
+        together = np.corrcoef(raw[..., channel].ravel(), made.test.x[:, channel].ravel())[0, 1]
         assert together == pytest.approx(1.0, abs=1e-6)
     np.testing.assert_array_equal(made.test.y, np.arange(10))
     rows = [{r.tobytes() for r in np.ascontiguousarray(s.x)} for s in (made.train, made.val)]
