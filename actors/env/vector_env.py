@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig, require
 from actors.env.env import Obs, gymnasium_spaces
 from actors.env.seed_fleet import SeedTrainingFleet
+from actors.slots.lifecycle import SeedAction
 from actors.types.fleet_step import FleetStep
 
 Flags = NDArray[np.bool_]
@@ -77,8 +78,12 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
             infos = self._add_info(infos, self.fleet.info(e), e)
         return _observation(seen), infos
 
-    def step(self, actions: NDArray[np.int64]) -> tuple[Obs, NDArray[np.float64], Flags, Flags, Info]:
-        seen = self.fleet.step(np.asarray(actions), self.strict)
+    def step(
+        self, actions: NDArray[np.int64] | Sequence[SeedAction]
+    ) -> tuple[Obs, NDArray[np.float64], Flags, Flags, Info]:
+        profile = self.fleet.config.profile
+        choices = [a.as_array(profile) if isinstance(a, SeedAction) else a for a in actions]
+        seen = self.fleet.step(np.asarray(choices), self.strict)
         infos: Info = {}
         ended = [int(e) for e in np.flatnonzero(seen.terminated | seen.truncated)]
         for e in range(self.num_envs):

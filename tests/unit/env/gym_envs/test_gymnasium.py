@@ -25,6 +25,7 @@ from actors.slots.lifecycle import IllegalAction, SeedAction
 from actors.types.actions import Op
 from actors.types.episode import SEED_TRAINING
 from tests.support.env import walks
+from tests.support.env.fleets import break_params
 from tests.support.env.walks import act
 
 ROOT = Path(__file__).parents[4]
@@ -56,8 +57,9 @@ def test_a_seed_action_means_the_same_as_its_array(profile: str) -> None:
     assert np.array_equal(seen[0]["obs"], seen[1]["obs"])
 
 
-def test_a_list_of_seed_actions_is_a_batch() -> None:
-    envs = many(2)
+@pytest.mark.parametrize("profile", ["tamiyo", "classic"])
+def test_a_list_of_seed_actions_is_a_batch(profile: str) -> None:
+    envs = many(2, profile=profile)
     envs.reset(seed=0)
     obs, *_ = envs.step([SeedAction(Op.WAIT), SeedAction(Op.GERMINATE, slot=2, blueprint=3)])
     assert obs["blueprint_indices"].tolist() == [[-1] * 5, [-1, -1, 3, -1, -1]]
@@ -111,6 +113,19 @@ def test_the_vector_environment_equals_gymnasiums_sync_vector_env(settings: dict
         assert mine[0] in fast.observation_space
         ends += int((mine[2] | mine[3]).sum())
     assert ends >= 15
+
+
+def test_after_a_panic_only_that_environment_is_reset() -> None:
+    env = many(3)
+    env.reset(seed=0)
+    waits = np.zeros((3, 6), dtype=np.int64)
+    env.step(waits)
+    break_params(env.fleet, 1)
+    seen, _, terminated, _, info = env.step(waits)
+    assert terminated.tolist() == [False, True, False]
+    assert info["final_info"]["end_reason"][1] == "governor"
+    assert info["final_obs"][1]["obs"][0] == pytest.approx(2 / 6)
+    assert seen["obs"][:, 0] == pytest.approx([2 / 6, 0.0, 2 / 6])
 
 
 def test_strict_raises_and_names_the_environment() -> None:
