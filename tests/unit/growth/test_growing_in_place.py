@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from actors.growth.slots import SlotSpec
 from actors.slots.stage import Stage
-from tests.support.growth.columns import Recurrent, assert_left_alone
+from tests.support.growth.columns import Recurrent, assert_left_alone, column_of, grown, shadow_gradients
 from tests.support.growth.growing import GROWN, WAIT, ConvNet, Run, Script, advance, germinate, mlp, prune
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
@@ -32,47 +32,27 @@ def run(host: str, script: list[Any], **options: Any) -> Run:
 def test_a_seed_in_training_leaves_its_host_unchanged(host: str) -> None:
     """Bit for bit, including dropout's random numbers and BatchNorm's running statistics."""
     alone = run(host, []).epochs(5)
-    grown = run(host, YOUNG).epochs(2)
-    seed = [p.detach().clone() for n, p in grown.model.named_parameters() if "tamiyo" in n]
-    grown.epochs(3)
-    assert_left_alone(grown, alone)
-    moved = [p.detach() for n, p in grown.model.named_parameters() if "tamiyo" in n]
-    assert seed
-    assert any(not torch.equal(a, b) for a, b in zip(seed, moved, strict=True))
-    assert list(grown.grower.stages.values()) == [Stage.TRAINING]
+    own = run(host, YOUNG).epochs(2)
+    seed = grown(own.model)
+    own.epochs(3)
+    assert_left_alone(own, alone)
+    assert any(not torch.equal(seed[name], moved) for name, moved in grown(own.model).items())
+    assert list(own.grower.stages.values()) == [Stage.TRAINING]
 
 
 def test_shadow_gradients_are_those_of_the_loss_with_the_seed_on() -> None:
     own = run("linear", YOUNG).epochs(2)
     own.train()  # away from its start, where half of the gradients are 0
-    own.optimizer.zero_grad()
-    slot_module = own.grower._seeds.slot_modules[0]
-    rows = slice(0, 32)
-    own.grower.shadow(lambda: own.loss(rows))
-    assert all(p.grad is None for p in own.model.parameters()), "nothing that clips gradients may see them"
-    given: dict[str, torch.Tensor] = {}
-
-    def look(*_: Any) -> None:
-        given.update({n: p.grad.clone() for n, p in own.model.named_parameters() if p.grad is not None})
-
-    own.optimizer.register_step_pre_hook(look)
-    own.optimizer.param_groups[0]["lr"] = 0.0
-    own.optimizer.step()
-    assert given
-    assert all("tamiyo" in name for name in given)
-    h = {}
-    handle = own.model[3].register_forward_hook(lambda m, i, out: h.update(out=out), prepend=True)
-    plain = own.loss(rows)
-    handle.remove()
-    seed = slot_module.seed
-    joined = seed(h["out"].detach(), torch.tensor(1.0))
-    logits = own.model[5](own.model[4](joined))
-    loss = torch.nn.functional.cross_entropy(logits, own.x_y[1][rows])
-    for (name, _), grad in zip(
-        seed.named_parameters(), torch.autograd.grad(loss, list(seed.parameters())), strict=True
-    ):
-        torch.testing.assert_close(given[f"3.tamiyo.seed.{name}"], grad)
-    assert plain.item() == own.loss(rows).item()
+    rows, seed = slice(0, 32), column_of(own)
+    given = shadow_gradients(own, rows)
+    x, y = (t[rows] for t in own.x_y)
+    own.model.eval()  # in which the young seed is off, as here is nothing else that depends on it
+    h = own.model[:4](x).detach()
+    loss = torch.nn.functional.cross_entropy(own.model[5](own.model[4](seed(h, torch.tensor(1.0)))), y)
+    expected = torch.autograd.grad(loss, list(seed.parameters()))
+    assert given.keys() == set(seed.parameters())
+    for parameter, gradient in zip(seed.parameters(), expected, strict=True):
+        torch.testing.assert_close(given[parameter], gradient)
 
 
 @pytest.mark.parametrize("host", HOSTS)
