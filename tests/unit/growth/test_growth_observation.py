@@ -12,9 +12,8 @@ from torch import nn
 from actors.blueprints.family import FAMILIES, ColumnBlueprint, register_blueprint
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
-from actors.slots.observation import BASE
 from actors.slots.stage import Stage
-from tests.support.growth.columns import COLUMN, grow, run
+from tests.support.growth.columns import COLUMN, count, run
 from tests.support.growth.growing import Run, Script, germinate, mlp
 from tests.unit.growth.test_decisions import feature
 
@@ -81,15 +80,13 @@ def test_training_loss_rows_and_price_are_seen() -> None:
     seen = own.grower.config.policy.seen
     assert feature(seen[1][0], "train_loss") == pytest.approx([math.log1p(2 / math.log(3)), 0, 0, 0])
     assert feature(seen[2][0], "train_loss_known") == [0, 1, 0, 0]
-    host = sum(p.numel() for p in mlp().parameters())
     assert feature(seen[0][0], "price") == [pytest.approx(2 / 8)]
     assert feature(seen[0][0], "compute_price") == pytest.approx([1, 1 / 8])
     assert [feature(seen[0][0], "kind", s) for s in range(3)] == [[1, 0], [1, 0], [0, 1]]
     costs = feature(seen[0][0], "costs", 2)
-    half, quad = (sum(p.numel() for p in mlp(width=w).parameters()) / host for w in (6, 48))
+    half, quad = (count(mlp(width=w)) / count(mlp()) for w in (6, 48))
     expected = [1, *(math.log2(1 + more) / 4 for more in (half, quad, 19 / 20 * half, 19 / 20 * quad))]  # of 20 epochs
     assert costs == pytest.approx(expected, abs=1e-3)
-    assert {f.name for f in BASE} >= {"train_loss", "price", "val_rows"}
 
 
 def named(policy: str | None, epochs: int, **options: Any) -> GrowthController:
@@ -127,13 +124,11 @@ def test_a_registered_column_blueprint_offers_its_scale() -> None:
 
     index = register_blueprint(image=ColumnBlueprint("column_triple", 3.0))
     try:
-        model = mlp()
-        own = Run(model, Script([germinate(0, index)]), [], columns=Column(factory)).epochs(1)
+        own = Run(mlp(), Script([germinate(0, index)]), [], columns=Column(factory)).epochs(1)
         assert own.grower.log[0].blueprint == "column_triple"
-        assert own.grower.added_parameters == sum(p.numel() for p in mlp(width=36).parameters())
+        assert own.grower.added_parameters == count(mlp(width=36))
         assert {0.5, 1.0, 2.0, 3.0, 4.0} == set(scales)
     finally:
         for family in FAMILIES.values():
             family.blueprints.pop()
             family.columns.pop()
-    assert len(grow()) == 6

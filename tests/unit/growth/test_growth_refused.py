@@ -30,8 +30,8 @@ def start(model: nn.Module, **options: Any) -> GrowthController:
     }  # fmt: skip
     settings |= options
     for name in ("optimizer", "columns"):
-        given = settings[name]
-        settings[name] = given(model) if callable(given) and not isinstance(given, Column) else given
+        if callable(settings[name]):
+            settings[name] = settings[name](model)
     return GrowthController(model, **settings)
 
 
