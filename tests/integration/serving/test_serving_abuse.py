@@ -112,15 +112,3 @@ def test_malformed_and_oversized_messages_are_refused(server: RunningServer, stu
     assert "larger than max" in oversize.details()
     assert call("Step", b"").code() is grpc.StatusCode.NOT_FOUND
     assert stub.Step(good(open_session(stub)), timeout=10).policy_version == 1
-
-
-def test_an_error_of_the_server_is_sent_without_its_text(server: RunningServer, stub: Any) -> None:
-    """The log holds it; the steps of other sessions go on."""
-    session, models = open_session(stub), server.service.models
-    layout, models.layouts = models.layouts, None
-    with pytest.raises(grpc.RpcError) as caught:
-        open_session(stub)
-    models.layouts = layout
-    assert (caught.value.code(), error_info(caught.value).reason) == (grpc.StatusCode.INTERNAL, Reason.INTERNAL)
-    assert caught.value.details().startswith("internal error: see request")
-    assert stub.Step(good(session), timeout=10).policy_version == 1
