@@ -82,19 +82,14 @@ class Wrapped(nn.Module):
     def forward(self, x: Tensor, scale: float = 1.0) -> Any:
         hidden = self.body(x)
         logits = scale * self.head(hidden)
-        match self.kind:
-            case "tuple":
-                return logits, "more", hidden
-            case "dict":
-                return {"hidden": hidden, "logits": logits}
-            case "dict of one":
-                return {"name": "x", "prediction": logits}
-            case "dataclass":
-                return Found(logits, hidden)
-            case "two":
-                return {"hidden": hidden, "prediction": logits}
-            case _:
-                return logits
+        kinds = {
+            "tuple": (logits, "more", hidden),
+            "dict": {"hidden": hidden, "logits": logits},
+            "dict of one": {"name": "x", "prediction": logits},
+            "dataclass": Found(logits, hidden),
+            "two": {"hidden": hidden, "prediction": logits},
+        }
+        return kinds.get(self.kind, logits)
 
 
 def logits_of(output: Any) -> Tensor:
