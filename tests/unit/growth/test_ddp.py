@@ -85,16 +85,8 @@ def test_ranks_apply_the_decision_of_the_first(ranks: list[dict[str, Any]]) -> N
     first, second = (dict(rank["seeds"]) for rank in ranks)
     first.pop("statistics"), second.pop("statistics")  # shared only at the next forward pass
     assert first == second
-    assert [d["op"] for d in first["log"]] == [
-        "GERMINATE",
-        "ADVANCE",
-        "ADVANCE",
-        "GERMINATE",
-        "WAIT",
-        "ADVANCE",
-        "WAIT",
-        "WAIT",
-    ]
+    ops = [d["op"] for d in first["log"]]
+    assert ops == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "WAIT", "ADVANCE", "WAIT", "WAIT"]
     assert "no server" in first["log"][4]["reason"]
     assert first["stages"] == ["HOLDING", "TRAINING"]
     assert sum("tamiyo" in name for name in first["names"]) == 8
