@@ -220,8 +220,8 @@ def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
         wait_for(lambda: len(e.running.service.sessions) == 2)
         for call in (lambda: teacher.step(2, 1.0), lambda: teacher.end(2, 1.0), teacher.reset):
             assert refused(call) == "NOT_FOUND SESSION_UNKNOWN"
-        assert refused(RawSession, e.address, token="reader") == "PERMISSION_DENIED NOT_PERMITTED"
-        assert refused(RawSession, e.address, token="teacher") == "PERMISSION_DENIED NOT_PERMITTED"
+        for token in ("reader", "teacher"):
+            assert refused(RawSession, e.address, token=token) == "PERMISSION_DENIED NOT_PERMITTED"
         assert served.step(0).step_index == 0
         other.end(2, 1.0)
         (episode,) = e.episodes(1)
@@ -239,11 +239,8 @@ def test_the_session_of_another_token_does_not_exist(tmp_path: Path) -> None:
         mine, theirs = RawSession(e.address, token="owner"), RawSession(e.address, token="stranger")
         mine.step(0)
         own_id, theirs.id = theirs.id, mine.id
-        unknown = "NOT_FOUND SESSION_UNKNOWN"
-        assert refused(theirs.step, 0) == unknown  # not even the stored answer
-        assert refused(theirs.step, 1, 123.0) == unknown
-        assert refused(theirs.end, 1, 123.0) == unknown
-        assert refused(theirs.reset) == unknown
+        calls = (theirs.step, 0), (theirs.step, 1, 123.0), (theirs.end, 1, 123.0), (theirs.reset,)
+        assert {refused(*call) for call in calls} == {"NOT_FOUND SESSION_UNKNOWN"}  # not even the stored answer
         theirs.close()
         stream = policy_pb2.StepStreamRequest(step=policy_pb2.StepRequest(session_id=mine.id, step_index=0))
         (answer,) = theirs.stub.StepStream(iter([stream]), metadata=theirs.metadata)

@@ -140,8 +140,8 @@ def test_a_session_continues_at_another_replica(key: Path) -> None:
             client = PolicyClient([first.address, second.address], deadline_s=20)
             session = client.open(SPACES, seed=9)
             for step in range(3):
-                inputs = step_inputs(0, step)
-                assert session.step(*inputs, False).action.tolist() == local.step(*inputs, False).action.tolist()
+                mine, served = (each.step(*step_inputs(0, step), False) for each in (local, session))
+                assert served.action.tolist() == mine.action.tolist()
         for step in range(3, 6):
             mine, served = (each.step(*step_inputs(0, step), False) for each in (local, session))
             assert served.policy_version == 1
@@ -196,7 +196,6 @@ def test_a_session_that_moves_to_another_server_acts_when_it_would_have(key: Pat
     given = np.zeros(SPACES.obs_size, np.float32), np.full(SPACES.slots, -1), everything_legal(SPACES)
     with serving(slow, state_key_file=key) as first, PolicyClient(first.address) as client:
         session = client.open(SPACES)
-        assert session.exported == b""
         ops = [session.step(*given).action[0] for _ in range(4)]
         exported = session.exported
     with serving(slow, state_key_file=key) as second, PolicyClient(second.address) as client:

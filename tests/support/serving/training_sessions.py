@@ -77,11 +77,9 @@ class RawSession:
         self.id = self.stub.OpenSession(request, metadata=self.metadata).session_id
 
     def step(self, index: int, reward: float | None = None, inputs_of: int | None = None, **changes: Any) -> Any:
-        obs, blueprints, masks = step_inputs(0, index if inputs_of is None else inputs_of)
-        request = step_request(
-            self.id, index, changes.get("obs", obs), blueprints, masks, changes.get("deterministic"),
-            changes.get("export_state", True), reward,
-        )  # fmt: skip
+        obs, *others = step_inputs(0, index if inputs_of is None else inputs_of)
+        options = changes.get("deterministic"), changes.get("export_state", True), reward
+        request = step_request(self.id, index, changes.get("obs", obs), *others, *options)
         return self.stub.Step(request, timeout=10, metadata=self.metadata)
 
     def end(self, index: int, reward: float | None, **changes: Any) -> Any:

@@ -54,9 +54,9 @@ def test_evaluate_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     first = ["evaluate", "--checkpoint", str(runs[0]), "--blind", str(blind), "--also", f"no columns={bare}"]
     assert main([*first, *flags]) == 0
     page = (out / "results.md").read_text()
-    for figure in ("sweep", "front"):
-        assert f"]({figure}.png)" in page
-        assert (out / f"{figure}.png").stat().st_size > 5000
+    for figure in ("sweep.png", "front.png"):
+        assert f"]({figure})" in page
+        assert (out / figure).stat().st_size > 5000
     told = _told(out)
     names = {"never grow", "built wider x8", "best single rule", "best trial rule", "gap rule", "gap", "policy"}
     assert names | {"blind", "no columns", "full sweep", "equal-compute sweep"} <= set(told)

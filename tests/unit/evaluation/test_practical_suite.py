@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from math import log2
 from pathlib import Path
@@ -32,6 +29,7 @@ from deploy.evaluation.practical.runs import (
 )
 from deploy.evaluation.practical.targets import targets
 from deploy.evaluation.suite import CONDITIONS, FREE, NOMINAL, PRICED
+from tests.support.waiting import wait_for
 
 RULE, POLICY = "trial:double+quad@0-2", "/runs/a.safetensors"
 SMALL, LARGE = PracticalModel("small", "Small", (2, 4, 8)), PracticalModel("large", "Large", (2, 4, 8))
@@ -232,10 +230,8 @@ def test_a_killed_evaluation_continues_and_a_damaged_cell_is_played_again(
     command += ["--out", str(tmp_path / "out"), "--cells", str(tmp_path / "cells")]
     code = f"from deploy.cli import main; main({command!r})"
     killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 200
-    while not cells_of(tmp_path / "cells") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(killed.pid, signal.SIGKILL)
+    wait_for(lambda: cells_of(tmp_path / "cells"), 200)
+    killed.kill()
     killed.wait()
     before = cells_of(tmp_path / "cells")
     assert 1 <= len(before) < 4

@@ -175,8 +175,8 @@ def test_policies_see_points_as_accuracy() -> None:
     told = start()
     for loss, share in ((4.0, 0.0), (3.0, 0.25), (1.0, 0.75)):
         told.step(loss, share)
-    pairs = zip(measured.config.policy.seen, told.config.policy.seen, strict=True)
-    assert all((ours[0] == theirs[0]).all() for ours, theirs in pairs)
+    seen = (grower.config.policy.seen for grower in (measured, told))
+    assert all((ours[0] == theirs[0]).all() for ours, theirs in zip(*seen, strict=True))
     resumed = start(higher_is_better=False)
     resumed.load_state_dict(measured.state_dict())
     assert resumed.step(2.0).accuracy == 50.0

@@ -81,7 +81,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"columns": column(model="nowhere")}, "no module 'nowhere'"),
     ({"columns": column(3)}, "factory"),
     ({"columns": column(loss="all")}, "loss"),
-    ({"columns": column(count=0)}, "count"),
     ({"columns": column(count=9)}, "count"),
     ({"columns": column(lr_scale=0.0)}, "lr_scale"),
     ({"optimizer": None}, "no optimizer was given"),

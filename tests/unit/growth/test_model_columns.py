@@ -17,7 +17,7 @@ from actors.growth.columns.column import Column, own_random_numbers
 from actors.growth.columns.grown_model import mixed
 from actors.rng import Purpose, stream
 from actors.slots.stage import Stage
-from tests.support.growth.columns import MODELS, REPLACE, REPLACED, OwnLoss, column_of, count, grow, run
+from tests.support.growth.columns import MODELS, REPLACE, REPLACED, OwnLoss, column_of, count, grow, grown, run
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, germinate, mlp, prune
 
 
@@ -75,10 +75,10 @@ def test_stages_and_alpha() -> None:
     assert [round(d.alphas[0], 3) for d in own.grower.log] == [0, 0, 0.233, 0.467, 0.7, 0.7, 0.7]
     assert own.grower.stages == {"column 1": Stage.FOSSILIZED, "column 2": Stage.DORMANT}
     assert own.grower.log[0].blueprint == "column_double"
-    assert own.grower.log[-1].doublings > log2(4), "below 1.0 the model stays beside a column of twice its width"
-    before = [p.clone() for p in column_of(own).parameters()]
+    assert own.grower.log[-1].doublings > log2(4)  # below 1.0 the model stays beside a column of twice its width
+    before = grown(own.model)
     own.epochs(1)
-    assert any(not torch.equal(a, b) for a, b in zip(before, column_of(own).parameters(), strict=True))
+    assert any(not torch.equal(before[name], p) for name, p in grown(own.model).items())
 
 
 def test_two_columns_and_a_seed_in_the_stream_grow_together_and_shrink() -> None:
@@ -155,9 +155,7 @@ def test_seeds_in_the_stream_go_with_the_host_and_columns_that_joined_later_stay
     first, second = column_of(own, 1), column_of(own, 2)
     assert len(own.optimizer.param_groups) == 4
     own.epochs(1)
-    assert {k: s.name for k, s in own.grower.stages.items()} == {
-        "3": "PRUNED", "column 1": "FOSSILIZED", "column 2": "HOLDING",
-    }  # fmt: skip
+    assert own.grower.stages == {"3": Stage.PRUNED, "column 1": Stage.FOSSILIZED, "column 2": Stage.HOLDING}
     assert len(own.optimizer.param_groups) == 3
     x = own.x_y[0]
     expected = 0.5 * first(x) + 0.5 * second(x)
@@ -175,7 +173,7 @@ def test_a_second_column_replaces_the_first() -> None:
     torch.manual_seed(0)
     script = [*REPLACE, grow(1, size="quad"), advance(1), advance(1), WAIT, fossilize(1)]
     own = run("gru", script).epochs(9)
-    assert {k: s.name for k, s in own.grower.stages.items()} == {"column 1": "PRUNED", "column 2": "FOSSILIZED"}
+    assert own.grower.stages == {"column 1": Stage.PRUNED, "column 2": Stage.FOSSILIZED}
     quad = MODELS["gru"][0](4.0)
     quad.load_state_dict(own.model.state_dict())
     x = own.x_y[0]

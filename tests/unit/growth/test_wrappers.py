@@ -27,7 +27,7 @@ from tests.support.growth.columns import (
     run,
     shadow_gradients,
 )
-from tests.support.growth.growing import WAIT, Run, Script, advance, germinate, mlp, prune
+from tests.support.growth.growing import WAIT, Run, Script, advance, data, germinate, mlp, prune
 
 JOIN_AND_PRUNE = [grow(speed=1), advance(), advance(), WAIT, prune(), WAIT]
 SEED = [germinate(0, 3, 2, 1, 1), advance(), advance(), WAIT, WAIT, prune(), WAIT]
@@ -160,13 +160,11 @@ def test_columns_run_in_the_precision_of_fabric(precision: Any) -> None:
             network[0].register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
         return network
 
-    torch.manual_seed(0)
-    model, optimizer = (plain := mlp()), torch.optim.SGD(plain.parameters(), lr=0.1)
-    model, optimizer = fabric.setup(model, optimizer)
-    x, y = torch.randn(64, plain[0].in_features), torch.zeros(64, dtype=torch.int64)
-    grower = GrowthController(
-        model, optimizer=optimizer, columns=Column(build), policy="fixed-column:double@0", horizon_epochs=4
-    )
+    plain = mlp()
+    model, optimizer = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    x, y = data(6)
+    options: dict[str, Any] = {"columns": Column(build), "policy": "fixed-column:double@0", "horizon_epochs": 4}
+    grower = GrowthController(model, optimizer=optimizer, **options)
     grower.step(1.0, 0.5)
     for _ in range(4):
         optimizer.zero_grad()
