@@ -83,8 +83,8 @@ def test_observations_above_the_limit_are_reported_at_the_start() -> None:
 @pytest.mark.parametrize("size", [4, 480 * 640 * 3])
 def test_an_endpoint_takes_the_observations_of_its_run(tmp_path: Path, size: int) -> None:
     spaces = write_file(tmp_path / "spaces.json", json.dumps({"observation_size": size, "actions": [2]}))
-    config = PRESETS["general"]
-    config = replace(config, external=replace(config.external, spaces=str(spaces)))
+    general = PRESETS["general"]
+    config = replace(general, external=replace(general.external, spaces=str(spaces)))
     assert serve_options(config).max_message_bytes >= max(MAX_MESSAGE_BYTES, 4 * size)
 
 

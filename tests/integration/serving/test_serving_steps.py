@@ -63,7 +63,8 @@ def test_repeats_with_other_contents_and_gaps_are_refused(server: RunningServer)
     assert refused(session.step, 2) == GAP
     first = session.step(1, export_state=False)
     assert refused(session.step, 0) == GAP
-    assert session.step(1, export_state=False) == first
+    assert session.step(1, export_state=False) == session.step(1, export_state=False, deterministic=True) == first
+    assert session.step(1, export_state=True).exported_state
 
 
 def test_an_error_after_the_decision_is_sent_without_its_text_and_a_repeat_gets_the_answer(

@@ -280,14 +280,12 @@ def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_graceful
 def test_steps_in_progress_are_answered_before_shutdown() -> None:
     async def main() -> None:
         async with AsyncPolicyClient(running.address, deadline_s=20) as client:
-            sessions = [await client.open(SPACES) for _ in range(2)]
             streaming = AsyncPolicyClient(running.address, deadline_s=20, stream=True)
-            third = await streaming.open(SPACES)
-            await third.step(*step_inputs(0, 0))
+            sessions = [await each.open(SPACES) for each in (client, client, streaming)]
+            await sessions[2].step(*step_inputs(0, 0))
             batcher = running.service.batcher
             batcher.flush = lambda: None  # delay the batch, like a slow forward pass
-            tasks = [asyncio.create_task(s.step(*step_inputs(0, 0))) for s in sessions]
-            tasks.append(asyncio.create_task(third.step(*step_inputs(0, 1))))
+            tasks = [asyncio.create_task(s.step(*step_inputs(0, i // 2))) for i, s in enumerate(sessions)]
             while len(batcher._waiting) < 3:
                 await asyncio.sleep(0.01)
             running.loop.call_soon_threadsafe(running.server.stop.set)
@@ -296,8 +294,7 @@ def test_steps_in_progress_are_answered_before_shutdown() -> None:
             assert connect_outcome(running.address) == Reason.DRAINING
             del batcher.flush
             running.loop.call_soon_threadsafe(batcher.flush)
-            answers = await asyncio.gather(*tasks)
-            assert [a.step_index for a in answers] == [0, 0, 1]
+            assert [answer.step_index for answer in await asyncio.gather(*tasks)] == [0, 0, 1]
             async with asyncio.timeout(10):  # an open stream does not delay the shutdown
                 while running.server.calls.active:
                     await asyncio.sleep(0.01)

@@ -76,16 +76,6 @@ def test_what_a_player_does_not_look_at_changes_nothing() -> None:
     assert [row.gain for row in free] == pytest.approx([row.gain for row in priced])
 
 
-def test_all_cells_of_a_player_are_in_one_file(tmp_path: Path) -> None:
-    store = CellStore(tmp_path)
-    jobs = [Job(POLICY, replace(CONFIG, tasks=(task,)), CHEAP, 7, 1) for task in ("spirals", "moons")]
-    for job in jobs:
-        CellStore(tmp_path).write(job, [grown_row(1.0, 0.5)])
-    assert [path.name for path in tmp_path.iterdir()] == ["policy-abababab.json.gz"]
-    assert all(store.read(job) for job in jobs)
-    assert store.policies() == [replace(POLICY, checkpoint="")]
-
-
 def test_only_missing_cells_are_played(tmp_path: Path) -> None:
     store, log = CellStore(tmp_path), list[str]()
     jobs = [Job(Player(scale=k), CONFIG, w, 7, 2) for k in (1, 2) for w in (CHEAP, DEAR)]
@@ -99,9 +89,7 @@ def test_only_missing_cells_are_played(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
-LONGER = EnvConfig(
-    tasks=("spirals",), host_width=(2, 9), horizon_epochs=8, inner_steps=4, points_per_doubling=1.0, device="cpu"
-)
+LONGER = replace(CONFIG, host_width=(2, 9), horizon_epochs=8, inner_steps=4, points_per_doubling=1.0)
 SEEDS = (3, 4)
 
 

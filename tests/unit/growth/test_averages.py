@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from actors.errors import UserError
@@ -20,6 +20,12 @@ from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, 
 COLUMN_OF_RESNET = Column(MODELS["resnet"][0])
 
 
+@torch.no_grad()
+def move(averages: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for average, value in zip(averages, values, strict=False):
+        average.copy_(0.5 * average + 0.5 * value)
+
+
 class HandEma(nn.Module):
     """As in timm: a copy whose values are paired by position."""
 
@@ -27,11 +33,8 @@ class HandEma(nn.Module):
         super().__init__()
         self.module = copy.deepcopy(model).eval()
 
-    @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        own, given = self.module.state_dict().values(), model.state_dict().values()
-        for average, value in zip(own, given, strict=False):
-            average.copy_(0.5 * average + 0.5 * value)
+        move(self.module.state_dict().values(), model.state_dict().values())
 
 
 class HandListEMA:
@@ -40,10 +43,8 @@ class HandListEMA:
     def __init__(self, model: nn.Module) -> None:
         self.shadow_params = [p.detach().clone() for p in model.parameters()]
 
-    @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        for average, value in zip(self.shadow_params, model.parameters(), strict=False):
-            average.copy_(0.5 * average + 0.5 * value)
+        move(self.shadow_params, model.parameters())
 
 
 def average(kind: str, model: nn.Module) -> tuple[Any, Callable[[nn.Module], Any]]:

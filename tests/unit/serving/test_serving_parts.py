@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from actors.metrics.registry import SERVE
 from actors.policy.state import PolicyState, StateSizes
-from actors.serving.messages import MASKS_KEPT, MessageLayout, parse_step, request_digest, step_request, stream_answer
+from actors.serving.messages import MASKS_KEPT, MessageLayout, parse_step, step_request, stream_answer
 from actors.serving.server.metrics import ServingMetrics
 from actors.serving.server.sessions import EVICT_AFTER_S, PendingStep, SessionTable
 from actors.sessions.refusal import Refusal
@@ -58,14 +58,6 @@ def test_playable_agrees_with_an_enumeration_of_all_choices(seed: int, share: fl
 def test_every_declared_metric_is_exported() -> None:
     exported = {m.name.removeprefix("tamiyo_") for m in ServingMetrics().registry.collect()}
     assert exported == set(SERVE)
-
-
-def test_a_repeated_step_may_leave_the_default_out_and_ask_for_the_state() -> None:
-    first = request_digest(StepRequest(session_id="a", step_index=3, reward=0.5))
-    for again in ({"deterministic": True}, {"session_id": "b"}, {"export_state": True}):
-        assert request_digest(StepRequest(**{"session_id": "a", "step_index": 3, "reward": 0.5} | again)) == first
-    for other in ({"deterministic": False}, {"reward": 0.25}, {"step_index": 4}):
-        assert request_digest(StepRequest(**{"session_id": "a", "step_index": 3, "reward": 0.5} | other)) != first
 
 
 @pytest.mark.parametrize("actions", [0, 1, 110, 125, 130, 16_370, 20_000, 2**21])
