@@ -55,10 +55,9 @@ def endpoint(
     transport = new_transport(queue)
     transport.open_generation(-1, "learner")
     shipper = EpisodeShipper(transport, "run", capacity, max_lag)
+    options = {"token_file": tokens, "session_ttl_s": changes.get("session_timeout_s")}
+    options = {name: value for name, value in options.items() if value is not None}
     try:
-        options = {} if tokens is None else {"token_file": tokens}
-        if "session_timeout_s" in changes:
-            options |= {"session_ttl_s": changes["session_timeout_s"]}
         with serving(source, external=ExternalConfig(**changes), sink=shipper, **options) as running:
             yield Endpoint(running, shipper, transport)
     finally:

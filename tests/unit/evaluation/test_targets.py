@@ -75,9 +75,10 @@ def test_points_over_other_players(line: str, change: Change, name: str, met: di
 def test_points_over_the_best_single_rule(at: str, least: float) -> None:
     for points, met in ((least - 0.1, False), (least + 0.1, True)):
         # Equally many points in every episode, so that the interval is narrow.
-        rows = _changed(BEST, _better(0.0))
-        rows[BEST] = {w: [{f: [_better(-points)(row, w) for row in own] for f, own in rows[POLICY][w][0].items()}]
-                      for w in ALL_PRICES}  # fmt: skip
+        rows, behind = made_up_rows(), _better(-points)
+        rows[BEST] = {
+            w: [{f: [behind(row, w) for row in own] for f, own in rows[POLICY][w][0].items()}] for w in ALL_PRICES
+        }
         found = _found(rows)[OVER_BEST, at]
         assert found.value == pytest.approx(points, abs=0.01)
         assert found.met is met
