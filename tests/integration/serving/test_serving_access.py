@@ -7,6 +7,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -51,8 +52,13 @@ def replace(path: Path, text: str) -> None:
 
 def test_non_loopback_addresses_require_tls_and_tokens() -> None:
     here = Path(__file__)
-    tls, tokens = {"tls_cert": here, "tls_key": here}, {"token_file": here}
-    missing = (({}, "--tls-cert and --tls-key, --token-file"), (tls, "give --token-file"), (tokens, "give --tls-cert"))
+    tls: dict[str, Any] = {"tls_cert": here, "tls_key": here}
+    tokens: dict[str, Any] = {"token_file": here}
+    missing: Any = (
+        ({}, "--tls-cert and --tls-key, --token-file"),
+        (tls, "give --token-file"),
+        (tokens, "give --tls-cert"),
+    )
     for listen in ("0.0.0.0:1", "[::]:1", "example.org:50051", "192.168.1.1:0", ":50051"):
         for given, told in missing:
             with pytest.raises(ConfigError, match=told):

@@ -55,7 +55,7 @@ def endpoint(
     transport = new_transport(queue)
     transport.open_generation(-1, "learner")
     shipper = EpisodeShipper(transport, "run", capacity, max_lag)
-    options = {"token_file": tokens, "session_ttl_s": changes.get("session_timeout_s")}
+    options: dict[str, Any] = {"token_file": tokens, "session_ttl_s": changes.get("session_timeout_s")}
     options = {name: value for name, value in options.items() if value is not None}
     try:
         with serving(source, external=ExternalConfig(**changes), sink=shipper, **options) as running:
