@@ -54,13 +54,9 @@ def test_non_loopback_addresses_require_tls_and_tokens() -> None:
     here = Path(__file__)
     tls: dict[str, Any] = {"tls_cert": here, "tls_key": here}
     tokens: dict[str, Any] = {"token_file": here}
-    missing: Any = (
-        ({}, "--tls-cert and --tls-key, --token-file"),
-        (tls, "give --token-file"),
-        (tokens, "give --tls-cert"),
-    )
+    both, one, other = "--tls-cert and --tls-key, --token-file", "give --token-file", "give --tls-cert"
     for listen in ("0.0.0.0:1", "[::]:1", "example.org:50051", "192.168.1.1:0", ":50051"):
-        for given, told in missing:
+        for given, told in (({}, both), (tls, one), (tokens, other)):
             with pytest.raises(ConfigError, match=told):
                 ServeOptions(listen=listen, **given)
         ServeOptions(listen=listen, insecure=True)

@@ -22,14 +22,10 @@ RULE = "fixed-column:double@2"
 @pytest.mark.parametrize("slots", [1, 4])
 def test_a_served_rule_acts_as_in_this_process(slots: int) -> None:
     with serving(ServedRule(RULE)) as running, PolicyClient(running.address) as client:
-        sizes: dict[str, Any] = {
-            "slots": slots,
-            "column_slots": 1,
-            "horizon_epochs": 6,
-            "inner_steps": 2,
-            "host_width": 3,
-        }
-        env: SeedTrainingEnv = tamiyo.make_env(tasks=("moons",), points_per_doubling=1.0, **sizes).unwrapped
+        sizes: dict[str, Any] = {"slots": slots, "column_slots": 1, "horizon_epochs": 6, "inner_steps": 2}
+        env: SeedTrainingEnv = tamiyo.make_env(
+            tasks=("moons",), host_width=3, points_per_doubling=1.0, **sizes
+        ).unwrapped
         session, local = client.open(env.spaces), LocalRule(RULE).open(env.spaces)
         seen, info = env.reset(seed=1)
         ops = []
