@@ -60,13 +60,13 @@ def test_an_environment_gets_values_and_the_episode_records_cells() -> None:
     assert (expected != np.clip(expected, BOX.low, BOX.high)).any()  # the bounds are reached
     assert [a["gear"] for a in env.taken] == (episode.actions[:, 0] + 1).tolist()
     network = from_weights(weights)
-    state = network.initial_state(1)
-    masks = ActionMasks.of_flat(converter.spaces.action, np.ones((1, converter.spaces.action.flat_size), np.bool_))
+    state, size = network.initial_state(1), converter.spaces.action.flat_size
+    masks = ActionMasks.of_flat(converter.spaces.action, np.ones((1, size), np.bool_))
+    noise, none = np.zeros((1, size)), np.zeros((1, 0), np.int64)
     for t in range(6):  # an independent density: the Gaussian of the network's mean at each step
-        noise, none = np.zeros((1, converter.spaces.action.flat_size)), np.zeros((1, 0), np.int64)
         greedy, state = network.act(episode.obs[t : t + 1], none, masks, state, noise, True)
         mean = torch.from_numpy(greedy.actions[:, -3:] / 65536.0 - 32768.0)
-        own = torch.distributions.Normal(mean, mean.new_tensor(_deviations(greedy, mean)))
+        own = torch.distributions.Normal(mean, mean.new_tensor(_deviations(greedy)))
         density = own.log_prob(torch.from_numpy(u[t : t + 1])) - 16 * np.log(2.0)
         np.testing.assert_allclose(episode.log_probs[t, -3:], density[0], atol=2e-3)
 
@@ -93,6 +93,6 @@ def test_a_client_gets_values_within_the_bounds(squash: bool) -> None:
     assert np.abs(answer.continuous).max() <= 2.0
 
 
-def _deviations(greedy: Any, mean: torch.Tensor) -> NDArray[np.float64]:
+def _deviations(greedy: Any) -> NDArray[np.float64]:
     """Read the standard deviations off the log-probs of the means, whose densities are 1 / (sqrt(2 pi) std)."""
     return np.exp(-(greedy.log_probs[:, -3:].astype(np.float64) + 16 * np.log(2.0)) - 0.5 * np.log(2 * np.pi))

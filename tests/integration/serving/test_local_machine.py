@@ -1,23 +1,33 @@
-"""Servers and clients on machines as people have them: proxies, unix sockets, large observations, other versions."""
+"""Servers and clients on machines as people have them: proxies, unix sockets, other versions, other languages."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from actors.config import PolicyConfig
 from actors.errors import UserError
+from actors.policy.network import FactoredRecurrentActorCritic
+from actors.policy.publish import to_weights
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.options import MAX_MESSAGE_BYTES, ServeOptions, client_channel_options
 from actors.serving.server.server import PolicyServer
 from actors.sessions.session import PolicyError
+from actors.types.actions import independent_spec
+from actors.types.spaces import Spaces
 from deploy.config.schema import PRESETS
 from deploy.launch.endpoint import serve_options
 from tests.support.learning.toy import SPACES
+from tests.support.serving.node import ROOT, install
 from tests.support.serving.servers import connect_outcome, serving, weights, write_file
 
 pytestmark = pytest.mark.integration
@@ -62,8 +72,7 @@ def test_a_second_server_leaves_a_unix_socket_to_the_first(tmp_path: Path) -> No
 
 def test_observations_above_the_limit_are_reported_at_the_start() -> None:
     async def serve() -> None:
-        options = ServeOptions(listen="127.0.0.1:0", max_message_bytes=1024)
-        server = PolicyServer(options, weights())
+        server = PolicyServer(ServeOptions(listen="127.0.0.1:0", max_message_bytes=1024), weights())
         await server.start()
         await server.run()
 
@@ -74,8 +83,8 @@ def test_observations_above_the_limit_are_reported_at_the_start() -> None:
 @pytest.mark.parametrize("size", [4, 480 * 640 * 3])
 def test_an_endpoint_takes_the_observations_of_its_run(tmp_path: Path, size: int) -> None:
     spaces = write_file(tmp_path / "spaces.json", json.dumps({"observation_size": size, "actions": [2]}))
-    config = PRESETS["general"]
-    config = replace(config, external=replace(config.external, spaces=str(spaces)))
+    general = PRESETS["general"]
+    config = replace(general, external=replace(general.external, spaces=str(spaces)))
     assert serve_options(config).max_message_bytes >= max(MAX_MESSAGE_BYTES, 4 * size)
 
 
@@ -104,10 +113,46 @@ def test_a_client_reads_the_token_file_of_its_server(tmp_path: Path, text: bytes
         assert connect_outcome(running.address, token_file=path) == "OK"
 
 
-@pytest.mark.parametrize("text", [b"", b"# none\n", "tök".encode()])
-def test_a_file_without_a_usable_token_is_refused(tmp_path: Path, text: bytes) -> None:
+@pytest.mark.parametrize("text", [b"", b"# none\n", "tök".encode(), None])
+def test_a_file_without_a_usable_token_is_refused(tmp_path: Path, text: bytes | None) -> None:
     path = tmp_path / "tokens"
-    path.write_bytes(text)
-    for given in (path, tmp_path / "missing"):
-        with pytest.raises(UserError, match="token"):
-            PolicyClient("h:1", token_file=given).metadata()
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(UserError, match="token"):
+        PolicyClient("h:1", token_file=path).metadata()
+
+
+PACKAGES = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1", "@bufbuild/buf@1.75.0")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("foreign"), *PACKAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["python", "js"])
+def test_the_clients_of_the_page_run_as_printed(request: pytest.FixtureRequest, language: str) -> None:
+    """On an environment without masks."""
+    config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8)
+    network = FactoredRecurrentActorCritic(Spaces.flat(independent_spec([2]), 4), config)
+    seen = np.array([[0.0, 0.1, 0.0, -0.1]], np.float32)
+    chosen = int(network.act(seen, np.zeros((1, 0), np.int64), deterministic=True)[0].actions[0, 0])
+    page = (ROOT / "docs" / "serving.md").read_text()
+    code, *_ = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with serving(to_weights(network, 1, 1, 8)) as running:
+        code = code.replace("127.0.0.1:50051", running.address)
+        command = [sys.executable, "-c", code]
+        if language == "js":
+            script = request.getfixturevalue("node") / "client.js"
+            script.write_text(code)
+            command = ["node", str(script)]
+        printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert printed.stdout.startswith(f"[{chosen}] " if language == "python" else f"{chosen}\n"), printed.stderr
+
+
+@pytest.mark.slow
+def test_buf_lint_passes(node: Path) -> None:
+    command = [node / "node_modules" / ".bin" / "buf", "lint", "proto"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr

@@ -1,4 +1,4 @@
-"""Who reaches a server: TLS, client certificates and tokens, also as they are replaced while it runs."""
+"""Who reaches a server, by TLS, client certificates and tokens, also as they are replaced; and whose a session is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -24,12 +25,15 @@ from actors.serving.server.credentials import parse_tokens
 from actors.serving.status import error_info
 from actors.sessions.refusal import Reason
 from actors.sessions.session import PolicyError
+from actors.wire import policy_pb2
 from deploy.commands.admin.health import failure_reason
 from deploy.commands.admin.secrets import write_secrets
 from tests.support.learning.toy import SPACES
 from tests.support.serving.calls import bearer, half_open, outcome
 from tests.support.serving.certificates import Authority
 from tests.support.serving.servers import connect_outcome, serving, step_inputs, write_file
+from tests.support.serving.training_sessions import RawSession, endpoint, refused
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 WAIT_S = 0.2  # by then the server has checked its token file again
@@ -48,15 +52,15 @@ def replace(path: Path, text: str) -> None:
 
 def test_non_loopback_addresses_require_tls_and_tokens() -> None:
     here = Path(__file__)
+    tls: dict[str, Any] = {"tls_cert": here, "tls_key": here}
+    tokens: dict[str, Any] = {"token_file": here}
+    both, one, other = "--tls-cert and --tls-key, --token-file", "give --token-file", "give --tls-cert"
     for listen in ("0.0.0.0:1", "[::]:1", "example.org:50051", "192.168.1.1:0", ":50051"):
-        with pytest.raises(ConfigError, match="--tls-cert and --tls-key, --token-file"):
-            ServeOptions(listen=listen)
-        with pytest.raises(ConfigError, match="give --token-file"):
-            ServeOptions(listen=listen, tls_cert=here, tls_key=here)
-        with pytest.raises(ConfigError, match="give --tls-cert"):
-            ServeOptions(listen=listen, token_file=here)
+        for given, told in (({}, both), (tls, one), (tokens, other)):
+            with pytest.raises(ConfigError, match=told):
+                ServeOptions(listen=listen, **given)
         ServeOptions(listen=listen, insecure=True)
-        ServeOptions(listen=listen, tls_cert=here, tls_key=here, token_file=here)
+        ServeOptions(listen=listen, **tls, **tokens)
     for listen in ("127.0.0.1:1", "[::1]:1", "localhost:1", "unix:/tmp/a"):
         ServeOptions(listen=listen)
 
@@ -70,9 +74,8 @@ def test_tokens_are_required_and_the_file_is_read_again(tmp_path: Path, eager: N
         def outcomes(*tokens: str) -> list[str]:
             return [connect_outcome(running.address, token=token) for token in tokens]
 
-        assert outcomes("first", "", "wrong", "stale") == [
-            "OK", Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_EXPIRED
-        ]  # fmt: skip
+        refusals = [Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_EXPIRED]
+        assert outcomes("first", "", "wrong", "stale") == ["OK", *refusals]
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         with pytest.raises(grpc.RpcError) as caught:
             list(reflect(iter([request]), timeout=5))
@@ -112,18 +115,14 @@ def test_streams_end_with_their_token(tmp_path: Path) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
     file = write_file(tmp_path / "tokens", f"old\nbrief {soon}\nother\n")
 
-    async def stepping(address: str) -> Reason | str:
+    async def step_to_the_end(address: str) -> None:
         async with AsyncPolicyClient(address, token="old", stream=True, deadline_s=5) as client:
             session = await client.open(SPACES)
             await session.step(*step_inputs(0, 0))
             replace(file, f"brief {soon}\nother\n")
             for step in range(1, 1000):
-                try:
-                    await session.step(*step_inputs(0, step))
-                except PolicyError as error:
-                    return error.reason
+                await session.step(*step_inputs(0, step))
                 await asyncio.sleep(0.01)
-        return "answered to the end"
 
     path = method_path("StepStream")
     with (
@@ -133,15 +132,17 @@ def test_streams_end_with_their_token(tmp_path: Path) -> None:
         half_open([channel], path, 1, "brief") as brief,
         half_open([channel], path, 1, "other") as others,
     ):
-        assert asyncio.run(stepping(running.address)) == Reason.TOKEN_INVALID
+        with pytest.raises(PolicyError) as ended:
+            asyncio.run(step_to_the_end(running.address))
+        assert ended.value.reason == Reason.TOKEN_INVALID
         assert [outcome(call) for call in (*old, *brief)] == [Reason.TOKEN_INVALID] * 2 + [Reason.TOKEN_EXPIRED]
         assert others[0].is_active()
 
 
 def test_tls_and_client_certificates(tmp_path: Path) -> None:
-    authority, no_answer = Authority(tmp_path), ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     (tmp_path / "other").mkdir()
-    stranger = Authority(tmp_path / "other")
+    authority, stranger = Authority(tmp_path), Authority(tmp_path / "other")
+    no_answer = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     cert, key = authority.issue("server")
     names = ("client_cert", "client_key")
     mine, forged = (dict(zip(names, a.issue("client"), strict=True)) for a in (authority, stranger))
@@ -161,8 +162,7 @@ def test_a_replaced_certificate_is_used_for_the_next_connection(tmp_path: Path) 
     hosts = ["localhost", "127.0.0.1"]
     write_secrets(tmp_path, hosts)
     cert, key = tmp_path / "serve.crt", tmp_path / "serve.key"
-    failures: list[str] = []
-    checked, stop = threading.Semaphore(0), threading.Event()
+    failures, checked, stop = list[str](), threading.Semaphore(0), threading.Event()
 
     with serving(tls_cert=cert, tls_key=key) as running:
 
@@ -204,3 +204,65 @@ def test_files_that_do_not_match_leave_the_certificate_in_use(tmp_path: Path) ->
     key.write_bytes(b"no key")
     with pytest.raises(UserError, match="cannot use"), serving(tls_cert=cert, tls_key=key):
         pass
+
+
+def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
+    """Their unfinished episodes are dropped, also if their clients are silent; what is served goes on."""
+    tokens = write_file(tmp_path / "tokens", "teacher 2100-01-31 train\nother train\nreader\n")
+    with endpoint(tokens=tokens) as e:
+        teacher, silent, other = (RawSession(e.address, token=t) for t in ("teacher", "teacher", "other"))
+        served = RawSession(e.address, train=False, token="teacher")
+        for session in (teacher, silent, other):
+            session.step(0)
+            session.step(1, 1.0)
+        write_file(tmp_path / "new", "teacher\nother train\nreader\n").replace(tokens)
+        wait_for(lambda: len(e.running.service.sessions) == 2)
+        for call in (lambda: teacher.step(2, 1.0), lambda: teacher.end(2, 1.0), teacher.reset):
+            assert refused(call) == "NOT_FOUND SESSION_UNKNOWN"
+        for token in ("reader", "teacher"):
+            assert refused(RawSession, e.address, token=token) == "PERMISSION_DENIED NOT_PERMITTED"
+        assert served.step(0).step_index == 0
+        other.end(2, 1.0)
+        (episode,) = e.episodes(1)
+        dropped = {a.name: a.dropped_sessions for a in e.shipper.accounts()}
+        assert {actor for actor, _ in e.transport.ledger().actors} == {episode.episode_id.split("/")[1]}
+    assert all(name.startswith("external-") for name in dropped)
+    assert dropped.pop(episode.episode_id.split("/")[1]) == 0
+    assert list(dropped.values()) == [2]
+
+
+def test_the_session_of_another_token_does_not_exist(tmp_path: Path) -> None:
+    """Nothing that another token does differs from what it does to a session that never was."""
+    tokens = write_file(tmp_path / "tokens", "owner train\nstranger train\n")
+    with endpoint(tokens=tokens) as e:
+        mine, theirs = RawSession(e.address, token="owner"), RawSession(e.address, token="stranger")
+        mine.step(0)
+        own_id, theirs.id = theirs.id, mine.id
+        calls = (theirs.step, 0), (theirs.step, 1, 123.0), (theirs.end, 1, 123.0), (theirs.reset,)
+        assert {refused(*call) for call in calls} == {"NOT_FOUND SESSION_UNKNOWN"}  # not even the stored answer
+        theirs.close()
+        stream = policy_pb2.StepStreamRequest(step=policy_pb2.StepRequest(session_id=mine.id, step_index=0))
+        (answer,) = theirs.stub.StepStream(iter([stream]), metadata=theirs.metadata)
+        assert answer.failure.reason == "SESSION_UNKNOWN"
+        assert mine.step(1, 0.5).step_index == 1
+        mine.end(2, 0.25)
+        theirs.id = own_id
+        assert theirs.step(0).step_index == 0
+        (episode,) = e.episodes(1)
+    assert episode.rewards.tolist() == [0.5, 0.25]
+
+
+def test_an_exported_state_belongs_to_its_token(tmp_path: Path) -> None:
+    """Also at another replica with the same key."""
+    key = write_file(tmp_path / "key", "0123456789abcdef0123456789abcdef")
+    tokens = write_file(tmp_path / "tokens", "owner\nstranger\n")
+    with (
+        serving(token_file=tokens, state_key_file=key) as first,
+        serving(token_file=tokens, state_key_file=key) as second,
+    ):
+        mine = RawSession(first.address, train=False, token="owner")
+        given = {"train": False, "exported_state": mine.step(0).exported_state}
+        for running in (first, second):
+            assert refused(RawSession, running.address, token="stranger", **given) == "INVALID_ARGUMENT STATE_INVALID"
+        opened = RawSession(second.address, token="owner", **given)
+        assert opened.step(1).step_index == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from actors.sessions.session import Answer, step_noise
 from tests.support.learning.toy import SPACES
 from tests.support.serving.servers import FakeWeightStore, RunningServer, serving, step_inputs, weights
 from tests.support.serving.training_sessions import RawSession
-from tests.support.stores import Store
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -46,10 +44,9 @@ def assert_replayed(networks: dict[int, Any], answers: Sequence[Any], seed: int,
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool) -> None:
     versions = {v: weights(seed=v, version=v) for v in range(1, LAST + 1)}
-    store = FakeWeightStore(versions[1])
+    store, played = FakeWeightStore(versions[1]), list[tuple[int, bool, list[Answer]]]()
 
-    async def main(address: str) -> list[tuple[int, bool, list[Answer]]]:
-        played: list[tuple[int, bool, list[Answer]]] = []
+    async def main(address: str) -> None:
         async with AsyncPolicyClient(address, stream=stream) as client:
 
             async def keep_playing(worker: int) -> None:
@@ -64,10 +61,9 @@ def test_weights_change_under_load_without_a_failed_or_wrong_answer(stream: bool
                     store.newest = versions[v]
 
             await asyncio.gather(publish(), *(keep_playing(w) for w in range(SESSIONS)))
-        return played
 
     with serving(store, session_ttl_s=3.0) as running:
-        played = asyncio.run(asyncio.wait_for(main(running.address), 60))
+        asyncio.run(asyncio.wait_for(main(running.address), 60))
         # a failed close is ignored: the session then has to expire
         wait_for(lambda: running.call(lambda: len(running.service.models.held)) == 1, 20)
     seen_versions = {a.policy_version for _, _, answers in played for a in answers}
@@ -107,14 +103,3 @@ def test_new_weights_are_adopted_and_the_sessions_of_the_oldest_version_move() -
         assert sessions[0].step(2).policy_version == 5  # it is pinned again
     networks = {version: from_weights(weights(seed=version)) for version in (1, 5)}
     assert_replayed(networks, [first[0], found[0]], 5, 0, sampled=True)
-
-
-def test_weights_are_read_from_the_store_to_which_a_learner_publishes(any_store: Store) -> None:
-    learner, reader = any_store(), any_store()
-    generation = learner.open_generation(-1, "learner")
-    with serving(reader, loaded=False) as running:
-        assert running.service is None
-        for version in (generation.next_version, generation.next_version + 3):
-            learner.publish(replace(weights(version=version), generation=generation.number))
-            wait_for(lambda: running.service is not None, 20)
-            wait_for(lambda v=version: running.service.models.newest.version == v, 20)

@@ -40,10 +40,15 @@ def reward_of(step: int) -> float:
     return float(np.float32(np.sin(step + 1.0)))
 
 
-def play(episode: ClientEpisode, steps: int, seed: int = 0, first: int = 0) -> None:
+def given(step: int) -> tuple[Any, ...]:
+    """What an episode is given at a step, in the order of its arguments."""
+    obs, blueprints, masks = step_inputs(0, step)
+    return obs, masks, blueprints
+
+
+def play(episode: ClientEpisode, steps: int, first: int = 0) -> None:
     for step in range(first, first + steps):
-        obs, blueprints, masks = step_inputs(seed, step)
-        episode.act(obs, masks, blueprints)
+        episode.act(*given(step))
         episode.reward(reward_of(step))
 
 
@@ -52,11 +57,8 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
 
     async def act(episode: AsyncClientEpisode, steps: int) -> None:
         for step in range(steps):
-            obs, blueprints, masks = step_inputs(0, step)
-            await episode.act(obs, masks, blueprints)
+            await episode.act(*given(step))
             episode.reward(reward_of(step))
-
-    last, last_blueprints, last_masks = step_inputs(0, 3)
 
     async def play_all(address: str) -> None:
         async with AsyncPolicyClient(address) as client:
@@ -65,7 +67,7 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
             assert episode.summary.steps == 6
             async with client.episode(seed=6, spaces=SPACES) as episode:
                 await act(episode, 3)
-                await episode.truncate(last, last_masks, last_blueprints)
+                await episode.truncate(*given(3))
             with pytest.raises(PolicyError, match="call reward"):
                 async with client.episode() as episode:
                     episode.reward(1.0)
@@ -81,7 +83,7 @@ def test_asyncio_episodes_are_those_of_the_blocking_client() -> None:
             play(episode, 6)
         with client.episode(6) as episode:
             play(episode, 3)
-            episode.truncate(last, last_masks, last_blueprints)
+            episode.truncate(*given(3))
         wait_for(lambda: own.transport.ledger().accepted == 5)
         expected = own.episodes(2)
     for one, other in zip(found, expected, strict=False):
@@ -100,11 +102,11 @@ def oracle(network: Any, seed: int, steps: int) -> dict[str, list[Any]]:
     last = stream(SERVING_SEED, seed, Purpose.BOOTSTRAP).random(len(SPACES.action.heads))[None]
     for step in range(steps + 1):
         obs, blueprints, masks = step_inputs(0, step)
-        given = obs[None], blueprints[None], ActionMasks(masks.op[None], masks.slot[None], masks.rest[None]), state
-        after, likeliest = (network.act(*given, last, greedy)[0].bootstrap_values[0] for greedy in (False, True))
+        batch = obs[None], blueprints[None], ActionMasks(*(mask[None] for mask in masks)), state
+        after, likeliest = (network.act(*batch, last, greedy)[0].bootstrap_values[0] for greedy in (False, True))
         row = {"obs": obs, "blueprint_indices": blueprints, "rewards": np.float32(reward_of(step))}
         row |= {"states": state.row(0), "after": after, "likeliest": likeliest}
-        decision, state = network.act(*given, step_noise(seed, step, last.size)[None])
+        decision, state = network.act(*batch, step_noise(seed, step, last.size)[None])
         rows.append(row | {name: array[0] for name, array in decision._asdict().items()})
     return {name: [row[name] for row in rows] for name in rows[0]}
 
@@ -126,13 +128,13 @@ def same(segment: Episode, expected: dict[str, list[Any]], start: int, end: int)
 
 @pytest.mark.parametrize("changes", [{"core": "lstm+memory"}, {"critic": "q_op", "bootstrap": "sampled"}])
 def test_an_episode_equals_a_loop_over_the_network(changes: dict[str, Any]) -> None:
-    given = weights(3, 7, **changes)
-    expected = oracle(from_weights(given), seed=13, steps=10)
-    with endpoint(FakeWeightStore(given)) as e, PolicyClient(e.address) as client:
+    own = weights(3, 7, **changes)
+    expected = oracle(from_weights(own), seed=13, steps=10)
+    obs, masks, _ = given(10)
+    with endpoint(FakeWeightStore(own)) as e, PolicyClient(e.address) as client:
         with client.episode(13, SPACES) as episode:
             play(episode, 10)
-            obs, blueprints, masks = step_inputs(0, 10)
-            summary = episode.truncate(obs, masks, blueprints)
+            summary = episode.truncate(*given(10))
         (shipped,) = e.episodes(1)
     same(shipped, expected, 0, 10)
     assert (shipped.truncated, shipped.end_reason, shipped.seed) == (True, EndReason.ENVIRONMENT, 13)
@@ -162,15 +164,15 @@ def test_a_client_keeps_its_session_through_a_long_step() -> None:
 
 def test_other_spaces_than_those_of_the_run_are_refused() -> None:
     with endpoint() as own, PolicyClient(own.address) as client:
-        with pytest.raises(PolicyError, match="this run learns from") as refusal, client.episode(1, seed_spaces(3)):
-            pass
+        with pytest.raises(PolicyError, match="this run learns from") as refusal:
+            client.episode(1, seed_spaces(3)).__enter__()
         assert refusal.value.reason == Reason.SPACES_MISMATCH
 
 
 def test_a_long_episode_ships_as_segments() -> None:
-    given = dataclasses.replace(weights(3, 7), state_stride=2, burn_in=6)
-    expected = oracle(from_weights(given), seed=11, steps=10)
-    with endpoint(FakeWeightStore(given), max_segment_steps=4) as e, PolicyClient(e.address) as client:
+    own = dataclasses.replace(weights(3, 7), state_stride=2, burn_in=6)
+    expected = oracle(from_weights(own), seed=11, steps=10)
+    with endpoint(FakeWeightStore(own), max_segment_steps=4) as e, PolicyClient(e.address) as client:
         with client.episode(11, SPACES) as episode:
             play(episode, 10)
         segments = e.episodes(3)
@@ -191,14 +193,12 @@ def test_a_retry_changes_nothing_and_another_reward_is_aborted() -> None:
     conflict = "ABORTED STEP_CONFLICT"
     with endpoint() as e:
         session = RawSession(e.address)
-        first = session.step(0)
-        assert session.step(0) == first
-        second = session.step(1, 0.5)
+        first, second = session.step(0), session.step(1, 0.5)
         assert session.step(1, 0.5) == second
         assert refused(session.step, 1, 0.25) == refused(session.step, 1) == conflict
         assert second.exported_state == b""
-        end = session.end(2, 1.5)
-        assert session.end(2, 1.5) == end
+        end, again = session.end(2, 1.5), session.end(2, 1.5)
+        assert end == again
         assert refused(session.end, 2, 1.0) == conflict
         assert refused(session.end, 2, 1.5, terminated=False, truncated=True) == conflict
         assert refused(session.step, 2, 1.5) == "FAILED_PRECONDITION EPISODE_ENDED"
@@ -241,11 +241,10 @@ def test_bad_rewards_observations_and_ends_are_refused_and_lose_nothing() -> Non
 
 @pytest.mark.parametrize("how", ["close", "expire", "reset", "stop", "drop"])
 def test_a_session_that_disappears_is_cut_or_dropped(how: str) -> None:
-    given = dataclasses.replace(weights(3, 7), state_stride=2)
-    expected = oracle(from_weights(given), seed=11, steps=5)
-    changes: dict[str, Any] = {"session_timeout_s": 0.3} if how == "expire" else {}
-    changes |= {"disconnected": "drop"} if how == "drop" else {}
-    with endpoint(FakeWeightStore(given), **changes) as e:
+    own = dataclasses.replace(weights(3, 7), state_stride=2)
+    expected = oracle(from_weights(own), seed=11, steps=5)
+    changes: dict[str, Any] = {"expire": {"session_timeout_s": 0.3}, "drop": {"disconnected": "drop"}}.get(how, {})
+    with endpoint(FakeWeightStore(own), **changes) as e:
         with PolicyClient(e.address) as client:
             episode = client.episode(11, SPACES)
             episode.__enter__()
@@ -287,17 +286,15 @@ def test_a_full_queue_slows_clients_and_loses_nothing() -> None:
         assert refused(session.step, 2, 0.0) == refused(session.end, 2, 0.0) == "RESOURCE_EXHAUSTED QUEUE_FULL"
         assert (session.step(1, 0.0), first.step_index) == (second, 0)  # what is done can be repeated
         error: Any = caught.value
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        details = Status.FromString(dict(error.trailing_metadata())[DETAILS_KEY]).details
         wait = RetryInfo()
-        assert any(detail.Unpack(wait) for detail in details)
-        assert 0 < wait.retry_delay.ToTimedelta().total_seconds() <= 1
-        assert error_of_call(error).retry_s == wait.retry_delay.ToTimedelta().total_seconds()
+        assert any(
+            detail.Unpack(wait) for detail in Status.FromString(dict(error.trailing_metadata())[DETAILS_KEY]).details
+        )
+        assert 0 < wait.retry_delay.ToTimedelta().total_seconds() == error_of_call(error).retry_s <= 1
         hasty = PolicyClient(e.address, deadline_s=0.5)
         with pytest.raises(PolicyError, match="the learner is behind"):
             hasty.episode(9, SPACES).__enter__()
-        taken = e.transport.take(2, 0)
-        e.transport.ack([d.entry_id for d in taken])
+        e.transport.ack([d.entry_id for d in e.transport.take(2, 0)])
         with client.episode(3, SPACES) as episode:  # waits until the queue has room
             play(episode, 2)
         wait_for(lambda: e.transport.ledger().accepted == 4)
@@ -314,34 +311,28 @@ def publish(e: Endpoint, store: FakeWeightStore, version: int, generation: int =
     ("published", "options", "expected"),
     [
         # The next segment takes up the newest weights, so that long episodes do not grow stale.
-        ((7, 7, 8, 8, 8, 8), {"max_segment_steps": 4}, [[7, 7, 7, 7], [8, 8]]),
+        ((7, 7, 8, 8, 8, 8), {"max_segment_steps": 4}, [(1, [7, 7, 7, 7]), (1, [8, 8])]),
         # What newer weights did is no part of a segment that is too old to learn from.
-        ((7, 9, 10, 10), {"max_lag": 2}, [[7, 7], [10, 10]]),
+        ((7, 9, 10, 10), {"max_lag": 2}, [(1, [7, 7]), (1, [10, 10])]),
+        # Nor is what those of another generation did.
+        ((7, 7, "next", 8), {}, [(1, [7, 7]), (2, [8, 8])]),
     ],
-    ids=["segment", "outdated"],
+    ids=["segment", "outdated", "generation"],
 )
 def test_a_segment_has_weights_of_one_version(
-    published: tuple[int, ...], options: dict[str, Any], expected: list[list[int]]
+    published: tuple[int | str, ...], options: dict[str, Any], expected: list[tuple[int, list[int]]]
 ) -> None:
     store = FakeWeightStore(weights(3, 7))
     with endpoint(store, **options) as e, PolicyClient(e.address) as client:
+        generation = 1
         with client.episode(1, SPACES) as episode:
             for step, version in enumerate(published):
-                publish(e, store, version)
+                if version == "next":
+                    generation, version = e.transport.open_generation(7, "learner").number, 8
+                publish(e, store, int(version), generation)
                 play(episode, 1, first=step)
         segments = e.episodes(2)
-    assert [list(s.policy_version) for s in segments] == expected
+    assert [(s.generation, list(s.policy_version)) for s in segments] == expected
     assert np.concatenate([s.rewards for s in segments]).tolist() == [reward_of(step) for step in range(len(published))]
     assert segments[0].truncated
     assert episode.summary.policy_lag == 0
-
-
-def test_a_segment_has_weights_of_one_generation() -> None:
-    store = FakeWeightStore(weights(3, 7))
-    with endpoint(store) as e, PolicyClient(e.address) as client:
-        with client.episode(1, SPACES) as episode:
-            play(episode, 2)
-            publish(e, store, 8, e.transport.open_generation(7, "learner").number)
-            play(episode, 2, first=2)
-        segments = e.episodes(2)
-    assert [(s.generation, list(s.policy_version)) for s in segments] == [(1, [7, 7]), (2, [8, 8])]

@@ -1,9 +1,10 @@
-"""Several workers on one port: sessions continue at another worker, as if nothing had happened."""
+"""The life of a server, alone and as several workers on one port: health, metrics, crashes, and a graceful shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import urllib.request
@@ -12,9 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import psutil
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actors.config import ConfigError
 from actors.errors import UserError
@@ -22,14 +25,15 @@ from actors.serving import options
 from actors.serving.client.asynchronous import AsyncPolicyClient
 from actors.serving.client.blocking import PolicyClient
 from actors.serving.options import ServeOptions
-from actors.sessions.session import Answer
+from actors.sessions.refusal import Reason
+from actors.sessions.session import Answer, PolicyError
 from actors.wire import policy_pb2
 from deploy.launch.supervision.server_workers import reserved_address
 from learner.run.checkpoint import Checkpoint, LearnerProgress, write_checkpoint
 from tests.support.launching import Command, tamiyo
 from tests.support.learning.toy import SPACES
-from tests.support.ports import adjacent_ports
-from tests.support.serving.servers import serving, step_inputs, weights, write_file
+from tests.support.ports import adjacent_ports, free_port
+from tests.support.serving.servers import FakeWeightStore, connect_outcome, serving, step_inputs, weights, write_file
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -52,6 +56,12 @@ class Episode:
                 self._length = self.steps + AFTER
             yield (*step_inputs(SEED, self.steps), self.steps % 3 > 0)  # some steps are sampled
             self.steps += 1
+
+
+def write_run(folder: Path) -> None:
+    """Write the folder of a run whose newest checkpoint has version 5."""
+    saved = Checkpoint(LearnerProgress(update=3, version=5), (), weights(version=5), {})
+    write_checkpoint(folder / "checkpoints", saved)
 
 
 def play(address: str, episode: Episode) -> Played:
@@ -105,8 +115,7 @@ def events(serve: Command, name: str) -> list[Any]:
 
 def test_clients_of_a_killed_worker_continue_at_another_one(tmp_path: Path) -> None:
     """Both workers are killed, one after the other, while blocking, asynchronous and streaming clients step."""
-    saved = Checkpoint(LearnerProgress(update=3, version=5), (), weights(version=5), {})
-    write_checkpoint(tmp_path / "checkpoints", saved)
+    write_run(tmp_path)
     ports = adjacent_ports(2)
     flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", str(ports[0]))
     with tamiyo(tmp_path, "serve", *flags, "--workers", "2", OMP_NUM_THREADS="1") as serve:
@@ -213,3 +222,83 @@ def test_streams_and_new_sessions_follow_a_connection_that_has_reached_its_age(
         assert all(running.service.metrics.opened._value.get() for running in (first, second))
     for one in played:
         assert_same(one, played[0])
+
+
+pytestmark = pytest.mark.integration
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def status(address: str, service: str = "tamiyo.v1.PolicyService") -> int:
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5).status
+
+
+def test_health_is_serving_once_weights_are_loaded() -> None:
+    store = FakeWeightStore()
+    with serving(store, loaded=False) as running:
+        assert status(running.address) == status(running.address, "") == NOT_SERVING
+        assert connect_outcome(running.address) == Reason.NOT_READY
+        store.newest = weights()
+        wait_for(lambda: status(running.address) == SERVING, 20)
+        assert connect_outcome(running.address) == "OK"
+
+
+def test_the_command_serves_a_checkpoint_exports_metrics_and_shuts_down_gracefully(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    port = free_port()
+    flags = ("--checkpoint", str(tmp_path), "--listen", "127.0.0.1:0", "--metrics-port", str(port))
+    with tamiyo(tmp_path, "serve", *flags, OMP_NUM_THREADS="1") as serve:
+        serve.wait_for(lambda: serve.out.endswith("\n"), 100)
+        address = serve.out.split()[-1]
+        client = PolicyClient(address)
+        session = client.open(SPACES)
+        assert session.step(*step_inputs(0, 0)).policy_version == 5
+        with pytest.raises(PolicyError):
+            client.open(SPACES.with_slots(3)).step(*step_inputs(0, 0))
+        expected = {"steps_total": 1, "sessions": 2, 'refusals_total{reason="WRONG_SHAPE"}': 1, "policy_version": 5}
+        assert {name: metric(port, name) for name in expected} == expected
+
+        async def drain() -> None:
+            async with grpc.aio.insecure_channel(address) as channel:
+                statuses = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+                assert (await anext(statuses)).status == SERVING
+                serve.process.terminate()
+                assert (await anext(statuses)).status == NOT_SERVING
+
+        asyncio.run(asyncio.wait_for(drain(), 20))
+        assert serve.wait(20) == 0
+        client.close()
+        lines = [json.loads(line) for line in serve.err.splitlines()]
+    names = [line["event"] for line in lines]
+    assert (names[0], names[-2:], "serving" in names) == ("listening", ["draining", "stopped"], True)
+    opened = next(line for line in lines if line["event"] == "session opened")
+    assert re.fullmatch(r"[0-9a-f]{32}", opened["request_id"])
+    assert "WRONG_SHAPE" in {line["reason"] for line in lines if line["event"] == "refused"}
+
+
+def test_steps_in_progress_are_answered_before_shutdown() -> None:
+    async def main() -> None:
+        async with AsyncPolicyClient(running.address, deadline_s=20) as client:
+            streaming = AsyncPolicyClient(running.address, deadline_s=20, stream=True)
+            sessions = [await each.open(SPACES) for each in (client, client, streaming)]
+            await sessions[2].step(*step_inputs(0, 0))
+            batcher = running.service.batcher
+            batcher.flush = lambda: None  # delay the batch, like a slow forward pass
+            tasks = [asyncio.create_task(s.step(*step_inputs(0, i // 2))) for i, s in enumerate(sessions)]
+            while len(batcher._waiting) < 3:
+                await asyncio.sleep(0.01)
+            running.loop.call_soon_threadsafe(running.server.stop.set)
+            while status(running.address) != NOT_SERVING:
+                await asyncio.sleep(0.01)
+            assert connect_outcome(running.address) == Reason.DRAINING
+            del batcher.flush
+            running.loop.call_soon_threadsafe(batcher.flush)
+            assert [answer.step_index for answer in await asyncio.gather(*tasks)] == [0, 0, 1]
+            async with asyncio.timeout(10):  # an open stream does not delay the shutdown
+                while running.server.calls.active:
+                    await asyncio.sleep(0.01)
+            await streaming.close()
+
+    with serving() as running:
+        asyncio.run(main())

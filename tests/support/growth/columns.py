@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from actors.blueprints.family import blueprint_index
 from actors.growth.columns.column import Column
-from tests.support.growth.growing import Run, Script, advance, germinate, mlp
+from tests.support.growth.growing import Run, Script, advance, fossilize, germinate, mlp
 
 
 class ResNet(nn.Module):
@@ -82,19 +82,14 @@ class Wrapped(nn.Module):
     def forward(self, x: Tensor, scale: float = 1.0) -> Any:
         hidden = self.body(x)
         logits = scale * self.head(hidden)
-        match self.kind:
-            case "tuple":
-                return logits, "more", hidden
-            case "dict":
-                return {"hidden": hidden, "logits": logits}
-            case "dict of one":
-                return {"name": "x", "prediction": logits}
-            case "dataclass":
-                return Found(logits, hidden)
-            case "two":
-                return {"hidden": hidden, "prediction": logits}
-            case _:
-                return logits
+        kinds = {
+            "tuple": (logits, "more", hidden),
+            "dict": {"hidden": hidden, "logits": logits},
+            "dict of one": {"name": "x", "prediction": logits},
+            "dataclass": Found(logits, hidden),
+            "two": {"hidden": hidden, "prediction": logits},
+        }
+        return kinds.get(self.kind, logits)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -139,6 +134,9 @@ def grow(slot: int = 0, speed: int = 0, size: str = "double", target: int = 2) -
 
 JOINED = [grow(target=0), advance(), advance()]
 YOUNG = JOINED[:2]
+REPLACE = [grow(), advance(), advance(), fossilize()]
+REPLACED = [*REPLACE, grow(1, target=0), advance(1), advance(1)]
+"""One column becomes the model, and a second one joins it."""
 
 
 def run(name: str, actions: list[Any], **options: Any) -> Run:
@@ -158,10 +156,45 @@ def column_of(own: Run, index: int = 0) -> nn.Module:
 def assert_left_alone(own: Run, alone: Run) -> None:
     """Assert that a model trained, bit for bit, as one beside which nothing grows."""
     assert own.losses == alone.losses
-    found, expected = host_state(own.model), host_state(alone.model)
+    assert_equal_tensors(host_state(own.model), host_state(alone.model))
+
+
+def assert_equal_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Assert that two states, by name, are equal to the last bit."""
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def host_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: t.clone() for name, t in model.state_dict().items() if "tamiyo" not in name}
+
+
+def grown(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that grew in a model, as they are now."""
+    return {name: p.detach().clone() for name, p in model.named_parameters() if "tamiyo" in name}
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def shadow_gradients(own: Run, rows: slice) -> dict[nn.Parameter, Tensor]:
+    """Return the gradients that an optimizer is given after a shadow pass alone. Nothing that clips sees them before,
+    and nothing moves."""
+    own.optimizer.zero_grad()
+    own.grower.shadow(lambda: own.loss(rows))
+    assert all(p.grad is None for p in own.model.parameters())
+    rates = [group["lr"] for group in own.optimizer.param_groups]
+    for group in own.optimizer.param_groups:
+        group["lr"] = 0.0
+    found: dict[nn.Parameter, Tensor] = {}
+
+    def look(*_: Any) -> None:
+        found.update({p: p.grad.clone() for p in own.model.parameters() if p.grad is not None})
+
+    handle = own.optimizer.register_step_pre_hook(look)
+    own.optimizer.step()
+    handle.remove()
+    for group, rate in zip(own.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    return found

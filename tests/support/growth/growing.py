@@ -48,8 +48,8 @@ class Script:
     """A policy that takes actions from a list, then WAITs. An entry that is an error is raised."""
 
     def __init__(self, actions: Sequence[tuple[int, ...] | Exception]) -> None:
-        self.actions, self.seen = list(actions), list[tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]]()
-        self.policy_version = 7
+        self.actions, self.policy_version = list(actions), 7
+        self.seen = list[tuple[NDArray[np.float32], NDArray[np.int64], ActionMasks]]()
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> Script:
         if state:
@@ -60,13 +60,7 @@ class Script:
     def exported(self) -> bytes:
         return str(len(self.seen)).encode()
 
-    def step(
-        self,
-        obs: NDArray[np.float32],
-        blueprint_indices: NDArray[np.int64],
-        masks: ActionMasks,
-        deterministic: bool = True,
-    ) -> Answer:
+    def step(self, obs: Any, blueprint_indices: Any, masks: ActionMasks, deterministic: bool = True) -> Answer:
         index = len(self.seen)
         self.seen.append((obs, blueprint_indices, masks))
         action = self.actions[index] if index < len(self.actions) else WAIT
@@ -122,14 +116,11 @@ def data(*shape: int, rows: int = 96) -> tuple[Tensor, Tensor]:
 
 def no_decay(model: nn.Module) -> torch.optim.Optimizer:
     """AdamW for an `mlp`: no decay of biases and norms, and a lower rate for the first layer."""
-    named = list(model.named_parameters())
-    first = [p for name, p in named if name == "0.weight"]
-    matrices = [p for name, p in named if p.dim() > 1 and name != "0.weight"]
-    vectors = [p for _, p in named if p.dim() < 2]
+    first, *matrices = (p for p in model.parameters() if p.dim() > 1)
     groups = [
-        {"params": first, "lr": 1e-4, "weight_decay": 0.1},
+        {"params": [first], "lr": 1e-4, "weight_decay": 0.1},
         {"params": matrices, "weight_decay": 0.1},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=1e-2)
 

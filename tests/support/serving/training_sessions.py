@@ -55,10 +55,9 @@ def endpoint(
     transport = new_transport(queue)
     transport.open_generation(-1, "learner")
     shipper = EpisodeShipper(transport, "run", capacity, max_lag)
+    options: dict[str, Any] = {"token_file": tokens, "session_ttl_s": changes.get("session_timeout_s")}
+    options = {name: value for name, value in options.items() if value is not None}
     try:
-        options = {} if tokens is None else {"token_file": tokens}
-        if "session_timeout_s" in changes:
-            options |= {"session_ttl_s": changes["session_timeout_s"]}
         with serving(source, external=ExternalConfig(**changes), sink=shipper, **options) as running:
             yield Endpoint(running, shipper, transport)
     finally:
@@ -77,11 +76,9 @@ class RawSession:
         self.id = self.stub.OpenSession(request, metadata=self.metadata).session_id
 
     def step(self, index: int, reward: float | None = None, inputs_of: int | None = None, **changes: Any) -> Any:
-        obs, blueprints, masks = step_inputs(0, index if inputs_of is None else inputs_of)
-        request = step_request(
-            self.id, index, changes.get("obs", obs), blueprints, masks, changes.get("deterministic"),
-            changes.get("export_state", True), reward,
-        )  # fmt: skip
+        obs, *others = step_inputs(0, index if inputs_of is None else inputs_of)
+        options = changes.get("deterministic"), changes.get("export_state", True), reward
+        request = step_request(self.id, index, changes.get("obs", obs), *others, *options)
         return self.stub.Step(request, timeout=10, metadata=self.metadata)
 
     def end(self, index: int, reward: float | None, **changes: Any) -> Any:

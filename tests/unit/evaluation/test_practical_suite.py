@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from math import log2
 from pathlib import Path
@@ -32,6 +29,7 @@ from deploy.evaluation.practical.runs import (
 )
 from deploy.evaluation.practical.targets import targets
 from deploy.evaluation.suite import CONDITIONS, FREE, NOMINAL, PRICED
+from tests.support.waiting import wait_for
 
 RULE, POLICY = "trial:double+quad@0-2", "/runs/a.safetensors"
 SMALL, LARGE = PracticalModel("small", "Small", (2, 4, 8)), PracticalModel("large", "Large", (2, 4, 8))
@@ -73,23 +71,22 @@ def run(val: float = 50.0, test: float = 60.0, params: int = 100, **changes: obj
 def results(price: float = 1.0, compute_price: float = 0.0, without: tuple[str, ...] = ()) -> PracticalResults:
     """Two models at one width: on the first, twice the width is best in validation, on the second nothing pays."""
     runs = {
-        (FIRST, NEVER): run(),
-        (FIRST, RULE): run(57.0, 69.0, final_params=400, flops=800.0, compute=1.5),
-        (FIRST, POLICY): run(57.0, 66.0, final_params=200, flops=400.0, compute=log2(6.0)),
-        (FIRST, "built x2"): run(62.0, 70.0, 400),
-        (FIRST, "built x4"): run(62.5, 80.0, 1600),
+        NEVER: (run(), run()),
+        RULE: (
+            run(57.0, 69.0, final_params=400, flops=800.0, compute=1.5),
+            run(final_params=400, flops=800.0, compute=3.0),
+        ),
+        POLICY: (run(57.0, 66.0, final_params=200, flops=400.0, compute=log2(6.0)), run(compute=1.0)),
+        "built x2": (run(62.0, 70.0, 400), run(params=400)),
+        "built x4": (run(62.5, 80.0, 1600), run(params=1600)),
     }
-    second = Training("large", 2, 0)
-    runs |= {
-        (second, NEVER): run(),
-        (second, RULE): run(final_params=400, flops=800.0, compute=3.0),
-        (second, POLICY): run(compute=1.0),
-        (second, "built x2"): run(params=400),
-        (second, "built x4"): run(params=1600),
+    known = {
+        (training, player): own[n]
+        for player, own in runs.items()
+        for n, training in enumerate((FIRST, Training("large", 2, 0)))
+        if player not in without
     }
-    widths = {"small": (2,), "large": (2,)}
-    known = {key: value for key, value in runs.items() if key[1] not in without}
-    players = [NEVER, *BUILT, RULE, POLICY]
+    widths, players = {"small": (2,), "large": (2,)}, [NEVER, *BUILT, RULE, POLICY]
     return PracticalResults((SMALL, LARGE), widths, (0,), players, Prices(price, compute_price), known)
 
 
@@ -102,18 +99,15 @@ def test_the_sweep_is_chosen_on_validation_rows_and_scored_on_test_rows() -> Non
     for _ in range(20):
         val, test, sizes = rng.uniform(0, 100, 3), rng.uniform(0, 100, 3), np.array([100, 400, 1600])
         players = (NEVER, *BUILT)
-        runs = {
-            (FIRST, player): run(float(v), float(t), int(size))
-            for player, v, t, size in zip(players, val, test, sizes, strict=True)
-        }
+        given = zip(val.tolist(), test.tolist(), sizes.tolist(), strict=True)
+        runs = {(FIRST, player): run(*numbers) for player, numbers in zip(players, given, strict=True)}
         own = PracticalResults((SMALL,), {"small": (2,)}, (0,), players, Prices(2.0, 0.5), runs)
         doublings = np.array([0.0, 2.0, 4.0])
         kept = int(np.argmax(val - 2.0 * doublings))
         expected = test[kept] - test[0] - 2.0 * doublings[kept] - 0.5 * np.log2(1 + 4 + 16)
         assert over_never(own, FIRST, SWEEP) == pytest.approx(expected)
         outcome = own.outcome(FIRST, SWEEP)
-        assert outcome.seconds == 3.0
-        assert outcome.flops == pytest.approx(21.0), "those of all three"
+        assert (outcome.seconds, outcome.flops) == (3.0, pytest.approx(21.0))  # those of all three
 
 
 def test_j_charges_the_model_at_the_end_and_the_compute_of_the_training() -> None:
@@ -122,18 +116,16 @@ def test_j_charges_the_model_at_the_end_and_the_compute_of_the_training() -> Non
     assert over_never(free, FIRST, RULE) == pytest.approx(69.0 - 60.0 - 0.5 * 2.0)
     assert over_never(free, FIRST, RULE) - over_never(priced, FIRST, RULE) == pytest.approx(0.25 * 1.5)
     assert over_never(free, FIRST, "built x2") == pytest.approx(70.0 - 60.0 - 0.5 * 2.0)
-    assert over_never(priced, FIRST, "built x2") == pytest.approx(9.0 - 0.25 * 2.0), "its passes, not what it holds"
+    assert over_never(priced, FIRST, "built x2") == pytest.approx(9.0 - 0.25 * 2.0)
 
 
 def test_halving_drops_the_worse_half_twice_and_pays_for_all_that_was_trained() -> None:
     arms = Arms([[9.0, 1, 1, 1], [5, 5, 2, 2], [1, 6, 6, 6]], [1.0, 4.0, 16.0])
-    assert halve(arms, 3, 0.25) == Halved(1, 1.0 * 2 / 4 + 4.0 + 16.0 / 4), "the third is out after one epoch"
-    assert halve(arms, 3, 0.5) == Halved(2, 1.0 * 2 / 4 + 4.0 + 16.0), (
-        "the first is out at two epochs, the second at four"
-    )
+    assert halve(arms, 3, 0.25) == Halved(1, 1.0 * 2 / 4 + 4.0 + 16.0 / 4)  # the third is out after one epoch
+    assert halve(arms, 3, 0.5) == Halved(2, 1.0 * 2 / 4 + 4.0 + 16.0)  # the first at two epochs, the second at four
     assert halve(arms, 1, 0.5) == Halved(0, 1.0)
     assert halved_within([arms], 9.0) == [halve(arms, 3, 0.25)]
-    assert halved_within([arms], 6.0) == [halve(arms, 2, 0.5)], "the widest is left out where all cost too much"
+    assert halved_within([arms], 6.0) == [halve(arms, 2, 0.5)]  # the widest is left out where all cost too much
     assert halved_within([arms], 0.5) == [Halved(0, 1.0)]
 
 
@@ -144,8 +136,8 @@ def test_targets_are_measured_on_what_was_played() -> None:
     assert behind.value == pytest.approx(((69 - 2 - 60) - (70 - 2 - 60) + (-2) - 0) / 2)
     assert behind.met is False
     assert behind.interval.low < -1.5 < behind.interval.high
-    assert found["FLOPs of the policy, of the sweep's"].value == pytest.approx((6 + 2) / 2 / 21)
-    assert found["FLOPs of the policy, of the sweep's"].met
+    share = found["FLOPs of the policy, of the sweep's"]
+    assert (share.value, share.met) == (pytest.approx((6 + 2) / 2 / 21), True)
     assert found["policy over never in its worst training, c = p/4"].value == pytest.approx(-0.25)
     assert found["policy over built x2, test points, worst small model, c = 0"].value == pytest.approx(-4.0)
     assert {target.trainings for target in found.values()} == {2}
@@ -156,12 +148,10 @@ def test_missing_cells_leave_out_what_needs_them_and_are_said() -> None:
     assert own[FREE].outcome(FIRST, SWEEP) is None
     assert over_never(own[FREE], FIRST, "built x2") == 8.0
     assert all(target.value is None and target.verdict == "" for target in targets(own))
-    rows = {row[0]: row for row in players_table(own[FREE], "").rows}
-    assert set(rows) == {NEVER, "built x2", RULE}
+    assert {row[0] for row in players_table(own[FREE], "").rows} == {NEVER, "built x2", RULE}
     partial = results()
     partial = replace(partial, runs={key: v for key, v in partial.runs.items() if key[0] == FIRST})
-    counts = [target.verdict for target in targets({FREE: partial, PRICED: partial})]
-    assert all(verdict.endswith(" so far") for verdict in counts)
+    assert all(target.verdict.endswith(" so far") for target in targets({FREE: partial, PRICED: partial}))
 
 
 def test_tables_and_figures_are_written_into_a_page(tmp_path: Path) -> None:
@@ -176,9 +166,7 @@ def test_tables_and_figures_are_written_into_a_page(tmp_path: Path) -> None:
     write_results(own, tmp_path, page)
     text = page.read_text()
     assert "| Small | 2 | 100 | 1 | 60.0 |" in text
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
+    assert (text[:7], text[-6:], "old" in text) == ("before\n", "after\n", False)
     assert len(list((tmp_path / "results").glob("*.png"))) == 2
     assert len(json.loads((tmp_path / "practical.json").read_text())[FREE]["rows"]) == 14
     with pytest.raises(UserError, match="no place for tables"):
@@ -194,10 +182,9 @@ def test_a_cell_depends_on_its_settings_and_on_what_the_script_says(tmp_path: Pa
     assert len({c.fingerprint() for c in (cell, *others)}) == 7
     played = play_cell(cell, tmp_path / "cells")
     assert read_run(cell, tmp_path / "cells") == played
-    assert played.host_params == 4
-    assert played.final_params > 4
+    assert played.host_params == 4 < played.final_params
     weights = played.final_params - 6  # the column has as many biases
-    assert played.flops == 2 * 4 * weights, "a multiplication and an addition for each weight and row"
+    assert played.flops == 2 * 4 * weights  # a multiplication and an addition for each weight and row
     assert played.compute > 0
     assert played.curve == pytest.approx([52.0, 54.0, 56.0, 58.0])
     assert played.decisions[0] == "1 GERMINATE column 1 column_double"
@@ -243,10 +230,8 @@ def test_a_killed_evaluation_continues_and_a_damaged_cell_is_played_again(
     command += ["--out", str(tmp_path / "out"), "--cells", str(tmp_path / "cells")]
     code = f"from deploy.cli import main; main({command!r})"
     killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 200
-    while not cells_of(tmp_path / "cells") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(killed.pid, signal.SIGKILL)
+    wait_for(lambda: cells_of(tmp_path / "cells"), 200)
+    killed.kill()
     killed.wait()
     before = cells_of(tmp_path / "cells")
     assert 1 <= len(before) < 4
@@ -254,14 +239,13 @@ def test_a_killed_evaluation_continues_and_a_damaged_cell_is_played_again(
     assert f"{4 - len(before)}/{4 - len(before)}, about 0:00 left" in capsys.readouterr().out
     played = cells_of(tmp_path / "cells")
     assert len(played) == 4
-    assert before.items() <= played.items(), "what was finished is not played again"
+    assert before.items() <= played.items()
     content = json.loads((tmp_path / "out" / "practical.json").read_text())
     free, priced = ({row["player"]: row for row in content[name]["rows"]} for name in CONDITIONS)
     rule = "fixed-column:double@0"
     assert set(free) == {NEVER, *BUILT, rule, SWEEP}
-    assert free[rule]["over_never"] - priced[rule]["over_never"] == pytest.approx(
-        log2(free[rule]["flops"]) / 4, abs=1e-3
-    )
+    paid = free[rule]["over_never"] - priced[rule]["over_never"]
+    assert paid == pytest.approx(log2(free[rule]["flops"]) / 4, abs=1e-3)
     damaged, *others = played
     damaged.write_text(damaged.read_text()[:-40])
     assert main([*command, "--kept"]) == 0

@@ -1,4 +1,4 @@
-"""Models of many kinds are trained with a column and seeds, exported, and read by a process without Tamiyo."""
+"""Models of many kinds are grown, exported, and read without Tamiyo; language models generate with their columns."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import tamiyo
 from actors.growth.columns import grown_model
+from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
 from tests.support.growth import architectures
-from tests.support.growth.architectures import ARCHITECTURES
+from tests.support.growth.architectures import ARCHITECTURES, transformers
 from tests.support.growth.columns import JOINED, grow
-from tests.support.growth.growing import Script, advance, germinate
+from tests.support.growth.growing import Run, Script, advance, fossilize, germinate
 
 EPOCHS = 10
 SEEDS = {"graph network": ["first", ""]}
@@ -86,3 +90,77 @@ def test_models_grow_a_column_and_are_read_elsewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FOREIGN, *names]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
+
+
+VOCABULARY, PROMPT = 20, torch.tensor([[3, 4, 5, 6, 7]])
+
+
+class TextRun(Run):
+    """Predicts a repeated text; the model computes its loss itself where columns are mixed at its head."""
+
+    def loss(self, rows: slice) -> Tensor:
+        tokens = (torch.arange(12) + torch.arange(rows.start, rows.stop)[:, None]) % VOCABULARY
+        if self.grower.config.columns.output:
+            return self.model(tokens, labels=tokens).loss
+        return F.cross_entropy(self.model(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    def validate(self) -> tuple[float, float]:
+        self.model.eval()
+        return self.loss(slice(0, 32)).item(), 0.5
+
+
+def grown(kind: str, output: str, target: int) -> TextRun:
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    columns = Column(lambda scale: transformers(kind, scale), output=output)
+    script = [grow(target=target), *JOINED[1:], fossilize()]
+    return TextRun(transformers(kind, 1), Script(script), [], columns=columns).epochs(6)
+
+
+def greedy(model: Any, steps: int = 6) -> Tensor:
+    tokens = PROMPT
+    for _ in range(steps):
+        with torch.no_grad():
+            tokens = torch.cat([tokens, model(tokens, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)], 1)
+    return tokens
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "output"), [("GPT-2", ""), ("Llama", "lm_head")])
+def test_a_model_that_became_its_column_is_one_of_the_library(kind: str, output: str, tmp_path: Path) -> None:
+    own = grown(kind, output, target=2)
+    assert own.grower.stages["column 1"] is Stage.FOSSILIZED
+    exported = own.grower.export().eval()
+    expected = greedy(own.model.eval())
+    for model in (own.model, exported):
+        assert type(model) is type(transformers(kind, 1))
+        written = model.generate(PROMPT, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
+        assert torch.equal(written, expected), "with a cache"
+        model.save_pretrained(tmp_path / "model")
+        read = type(model).from_pretrained(tmp_path / "model").eval()
+        assert torch.equal(read(PROMPT).logits, own.model(PROMPT).logits)
+    tamiyo.save_grown(own.grower, tmp_path / "grown")
+    loaded = tamiyo.load_grown(tmp_path / "grown", lambda scale: transformers(kind, scale)).eval()
+    assert torch.equal(loaded(PROMPT).logits, own.model(PROMPT).logits)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "output"), [("GPT-2", ""), ("Llama", "lm_head")])
+def test_a_mix_generates_without_a_cache_and_refuses_one(kind: str, output: str, tmp_path: Path) -> None:
+    own = grown(kind, output, target=0)
+    model = own.model.eval()
+    options: dict[str, Any] = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    written = model.generate(PROMPT, use_cache=False, **options)
+    assert torch.equal(written, greedy(model))
+    with pytest.raises(ValueError, match=r"holds the state of one network.*use_cache=False"):
+        model.generate(PROMPT, **options)
+    exported = own.grower.export().eval()
+    assert torch.equal(exported(PROMPT).logits, model(PROMPT).logits)
+    assert type(exported(PROMPT)) is type(model(PROMPT))
+    assert exported.config is exported.host.config
+    for name in ("generate", "save_pretrained"):
+        with pytest.raises(AttributeError, match=f"{name} is the host's own and would leave its columns out"):
+            getattr(exported, name)
+    tamiyo.save_grown(exported, tmp_path)
+    loaded = tamiyo.load_grown(tmp_path, lambda scale: transformers(kind, scale)).eval()
+    assert torch.equal(loaded(PROMPT).logits, model(PROMPT).logits)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from actors.errors import UserError
 from actors.growth.columns.column import Column
-from tests.support.growth.columns import JOINED, Backbone, ResNet, grow
+from actors.slots.stage import Stage
+from tests.support.growth.columns import JOINED, MODELS, REPLACED, Backbone, ResNet, grow
 from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, prune
+
+COLUMN_OF_RESNET = Column(MODELS["resnet"][0])
+
+
+@torch.no_grad()
+def move(averages: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for average, value in zip(averages, values, strict=False):
+        average.copy_(0.5 * average + 0.5 * value)
 
 
 class HandEma(nn.Module):
@@ -24,11 +33,8 @@ class HandEma(nn.Module):
         super().__init__()
         self.module = copy.deepcopy(model).eval()
 
-    @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        own, given = self.module.state_dict().values(), model.state_dict().values()
-        for average, value in zip(own, given, strict=False):
-            average.copy_(0.5 * average + 0.5 * value)
+        move(self.module.state_dict().values(), model.state_dict().values())
 
 
 class HandListEMA:
@@ -37,10 +43,8 @@ class HandListEMA:
     def __init__(self, model: nn.Module) -> None:
         self.shadow_params = [p.detach().clone() for p in model.parameters()]
 
-    @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        for average, value in zip(self.shadow_params, model.parameters(), strict=False):
-            average.copy_(0.5 * average + 0.5 * value)
+        move(self.shadow_params, model.parameters())
 
 
 def average(kind: str, model: nn.Module) -> tuple[Any, Callable[[nn.Module], Any]]:
@@ -71,6 +75,10 @@ def average(kind: str, model: nn.Module) -> tuple[Any, Callable[[nn.Module], Any
 KINDS = ["torch", "hand", "hand, a list", "ModelEma", "ModelEmaV3", "torch_ema", "diffusers", "ema_pytorch"]
 
 
+def names(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
 def averaged(ema: Any, model: nn.Module) -> nn.Module:
     """Return a model with the averages."""
     if hasattr(ema, "shadow_params"):
@@ -89,7 +97,7 @@ def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
     torch.manual_seed(0)
     model = Backbone()
     made = average(kind, model) if early else None
-    column = Column(lambda scale: ResNet(int(4 * scale)), model="net")
+    column = Column(COLUMN_OF_RESNET.factory, model="net")
     script = [*JOINED, WAIT, WAIT, prune(), grow(1), advance(1), advance(1), fossilize(1)]
     own = Run(model, Script(script), [], (1, 5, 5), columns=column)
     ema, update = made or average(kind, model)
@@ -98,10 +106,9 @@ def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
         """Whether it is the model, once that stays as it is."""
         for _ in range(40):
             update(model)
-        x = own.x_y[0]
         average = averaged(ema, model).eval()
-        torch.testing.assert_close(average(x), model.eval()(x), rtol=1e-4, atol=1e-4)
-        return [n for n, _ in average.named_parameters()] == [n for n, _ in model.named_parameters()]
+        torch.testing.assert_close(average(own.x_y[0]), model.eval()(own.x_y[0]), rtol=1e-4, atol=1e-4)
+        return names(average) == names(model)
 
     for _ in range(4):
         own.epochs(1)
@@ -113,7 +120,7 @@ def test_an_average_follows_without_being_told(kind: str, early: bool) -> None:
     for _ in range(4):
         own.epochs(1)
         update(model)
-    assert own.grower._seeds.adopted == 1
+    assert own.grower.stages["column 2"] is Stage.FOSSILIZED
     assert is_the_average()
 
 
@@ -122,12 +129,10 @@ def test_a_plain_copy_is_left_alone_unless_it_is_to_follow() -> None:
     torch.manual_seed(0)
     model = ResNet()
     teacher, follower = copy.deepcopy(model), copy.deepcopy(model)
-    column = Column(lambda scale: ResNet(int(4 * scale)))
-    script = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
-    own = Run(model, Script(script), [], (1, 5, 5), columns=column)
+    own = Run(model, Script(REPLACED), [], (1, 5, 5), columns=COLUMN_OF_RESNET)
     own.grower.follow(follower)
     own.epochs(8)
-    assert [n for n, _ in teacher.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+    assert names(teacher) == names(ResNet())
     follower.load_state_dict(model.state_dict())
     assert torch.equal(follower.eval()(own.x_y[0]), model.eval()(own.x_y[0]))
     with pytest.raises(UserError, match="this copy is one of the old: copy the model again"):
@@ -137,17 +142,16 @@ def test_a_plain_copy_is_left_alone_unless_it_is_to_follow() -> None:
 def test_averages_of_other_runs_and_models_are_left_alone() -> None:
     """As of the run before, which is kept to be compared. One that was loaded anew is the model's own."""
     torch.manual_seed(0)
-    column = Column(lambda scale: ResNet(int(4 * scale)))
     first, listed, other = HandEma(ResNet()), HandListEMA(ResNet()), HandListEMA(Backbone())
     model = ResNet()
     its = HandListEMA(model)
-    own = Run(model, Script(JOINED), [], (1, 5, 5), columns=column).epochs(4)
-    assert [n for n, _ in first.module.named_parameters()] == [n for n, _ in ResNet().named_parameters()]
+    own = Run(model, Script(JOINED), [], (1, 5, 5), columns=COLUMN_OF_RESNET).epochs(4)
+    assert names(first.module) == names(ResNet())
     assert len(listed.shadow_params) == len(list(ResNet().parameters())) < len(its.shadow_params)
     assert len(other.shadow_params) == len(list(Backbone().parameters()))
     fresh = ResNet()
     ema = HandEma(fresh)
-    resumed = Run(fresh, Script([]), [], (1, 5, 5), columns=column)
+    resumed = Run(fresh, Script([]), [], (1, 5, 5), columns=COLUMN_OF_RESNET)
     resumed.grower.load_state_dict(own.grower.state_dict())
     ema.module.load_state_dict(model.state_dict())
     torch.testing.assert_close(ema.module(own.x_y[0]), model.eval()(own.x_y[0]))

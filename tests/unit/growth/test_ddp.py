@@ -16,10 +16,11 @@ ROOT = Path(__file__).parents[3]
 RANK = """
 import gc, json, os, sys
 import torch, torch.distributed as dist
+from dataclasses import asdict
 from torch.nn.parallel import DistributedDataParallel
 from actors.growth.columns.column import Column
-from tests.support.growth.columns import MODELS, grow
-from tests.support.growth.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, fossilize, germinate, mlp
+from tests.support.growth.columns import MODELS, REPLACED
+from tests.support.growth.growing import GROWN, ConvNet, Run, Script, UNREACHABLE, advance, germinate, mlp
 rendezvous = sys.argv[1]
 torch.set_num_threads(1)
 torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # what it imports, both ranks share
@@ -35,16 +36,11 @@ def play(model, script, slots, shape, epochs, **options):
     own.epochs(epochs)
     return {
         "stages": [s.name for s in own.grower.stages.values()],
-        "ops": [d.op for d in own.grower.log],
-        "reasons": [d.reason for d in own.grower.log],
-        "accuracy": [d.accuracy for d in own.grower.log],
+        "log": [asdict(d) for d in own.grower.log],
         "weights": [p.double().sum().item() for p in own.model.parameters()],
         "names": [n for n, p in own.model.named_parameters()],
         "statistics": [b.double().sum().item() for n, b in own.model.named_buffers() if "running" in n],
-        "contribution": [s.contribution for s in own.grower._growth.slots],
-        "compute": [d.compute_doublings for d in own.grower.log],
-        "flops": [shape.flops for shape in own.grower._growth.slot_shapes],
-        "parameters": [shape.costs for shape in own.grower._growth.slot_shapes],
+        "costs": [(shape.flops, shape.costs) for shape in own.grower._growth.slot_shapes],
     }
 
 
@@ -61,8 +57,7 @@ seeds = [*GROWN, germinate(1, 2), UNREACHABLE, advance(1)]
 told = {"seeds": play(ConvNet(), seeds, ["stem", "block"], (1, 5, 4), 8)}
 make, shape = MODELS["resnet"]
 torch.manual_seed(0)
-replacing = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
-told["replaced"] = play(Outer(make(1.0)), replacing, [], shape, 9, columns=Column(make, model="net"))
+told["replaced"] = play(Outer(make(1.0)), REPLACED, [], shape, 9, columns=Column(make, model="net"))
 same = Run(mlp(), Script(GROWN if rank == 0 else []), ["3"], wrap=DistributedDataParallel).epochs(4)
 told["norm"] = same.grower._growth.slots[0].gradient_norm
 with open(f"{rendezvous}.{rank}", "w") as file:
@@ -90,11 +85,12 @@ def test_ranks_apply_the_decision_of_the_first(ranks: list[dict[str, Any]]) -> N
     first, second = (dict(rank["seeds"]) for rank in ranks)
     first.pop("statistics"), second.pop("statistics")  # shared only at the next forward pass
     assert first == second
-    assert first["ops"] == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "WAIT", "ADVANCE", "WAIT", "WAIT"]
-    assert "no server" in first["reasons"][4]
+    ops = [d["op"] for d in first["log"]]
+    assert ops == ["GERMINATE", "ADVANCE", "ADVANCE", "GERMINATE", "WAIT", "ADVANCE", "WAIT", "WAIT"]
+    assert "no server" in first["log"][4]["reason"]
     assert first["stages"] == ["HOLDING", "TRAINING"]
     assert sum("tamiyo" in name for name in first["names"]) == 8
-    assert first["contribution"][0] is not None
+    assert first["log"][-1]["contributions"][0] is not None
 
 
 def test_gradient_norms_are_those_of_means_not_of_sums(ranks: list[dict[str, Any]]) -> None:

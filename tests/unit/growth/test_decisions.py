@@ -6,17 +6,18 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.growth.columns.column import Column
 from actors.growth.decision import read_log
 from actors.sessions.session import SessionLost
 from actors.slots.observation import BASE, SLOT
 from actors.slots.stage import Stage
+from tests.support.growth.columns import COLUMN, column_of, count
 from tests.support.growth.growing import (
     GROWN,
     UNREACHABLE,
@@ -44,12 +45,11 @@ def feature(obs: NDArray[np.float32], name: str, slot: int | None = None) -> lis
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3))])
 def test_added_parameters_never_exceed_the_cap(seed: int) -> None:
-    count = sum(p.numel() for p in mlp().parameters())
-    options: dict[str, Any] = {"deterministic": False, "seed": seed}
-    own = Run(mlp(), untrained(3), ["0", "1", "3"], max_added_parameters=400, horizon_epochs=30, **options)
+    options: dict[str, Any] = {"deterministic": False, "seed": seed, "horizon_epochs": 30}
+    own = Run(mlp(), untrained(3), ["0", "1", "3"], max_added_parameters=400, **options)
     for _ in range(29):
         own.epochs(1)
-        added = sum(p.numel() for p in own.model.parameters()) - count
+        added = count(own.model) - count(mlp())
         assert added == own.grower.added_parameters
         assert own.grower._growth.params().isolated <= 600
         assert added - own.grower._growth.params().isolated <= 400
@@ -70,19 +70,14 @@ def test_observations_match_what_happened() -> None:
     assert feature(obs[0], "accuracy_known") == [1, 0, 0, 0]
     assert feature(obs[2], "accuracy")[2] == pytest.approx(first[1])
     assert feature(obs[0], "loss")[0] == pytest.approx(math.log1p(first[0] / math.log(3)))
-    assert [feature(o, "stage", 0).index(1) for o in obs] == [
-        Stage.DORMANT,
-        Stage.GERMINATED,
-        Stage.TRAINING,
-        Stage.HOLDING,  # an instant ramp is over within its epoch
-        Stage.HOLDING,
-    ]
+    stages = [Stage.DORMANT, Stage.GERMINATED, Stage.TRAINING, Stage.HOLDING, Stage.HOLDING]  # an instant ramp
+    assert [feature(o, "stage", 0).index(1) for o in obs] == stages
     assert [feature(o, "last_op").index(1) for o in obs] == [0, 1, 5, 5, 0]
     assert feature(obs[1], "gradient_norm", 0) == feature(obs[1], "gradient_health", 0) == [0, 0]
     assert feature(obs[2], "gradient_health", 0) == [1, 1]
     assert feature(obs[2], "gradient_norm", 0)[1] > 0
     assert feature(obs[4], "alpha", 0) == [1]
-    added, host = own.grower.added_parameters, sum(p.numel() for p in mlp().parameters())
+    added, host = own.grower.added_parameters, count(mlp())
     assert feature(obs[4], "budget_used") == [pytest.approx(added / (16 * host))]
     assert feature(obs[4], "growth") == [pytest.approx(math.log2(1 + added / host) / 4)]
     assert [b.tolist() for _, b, _ in script.seen] == [[-1], [3], [3], [3], [3]]
@@ -99,9 +94,8 @@ def test_a_loss_alone_is_enough() -> None:
         own.grower.step(loss)
     obs = [o for o, _, _ in script.seen]
     assert all(np.isfinite(o).all() for o in obs)
-    assert feature(obs[1], "chance") == [0]
-    assert feature(obs[1], "accuracy_known") == feature(obs[1], "accuracy") == [0, 0, 0, 0]
-    assert feature(obs[1], "loss")[:2] == [pytest.approx(math.log1p(0.5)), pytest.approx(math.log1p(1.0))]
+    assert [*feature(obs[1], "chance"), *feature(obs[1], "accuracy_known"), *feature(obs[1], "accuracy")] == [0] * 9
+    assert feature(obs[1], "loss")[:2] == pytest.approx([math.log1p(0.5), math.log1p(1.0)])
     assert feature(obs[2], "loss")[0] == 5  # a non-finite loss reads as the worst value
     assert [d.op for d in own.grower.log] == ["GERMINATE", "ADVANCE", "ADVANCE"]
 
@@ -111,7 +105,7 @@ def test_contributions_equal_the_effect_of_switching_seeds_off() -> None:
     own = Run(mlp(), script, ["1", "3"], evaluate=lambda: own.validate()[1])
     own.epochs(5)
     own.train()
-    full, slot_modules = own.validate()[1], own.grower._seeds.slot_modules
+    full = own.validate()[1]
 
     def accuracy(on: dict[int, float]) -> float:
         with own.grower._seeds.activated(on):
@@ -126,7 +120,7 @@ def test_contributions_equal_the_effect_of_switching_seeds_off() -> None:
     assert interaction == pytest.approx(100 * (both - one - two + none))
     assert feature(script.seen[-1][0], "contribution", 0)[0] == 1
     assert own.grower.log[-1].gradient_health == [1.0, 1.0]
-    assert [slot_module.on for slot_module in slot_modules.values()] == [True, False]
+    assert own.validate()[1] == full
 
 
 def test_measuring_has_no_side_effects_and_calibrates_batch_norm() -> None:
@@ -136,11 +130,12 @@ def test_measuring_has_no_side_effects_and_calibrates_batch_norm() -> None:
         return Run(ConvNet(), Script(GROWN), ["block.2"], (1, 5, 4), **options)
 
     plain = play().epochs(6)
-    own = play(evaluate=lambda: own.validate()[1], calibrate=lambda: own.model.train()(own.x_y[0])).epochs(6)
+    own = play(evaluate=lambda: own.validate()[1], calibrate=lambda: own.model.train()(own.x_y[0]))
+    own.epochs(6)
     assert own.losses == plain.losses
     own.train()
     with torch.no_grad():
-        for name, p in own.grower._seeds.slot_modules[0].seed.named_parameters():
+        for name, p in column_of(own).named_parameters():
             p.copy_(torch.full_like(p, 2.0 if name == "b2" else 0.0))
     shifted = own.validate()[1]
     own.grower.step(*own.validate())
@@ -152,10 +147,7 @@ def test_measuring_has_no_side_effects_and_calibrates_batch_norm() -> None:
 
 
 def test_a_failed_measurement_is_unknown_and_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> float:
-        raise RuntimeError("no data there")
-
-    own = Run(mlp(), Script(GROWN), ["3"], evaluate=fail).epochs(5)
+    own = Run(mlp(), Script(GROWN), ["3"], evaluate=Mock(side_effect=RuntimeError("no data there"))).epochs(5)
     assert own.grower.log[-1].contributions == [None]
     assert own.grower.stages == {"3": Stage.HOLDING}
     assert "no data there" in caplog.text
@@ -165,9 +157,8 @@ def test_an_unreachable_policy_makes_the_epoch_a_no_op(caplog: pytest.LogCapture
     script = Script([*GROWN[:2], UNREACHABLE, RuntimeError("odd"), SessionLost("gone"), advance()])
     own = Run(mlp(), script, ["3"]).epochs(6)
     assert [d.op for d in own.grower.log] == ["GERMINATE", "ADVANCE", "WAIT", "WAIT", "WAIT", "ADVANCE"]
-    assert ["no server there" in own.grower.log[2].reason, own.grower.log[3].reason] == [True, "odd"]
-    assert "gone" in own.grower.log[4].reason
-    assert own.grower.log[4].policy_version == -1
+    said = zip(("no server there", "odd", "gone"), own.grower.log[2:5], strict=True)
+    assert all(reason in decision.reason and decision.policy_version == -1 for reason, decision in said)
     assert own.losses[:6] == Run(mlp(), Script([])).epochs(2).losses
     assert caplog.text.count("did not answer") == 3
 
@@ -175,15 +166,14 @@ def test_an_unreachable_policy_makes_the_epoch_a_no_op(caplog: pytest.LogCapture
 def test_an_illegal_answer_is_not_applied() -> None:
     own = Run(mlp(), Script([fossilize(), (9, 0, 0, 0, 0, 0)]), ["3"]).epochs(2)
     assert [d.op for d in own.grower.log] == ["WAIT", "WAIT"]
-    assert "not legal" in own.grower.log[0].reason
-    assert "does not fit" in own.grower.log[1].reason
+    assert ["not legal" in own.grower.log[0].reason, "does not fit" in own.grower.log[1].reason] == [True, True]
 
 
 def test_a_dry_run_logs_decisions_without_applying_them() -> None:
     own = Run(mlp(), Script(GROWN), ["3"], dry_run=True).epochs(3)
     assert own.losses == Run(mlp(), Script([])).epochs(3).losses
-    assert own.grower.log[0].asked == "GERMINATE 3"
-    assert {(d.op, d.reason) for d in own.grower.log[:1]} == {("WAIT", "dry run")}
+    first = own.grower.log[0]
+    assert (first.asked, first.op, first.reason) == ("GERMINATE 3", "WAIT", "dry run")
     assert own.grower.added_parameters == 0
 
 
@@ -201,12 +191,8 @@ def test_decisions_are_appended_to_the_log_file(tmp_path: Path) -> None:
     own = Run(mlp(), Script(GROWN), ["3"], log_file=tmp_path / "log.jsonl").epochs(4)
     assert read_log(tmp_path / "log.jsonl") == own.grower.log
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [(r["epoch"], r["op"], r["slot"], r["blueprint"]) for r in rows] == [
-        (1, "GERMINATE", "3", "dense"),
-        (2, "ADVANCE", "3", "dense"),
-        (3, "ADVANCE", "3", "dense"),
-        (4, "WAIT", "", ""),
-    ]
+    assert [r["op"] for r in rows] == ["GERMINATE", "ADVANCE", "ADVANCE", "WAIT"]
+    assert [rows[0][name] for name in ("epoch", "slot", "blueprint")] == [1, "3", "dense"]
 
 
 def test_nothing_is_decided_after_the_horizon() -> None:
@@ -236,8 +222,8 @@ def test_contributions_are_measured_when_the_rule_reads_them(rule: str, first: i
             seen.append(own.grower.epoch + 1)  # noqa: B023 - called within this turn
             return own.validate()[1]  # noqa: B023
 
-        columns = Column(lambda scale: mlp(width=int(12 * scale)))
-        own = Run(mlp(), rule, [], horizon_epochs=10, columns=columns, evaluate=evaluate, evaluate_every=every)
+        options: dict[str, Any] = {"columns": COLUMN, "evaluate": evaluate, "evaluate_every": every}
+        own = Run(mlp(), rule, [], horizon_epochs=10, **options)
         own.epochs(11)
         ops.append([(d.op, d.slot) for d in own.grower.log])
     assert ops[0] == ops[1]

@@ -1,4 +1,4 @@
-"""What the policy sees of a user's model: scores of empty slots, training loss, rows and price; and rules by name."""
+"""What the policy sees of a user's model: scores, losses, prices, and points of any metric; and rules by name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from actors.blueprints.family import FAMILIES, ColumnBlueprint, register_blueprint
+from actors.config import ConfigError
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
-from actors.slots.observation import BASE
+from actors.growth.training.metric import MetricPoints
 from actors.slots.stage import Stage
-from tests.support.growth.columns import COLUMN, grow, run
+from tests.support.growth.columns import COLUMN, JOINED, count, run
 from tests.support.growth.growing import Run, Script, germinate, mlp
 from tests.unit.growth.test_decisions import feature
 
@@ -81,15 +82,13 @@ def test_training_loss_rows_and_price_are_seen() -> None:
     seen = own.grower.config.policy.seen
     assert feature(seen[1][0], "train_loss") == pytest.approx([math.log1p(2 / math.log(3)), 0, 0, 0])
     assert feature(seen[2][0], "train_loss_known") == [0, 1, 0, 0]
-    host = sum(p.numel() for p in mlp().parameters())
     assert feature(seen[0][0], "price") == [pytest.approx(2 / 8)]
     assert feature(seen[0][0], "compute_price") == pytest.approx([1, 1 / 8])
     assert [feature(seen[0][0], "kind", s) for s in range(3)] == [[1, 0], [1, 0], [0, 1]]
     costs = feature(seen[0][0], "costs", 2)
-    half, quad = (sum(p.numel() for p in mlp(width=w).parameters()) / host for w in (6, 48))
+    half, quad = (count(mlp(width=w)) / count(mlp()) for w in (6, 48))
     expected = [1, *(math.log2(1 + more) / 4 for more in (half, quad, 19 / 20 * half, 19 / 20 * quad))]  # of 20 epochs
     assert costs == pytest.approx(expected, abs=1e-3)
-    assert {f.name for f in BASE} >= {"train_loss", "price", "val_rows"}
 
 
 def named(policy: str | None, epochs: int, **options: Any) -> GrowthController:
@@ -127,13 +126,75 @@ def test_a_registered_column_blueprint_offers_its_scale() -> None:
 
     index = register_blueprint(image=ColumnBlueprint("column_triple", 3.0))
     try:
-        model = mlp()
-        own = Run(model, Script([germinate(0, index)]), [], columns=Column(factory)).epochs(1)
+        own = Run(mlp(), Script([germinate(0, index)]), [], columns=Column(factory)).epochs(1)
         assert own.grower.log[0].blueprint == "column_triple"
-        assert own.grower.added_parameters == sum(p.numel() for p in mlp(width=36).parameters())
+        assert own.grower.added_parameters == count(mlp(width=36))
         assert {0.5, 1.0, 2.0, 3.0, 4.0} == set(scales)
     finally:
         for family in FAMILIES.values():
             family.blueprints.pop()
             family.columns.pop()
-    assert len(grow()) == 6
+
+
+@pytest.mark.parametrize(
+    ("higher", "best", "values", "points"),
+    [
+        (None, 1.0, [0.25, 0.5, 1.0, math.nan, None], [25.0, 50.0, 100.0, None, None]),
+        (True, 1.0, [math.nan, -1.0, 0.0, 0.5, 1.0, -3.0], [None, 0.0, 50.0, 75.0, 100.0, 0.0]),  # R2
+        (True, 100.0, [20.0, 60.0], [0.0, 50.0]),  # BLEU
+        (False, 0.0, [4.0, 3.0, 1.0, 5.0], [0.0, 25.0, 75.0, 0.0]),  # a loss
+        (False, 1.0, [9.0, 5.0, 1.0], [0.0, 50.0, 100.0]),  # perplexity
+        (False, 0.0, [0.0, 0.0, 1.0], [100.0, 100.0, 0.0]),  # nothing was left
+    ],
+)
+def test_points_are_shares_of_what_was_left(
+    higher: bool | None, best: float, values: list[float | None], points: list[float | None]
+) -> None:
+    metric = MetricPoints(higher, best)
+    assert [metric.points(value) for value in values] == points
+
+
+def start(**options: Any) -> GrowthController:
+    return run("mlp", [], horizon_epochs=9, num_classes=None, **options).grower
+
+
+def test_what_was_measured_must_be_named() -> None:
+    with pytest.raises(ConfigError, match="set higher_is_better when you create the controller"):
+        start().step(1.0, metric=0.3)
+    with pytest.raises(ConfigError, match=r"give metric=\.\.\. instead"):
+        start(higher_is_better=True).step(1.0, 0.3)
+    with pytest.raises(ConfigError, match=r"27\.3, better than the best possible value 1: set best_metric"):
+        start(higher_is_better=True).step(1.0, metric=27.3)
+
+
+def test_policies_see_points_as_accuracy() -> None:
+    """A loss alone counts where lower is better; a resumed run measures from where the first one began."""
+    measured = start(higher_is_better=False)
+    log = [measured.step(loss) for loss in (4.0, 3.0, 1.0)]
+    assert [d.accuracy for d in log] == [0.0, 25.0, 75.0]
+    told = start()
+    for loss, share in ((4.0, 0.0), (3.0, 0.25), (1.0, 0.75)):
+        told.step(loss, share)
+    seen = (grower.config.policy.seen for grower in (measured, told))
+    assert all((ours[0] == theirs[0]).all() for ours, theirs in zip(*seen, strict=True))
+    resumed = start(higher_is_better=False)
+    resumed.load_state_dict(measured.state_dict())
+    assert resumed.step(2.0).accuracy == 50.0
+
+
+def test_contributions_are_points_of_the_metric() -> None:
+    values: list[float] = []
+
+    def evaluate() -> float:
+        values.append(own.validate()[0])
+        return values[-1]
+
+    own = run("mlp", JOINED, evaluate=evaluate, higher_is_better=False)
+    first = own.validate()[0]
+    own.grower.step(first)
+    for _ in range(6):
+        own.train()
+        own.grower.step(own.validate()[0])
+    found = own.grower.log[-1].contributions[0]
+    without, with_column = sorted(values[-2:], reverse=True)
+    assert abs(found) == pytest.approx(100.0 * (without - with_column) / first, abs=1e-3)

@@ -30,8 +30,8 @@ def start(model: nn.Module, **options: Any) -> GrowthController:
     }  # fmt: skip
     settings |= options
     for name in ("optimizer", "columns"):
-        given = settings[name]
-        settings[name] = given(model) if callable(given) and not isinstance(given, Column) else given
+        if callable(settings[name]):
+            settings[name] = settings[name](model)
     return GrowthController(model, **settings)
 
 
@@ -81,7 +81,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"columns": column(model="nowhere")}, "no module 'nowhere'"),
     ({"columns": column(3)}, "factory"),
     ({"columns": column(loss="all")}, "loss"),
-    ({"columns": column(count=0)}, "count"),
     ({"columns": column(count=9)}, "count"),
     ({"columns": column(lr_scale=0.0)}, "lr_scale"),
     ({"optimizer": None}, "no optimizer was given"),

@@ -13,15 +13,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from actors.errors import UserError
 from actors.slots.stage import Stage
-from tests.support.growth.columns import grow, run
+from tests.support.growth.columns import REPLACE, REPLACED, assert_equal_tensors, grow, grown, run
 from tests.support.growth.growing import (
     GROWN,
-    WAIT,
     ConvNet,
     Run,
     Script,
     advance,
-    fossilize,
     germinate,
     mlp,
     no_decay,
@@ -58,12 +56,8 @@ def measured(actions: Any) -> Run:
     return own
 
 
-def groups(actions: Any) -> Run:
-    return run("mlp", actions, optimizer=no_decay)
-
-
-COLUMNS = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1), WAIT]
-REPLACED = [grow(), advance(), advance(), fossilize(), grow(1, size="half", target=0), advance(1), advance(1)]
+COLUMNS = [grow(0, speed=2), advance(), grow(1, size="half"), advance(), advance(1), prune(1)]
+ADDED = [*REPLACE, grow(1, size="half", target=0), advance(1), advance(1)]
 
 
 @pytest.mark.parametrize(
@@ -72,11 +66,11 @@ REPLACED = [grow(), advance(), advance(), fossilize(), grow(1, size="half", targ
         (seeds, BUSY, 2),
         (seeds, BUSY, 6),
         (columns("resnet"), COLUMNS, 2),
-        (groups, COLUMNS, 5),
+        (lambda actions: run("mlp", actions, optimizer=no_decay), COLUMNS, 5),
         (columns("tied transformer"), COLUMNS, 5),
         (measured, COLUMNS, 4),
-        (columns("resnet"), REPLACED, 4),
-        (columns("resnet", "head"), REPLACED, 6),
+        (columns("resnet"), ADDED, 4),
+        (columns("resnet", "head"), ADDED, 6),
         *(pytest.param(seeds, BUSY, cut, marks=pytest.mark.long) for cut in (1, 4, 8)),
         pytest.param(columns("resnet"), COLUMNS, 5, marks=pytest.mark.long),
         pytest.param(columns("tied transformer"), COLUMNS, 2, marks=pytest.mark.long),
@@ -104,14 +98,12 @@ def test_resume_is_bit_equal(make: Callable[[Any], Run], actions: Any, cut: int)
     torch.set_rng_state(rng)
     play(second, schedule, 12 - cut)
     assert first.losses + second.losses == whole.losses
-    own, other = whole.model.state_dict(), second.model.state_dict()
-    assert own.keys() == other.keys()
-    assert all(torch.equal(own[k], other[k]) for k in own)
+    assert_equal_tensors(second.model.state_dict(), whole.model.state_dict())
     expected, found = ([(d.stages, d.compute_doublings) for d in each.grower.log] for each in (whole, second))
     assert found == expected[cut:]
     assert expected[-1][1] > 0
-    seen = [run_.grower.config.policy.seen for run_ in (whole, second)]
-    assert all((a[0] == b[0]).all() for a, b in zip(seen[0][cut:], seen[1], strict=True)), "the policy sees the same"
+    seen = [each.grower.config.policy.seen for each in (whole, second)]
+    assert all((a[0] == b[0]).all() for a, b in zip(seen[0][cut:], seen[1], strict=True))
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -152,7 +144,7 @@ def test_loading_a_state_removes_what_grew_since(make: Callable[[], nn.Module]) 
     own.grower.load_state_dict(empty)
     assert own.grower.stages == {slot: Stage.DORMANT}
     assert len(own.optimizer.param_groups) == 1
-    assert not [n for n, _ in own.model.named_parameters() if "tamiyo" in n]
+    assert not grown(own.model)
 
 
 def test_states_of_other_models_are_refused() -> None:

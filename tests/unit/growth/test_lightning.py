@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.slots.stage import Stage
-from tests.support.growth.columns import JOINED
+from tests.support.growth.columns import JOINED, assert_equal_tensors
 from tests.support.growth.growing import GROWN, WAIT, Script, data, mlp
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -47,14 +47,6 @@ class Module(pl.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)]
 
 
-def fit(
-    module: Module, where: dict[str, Any], actions: Any, folder: Path, epochs: int, resume: str | None = None
-) -> Any:
-    trainer, growth = trainer_of({"horizon_epochs": 8, **where}, actions, folder, max_epochs=epochs)
-    trainer.fit(module, batches(), batches(), ckpt_path=resume, weights_only=False)
-    return growth.grower
-
-
 def batches(size: int = 32) -> DataLoader[Any]:
     return DataLoader(TensorDataset(*data(6)), batch_size=size)
 
@@ -69,6 +61,14 @@ def trainer_of(where: dict[str, Any], actions: Any, folder: Path, **options: Any
     return pl.Trainer(**{**settings, **options}), growth
 
 
+def fit(where: Any, actions: Any, folder: Path, resume: Path | None = None, rows: int = 32, **options: Any) -> Any:
+    """Return the trainer, the controller and the model after a training."""
+    trainer, growth = trainer_of(where, actions, folder, **options)
+    module = Module()
+    trainer.fit(module, batches(rows), batches(), ckpt_path=resume and str(resume), weights_only=False)
+    return trainer, growth.grower, module
+
+
 COLUMNS = {"columns": Column(lambda scale: mlp(width=int(12 * scale)), model="net")}
 
 
@@ -76,17 +76,15 @@ COLUMNS = {"columns": Column(lambda scale: mlp(width=int(12 * scale)), model="ne
     ("where", "actions", "slot"), [({"slots": ["net.3"]}, GROWN, "net.3"), (COLUMNS, JOINED, "column 1")]
 )
 def test_a_lightning_trainer_grows_and_resumes(where: dict[str, Any], actions: Any, slot: str, tmp_path: Path) -> None:
-    whole, alone, first, second = Module(), Module(), Module(), Module()
-    grower = fit(whole, where, actions, tmp_path / "whole", 6)
+    """A young seed or column leaves its host alone."""
+    where = where | {"horizon_epochs": 8}
+    _, grower, whole = fit(where, actions, tmp_path / "whole", max_epochs=6)
     assert grower.stages[slot] is Stage.HOLDING
-    fit(alone, where, [], tmp_path / "alone", 3)
-    assert whole.seen[:9] == alone.seen, "a young seed left its host alone"
-    fit(first, where, actions, tmp_path / "cut", 4)
-    resumed = fit(second, where, actions, tmp_path / "cut2", 6, str(tmp_path / "cut" / "last.ckpt"))
+    assert whole.seen[:9] == fit(where, [], tmp_path / "alone", max_epochs=3)[2].seen
+    fit(where, actions, tmp_path / "cut", max_epochs=4)
+    _, resumed, second = fit(where, actions, tmp_path / "cut2", tmp_path / "cut" / "last.ckpt", max_epochs=6)
     assert resumed.stages == grower.stages
-    own, other = whole.state_dict(), second.state_dict()
-    assert own.keys() == other.keys()
-    assert all(torch.equal(own[k], other[k]) for k in own)
+    assert_equal_tensors(second.state_dict(), whole.state_dict())
 
 
 def accuracy_of(trainer: Any, module: Module, path: Path) -> float:
@@ -126,32 +124,24 @@ def test_checkpoints_without_growth_are_read_and_incomplete_ones_refused(tmp_pat
     first = Module()
     plain.fit(first, batches(), batches())
     plain.save_checkpoint(tmp_path / "plain.ckpt")
-    trainer, growth = trainer_of(COLUMNS, JOINED, tmp_path / "grown", max_epochs=6)
-    module = Module()
-    trainer.fit(module, batches(), batches(), ckpt_path=str(tmp_path / "plain.ckpt"), weights_only=False)
-    assert growth.grower.stages["column 1"] in (Stage.BLENDING, Stage.HOLDING)
+    trainer, grower, module = fit(COLUMNS, JOINED, tmp_path / "grown", tmp_path / "plain.ckpt", max_epochs=6)
+    assert grower.stages["column 1"] in (Stage.BLENDING, Stage.HOLDING)
+    trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
     alone = accuracy_of(pl.Trainer(default_root_dir=tmp_path, logger=False), first, tmp_path / "plain.ckpt")
     assert accuracy_of(trainer, module, tmp_path / "plain.ckpt") == alone
-    assert growth.grower.added_parameters == 0
-    other, _ = trainer_of(COLUMNS, JOINED, tmp_path / "other", max_epochs=5)
-    other.fit(Module(), batches(), batches())
-    other.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
-    fresh, _ = trainer_of(COLUMNS, [], tmp_path / "fresh")
-    for read in (
-        lambda path: accuracy_of(fresh, Module(), path),
-        lambda path: trainer_of(COLUMNS, [], tmp_path)[1].load_from_checkpoint(Module, path),
-    ):
-        with pytest.raises(UserError, match="leave out save_weights_only"):
-            read(tmp_path / "weights.ckpt")
+    assert grower.added_parameters == 0
+    fresh, growth = trainer_of(COLUMNS, [], tmp_path / "fresh")
+    with pytest.raises(UserError, match="leave out save_weights_only"):
+        accuracy_of(fresh, Module(), tmp_path / "weights.ckpt")
+    with pytest.raises(UserError, match="leave out save_weights_only"):
+        growth.load_from_checkpoint(Module, tmp_path / "weights.ckpt")
 
 
 def test_a_second_fit_continues(tmp_path: Path) -> None:
     trainer, growth = trainer_of(COLUMNS | {"horizon_epochs": 8}, JOINED, tmp_path, max_epochs=4)
-    module = Module()
+    module, x = Module(), data(6)[0]
     trainer.fit(module, batches(), batches())
-    before = growth.grower.stages
-    x = data(6)[0]
-    output = module.net.eval()(x)
+    before, output = growth.grower.stages, module.net.eval()(x)
     again = pl.Trainer(
         max_epochs=1, limit_train_batches=0, limit_val_batches=0, callbacks=[growth], logger=False,
         enable_progress_bar=False, enable_checkpointing=False, accelerator="cpu",
@@ -171,25 +161,20 @@ def test_a_second_fit_continues(tmp_path: Path) -> None:
 def test_there_is_one_decision_per_validation(
     options: dict[str, Any], decisions: int, horizon: int, tmp_path: Path
 ) -> None:
-    trainer, growth = trainer_of(COLUMNS, [], tmp_path, **options)
-    module = Module()
-    trainer.fit(module, batches(), batches())
-    assert growth.grower.config.horizon_epochs == horizon
-    assert len(growth.grower.log) == decisions
-    assert len({d.loss for d in growth.grower.log}) == decisions
-    measured = growth.grower._train_losses
-    assert all(loss is not None and 0 < loss < 3 for loss in measured)
+    _, grower, _ = fit(COLUMNS, [], tmp_path, **options)
+    assert grower.config.horizon_epochs == horizon
+    assert len(grower.log) == len({d.loss for d in grower.log}) == decisions
+    assert all(loss is not None and 0 < loss < 3 for loss in grower._train_losses)
 
 
 def test_accumulated_gradients_are_those_of_whole_minibatches(tmp_path: Path) -> None:
     """Of a column too, which sees each part of them, and so is the training compute."""
     grown = []
     for parts in (1, 2):
-        trainer, growth = trainer_of(COLUMNS, JOINED, tmp_path, max_epochs=6, accumulate_grad_batches=parts)
-        module = Module()
-        trainer.fit(module, batches(32 // parts), batches())
-        assert growth.grower.stages["column 1"] is Stage.HOLDING
-        grown.append((module.state_dict(), growth.grower._growth.compute.spent))
+        options = {"max_epochs": 6, "accumulate_grad_batches": parts}
+        _, grower, module = fit(COLUMNS, JOINED, tmp_path, rows=32 // parts, **options)
+        assert grower.stages["column 1"] is Stage.HOLDING
+        grown.append((module.state_dict(), grower._growth.compute.spent))
     (whole, spent), (in_parts, spent_in_parts) = grown
     assert all(torch.allclose(whole[name], in_parts[name], rtol=1e-3, atol=1e-4) for name in whole)
     # FLOPs are counted in two passes through a minibatch: of 32 rows, or of 16.
@@ -197,26 +182,19 @@ def test_accumulated_gradients_are_those_of_whole_minibatches(tmp_path: Path) ->
 
 
 def test_without_an_end_a_horizon_is_asked_for(tmp_path: Path) -> None:
-    trainer, _ = trainer_of(COLUMNS, [], tmp_path, max_epochs=-1)
     with pytest.raises(UserError, match=r"give GrowthCallback\(horizon_epochs=\.\.\.\)"):
-        trainer.fit(Module(), batches(), batches())
+        fit(COLUMNS, [], tmp_path, max_epochs=-1)
 
 
 def test_lightning_clips_the_model_as_if_it_were_alone(tmp_path: Path) -> None:
-    seen = []
-    for actions in (JOINED, []):
-        module = Module()
-        trainer, _ = trainer_of(COLUMNS, actions, tmp_path, max_epochs=3, gradient_clip_val=0.01)
-        trainer.fit(module, batches(), batches())
-        seen.append(module.seen)
-    assert seen[0][:9] == seen[1]
+    options = {"max_epochs": 3, "gradient_clip_val": 0.01}
+    own, alone = (fit(COLUMNS, actions, tmp_path, **options)[2].seen for actions in (JOINED, []))
+    assert own[:9] == alone
 
 
 @pytest.mark.parametrize("named", [{"metric": "val_loss"}, {}])
 def test_a_metric_takes_the_place_of_accuracy(named: dict[str, str], tmp_path: Path) -> None:
-    options = COLUMNS | named | {"higher_is_better": False}
-    trainer, growth = trainer_of(options, [], tmp_path, max_epochs=3)
-    trainer.fit(Module(), batches(), batches())
-    first, *_, last = growth.grower.log
+    _, grower, _ = fit(COLUMNS | named | {"higher_is_better": False}, [], tmp_path, max_epochs=3)
+    first, *_, last = grower.log
     assert first.accuracy == 0.0
     assert last.accuracy == pytest.approx(100 * (1 - last.loss / first.loss))

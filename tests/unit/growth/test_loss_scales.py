@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from actors.growth.columns.column import Column
 from actors.growth.training.gradients import ShadowGradients
 from actors.slots.stage import Stage
-from tests.support.growth.columns import JOINED, YOUNG, host_state, run
+from tests.support.growth.columns import JOINED, YOUNG, assert_equal_tensors, grown, host_state, run
 from tests.support.growth.growing import Run, Script
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
@@ -80,20 +80,16 @@ def train(
 )
 def test_a_column_learns_as_without_a_scaler(optimizer: str, unscale: bool, carries: str) -> None:
     """In full precision a scale that is a power of two changes nothing at all, so that the two runs agree."""
-    scaled = train(optimizer, unscale=unscale, carries=carries)
-    plain = train(optimizer, scale=0.0)
-    ours, theirs = dict(scaled.model.named_parameters()), dict(plain.model.named_parameters())
-    assert any("seed" in name for name in ours)
-    for name, value in theirs.items():
-        torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-6)
+    scaled, plain = train(optimizer, unscale=unscale, carries=carries), train(optimizer, scale=0.0)
+    assert grown(scaled.model)
+    torch.testing.assert_close(scaled.model.state_dict(), plain.model.state_dict(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shadow_last", [True, False])
 @pytest.mark.parametrize("scale", [0.0, 65536.0])
 def test_clipping_does_not_see_a_column(scale: float, shadow_last: bool) -> None:
     options: dict[str, Any] = {"scale": scale, "unscale": scale > 0, "clip": 0.01, "shadow_last": shadow_last}
-    grown, alone = (host_state(train("sgd", actions, **options).model) for actions in (YOUNG, []))
-    assert all(torch.equal(grown[name], alone[name]) for name in alone)
+    assert_equal_tensors(*(host_state(train("sgd", actions, **options).model) for actions in (YOUNG, [])))
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("resnet", torch.bfloat16), ("tied transformer", torch.float16)])
@@ -103,7 +99,7 @@ def test_half_precision_leaves_a_model_alone_and_scales_nothing_that_is_observed
     growth = own.grower._growth
     assert own.grower.stages["column 1"] is Stage.HOLDING
     assert own.losses[:9] == alone.losses[:9]
-    assert growth.slot_shapes == run(name, JOINED).epochs(4).grower._growth.slot_shapes, "FLOPs"
+    assert growth.slot_shapes == run(name, JOINED).epochs(4).grower._growth.slot_shapes  # FLOPs
     assert 0 < growth.slots[0].gradient_norm < 10  # of gradients that the scaler has divided again
     assert 0 < growth.slots[1].score < 10, "a loss scale cancels"
 
@@ -132,10 +128,10 @@ def test_the_minibatch_of_a_step_that_was_skipped_is_dropped() -> None:
             own.loss(rows).backward()
             own.grower.shadow(lambda rows=rows: own.loss(rows))
         own.optimizer.step()
-        return {name: p.detach().clone() for name, p in own.model.named_parameters() if "seed" in name}
+        return grown(own.model)
 
     one, skipped, accumulated = after([32], True), after([0, 32], True), after([0, 32], False)
-    assert all(torch.equal(one[name], skipped[name]) for name in one)
+    assert_equal_tensors(one, skipped)
     assert not all(torch.equal(one[name], accumulated[name]) for name in one)
 
 
@@ -165,12 +161,9 @@ def test_activation_checkpoints_change_nothing(reentrant: bool) -> None:
         weight.grad = None
         return own.epochs(4).model
 
-    plain = model_after(YOUNG, None)
-    own = model_after(YOUNG, reentrant)
+    plain, own = model_after(YOUNG, None), model_after(YOUNG, reentrant)
     touched = weight.grad
-    alone = host_state(model_after([], reentrant))
+    assert_equal_tensors(host_state(own), host_state(model_after([], reentrant)))
     torch.testing.assert_close(touched, weight.grad, rtol=0, atol=0)
-    for (name, value), (_, given) in zip(plain.named_parameters(), own.named_parameters(), strict=True):
-        torch.testing.assert_close(value, given, msg=name)
-    assert any("seed" in name for name, _ in own.named_parameters())
-    assert all(torch.equal(value, alone[name]) for name, value in host_state(own).items())
+    assert grown(own)
+    torch.testing.assert_close(own.state_dict(), plain.state_dict())

@@ -15,11 +15,21 @@ from actors.errors import UserError
 from actors.growth.columns.column import Column
 from actors.growth.controller import GrowthController
 from actors.slots.stage import Stage
-from tests.support.growth.columns import JOINED, MODELS, ResNet, column_of, grow, run
-from tests.support.growth.growing import WAIT, Run, Script, advance, fossilize, germinate, mlp, prune
+from tests.support.growth.columns import (
+    COLUMN,
+    JOINED,
+    MODELS,
+    REPLACED,
+    ResNet,
+    column_of,
+    count,
+    grow,
+    run,
+    shadow_gradients,
+)
+from tests.support.growth.growing import WAIT, Run, Script, advance, data, germinate, mlp, prune
 
 JOIN_AND_PRUNE = [grow(speed=1), advance(), advance(), WAIT, prune(), WAIT]
-REPLACED = [grow(), advance(), advance(), fossilize(), grow(1, target=0), advance(1), advance(1)]
 SEED = [germinate(0, 3, 2, 1, 1), advance(), advance(), WAIT, WAIT, prune(), WAIT]
 
 
@@ -38,12 +48,12 @@ def test_a_compiled_model_sees_every_change(name: str, script: Any, where: str) 
     """A compiled and an eager run of one script agree after every op, without graph breaks; so do their FLOPs."""
     graphs = []
 
-    def count(graph: Any, inputs: Any) -> Any:
+    def backend(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
         return graph.forward
 
     def compiled(model: Any) -> nn.Module:
-        options: dict[str, Any] = {"backend": count, "fullgraph": name != "gru" and where != "within"}
+        options: dict[str, Any] = {"backend": backend, "fullgraph": name != "gru" and where != "within"}
         if where == "outside":
             return torch.compile(model, **options)
         (model if where == "in place" else model[3]).compile(**options)
@@ -62,7 +72,7 @@ def test_a_compiled_model_sees_every_change(name: str, script: Any, where: str) 
     assert len(graphs) <= 14
     assert graphs or where == "within"
     assert own.grower.log[-1].compute_doublings == plain.grower.log[-1].compute_doublings
-    assert (own.grower._seeds.adopted is not None) == (script is REPLACED)
+    assert ("FOSSILIZED" in own.grower.log[-1].stages) == (script is REPLACED)
     torch.compiler.reset()
 
 
@@ -86,15 +96,14 @@ def test_columns_enter_the_mixed_precision_that_a_models_forward_enters(prepare:
         with torch.autocast("cpu", torch.bfloat16):
             return nn.Sequential.forward(network, x).float()
 
-    columns = Column(lambda s: mlp(width=int(12 * s)), loss=loss_kind)
-    own = Run(mlp(), Script([grow(target=0), *JOINED[1:]]), [], wrap=prepare, columns=columns).epochs(2)
+    columns = Column(COLUMN.factory, loss=loss_kind)
+    own = Run(mlp(), Script(JOINED), [], wrap=prepare, columns=columns).epochs(2)
     rows, column = slice(0, 32), column_of(own)
     x, y = own.x_y[0][rows], own.x_y[1][rows]
     own.model.train()
-    own.grower.shadow(lambda: own.loss(rows))
+    found = shadow_gradients(own, rows)
     logits = within(column) if loss_kind == "own" else 0.5 * within(own.model).detach() + 0.5 * within(column)
     expected = torch.autograd.grad(F.cross_entropy(logits, y), list(column.parameters()))
-    found = own.grower._seeds.groups._pending
     assert all(torch.equal(found[p], g) for p, g in zip(column.parameters(), expected, strict=True))
     own.epochs(2)
     alpha = own.grower.log[-1].alphas[0]
@@ -110,37 +119,31 @@ def test_columns_enter_the_mixed_precision_that_a_models_forward_enters(prepare:
 
 
 def test_the_cap_holds_for_columns() -> None:
-    half = sum(p.numel() for p in MODELS["gru"][0](0.5).parameters())
+    half, host = (count(MODELS["gru"][0](scale)) for scale in (0.5, 1.0))
     capped = run("gru", [grow(), grow(size="half"), grow(1, size="half")], max_added_parameters=half).epochs(3)
     assert ["not legal" in d.reason for d in capped.grower.log] == [True, False, True]
     assert capped.grower.added_parameters == half
-    host = sum(p.numel() for p in MODELS["gru"][0](1.0).parameters())
     assert run("gru", []).grower.max_added_parameters == 16 * host
 
 
 def test_the_cap_of_what_is_isolated_holds_on_its_own(caplog: pytest.LogCaptureFixture) -> None:
     """Two trials run together; what joins counts against another cap."""
-    half, double = (sum(p.numel() for p in MODELS["gru"][0](s).parameters()) for s in (0.5, 2.0))
+    half, double = (count(MODELS["gru"][0](scale)) for scale in (0.5, 2.0))
     script = [grow(size="half"), grow(1), WAIT, grow(1, size="half")]
     limits = {"max_added_parameters": double, "max_isolated_parameters": 2 * half}
     own = run("gru", script, **limits).epochs(4)
     assert [d.op for d in own.grower.log] == ["GERMINATE", "WAIT", "WAIT", "GERMINATE"]
-    said = [r.getMessage() for r in caplog.records if "budget" in r.getMessage()]
-    assert len(said) == 1
-    assert "forbids column_same (" in said[0]
-    assert "column_quad" in said[0]
-    assert "column_half" not in said[0]
+    (said,) = [r.getMessage() for r in caplog.records if "budget" in r.getMessage()]
+    assert [f"column_{size}" in said for size in ("same", "quad", "half")] == [True, True, False]
 
 
 def test_a_frozen_backbone_does_not_forbid_growing(caplog: pytest.LogCaptureFixture) -> None:
     """Budgets are multiples of all parameters, and columns of all sizes can grow."""
     torch.manual_seed(0)
-    model = MODELS["resnet"][0](1.0)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    make, shape = MODELS["resnet"]
+    model = make(1.0).requires_grad_(False)
     model.head.requires_grad_(True)
-    own = Run(model, Script([grow(size="quad"), *JOINED[1:]]), [], (1, 5, 5), columns=Column(MODELS["resnet"][0]))
-    own.epochs(4)
+    own = Run(model, Script([grow(size="quad"), *JOINED[1:]]), [], shape, columns=Column(make)).epochs(4)
     assert [d.reason for d in own.grower.log] == [""] * 4
     assert own.grower.stages["column 1"] is Stage.HOLDING
     assert "budget" not in caplog.text
@@ -157,13 +160,11 @@ def test_columns_run_in_the_precision_of_fabric(precision: Any) -> None:
             network[0].register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
         return network
 
-    torch.manual_seed(0)
-    model, optimizer = (plain := mlp()), torch.optim.SGD(plain.parameters(), lr=0.1)
-    model, optimizer = fabric.setup(model, optimizer)
-    x, y = torch.randn(64, plain[0].in_features), torch.zeros(64, dtype=torch.int64)
-    grower = GrowthController(
-        model, optimizer=optimizer, columns=Column(build), policy="fixed-column:double@0", horizon_epochs=4
-    )
+    plain = mlp()
+    model, optimizer = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    x, y = data(6)
+    options: dict[str, Any] = {"columns": Column(build), "policy": "fixed-column:double@0", "horizon_epochs": 4}
+    grower = GrowthController(model, optimizer=optimizer, **options)
     grower.step(1.0, 0.5)
     for _ in range(4):
         optimizer.zero_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tamiyo
@@ -17,22 +19,13 @@ from tests.support.serving.servers import serving
 RULE = "fixed-column:double@2"
 
 
-def make(slots: int) -> SeedTrainingEnv:
-    return tamiyo.make_env(
-        tasks=("moons",),
-        slots=slots,
-        column_slots=1,
-        horizon_epochs=6,
-        inner_steps=2,
-        host_width=3,
-        points_per_doubling=1.0,
-    ).unwrapped
-
-
 @pytest.mark.parametrize("slots", [1, 4])
 def test_a_served_rule_acts_as_in_this_process(slots: int) -> None:
     with serving(ServedRule(RULE)) as running, PolicyClient(running.address) as client:
-        env = make(slots)
+        sizes: dict[str, Any] = {"slots": slots, "column_slots": 1, "horizon_epochs": 6, "inner_steps": 2}
+        env: SeedTrainingEnv = tamiyo.make_env(
+            tasks=("moons",), host_width=3, points_per_doubling=1.0, **sizes
+        ).unwrapped
         session, local = client.open(env.spaces), LocalRule(RULE).open(env.spaces)
         seen, info = env.reset(seed=1)
         ops = []
