@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,11 @@ class Actors:
         return {process.pid: process for process in found if nap in " ".join(process.info["cmdline"] or ())}
 
     def end_simulators(self) -> None:
-        for process in self.simulators().values():
-            process.kill()
+        wait_for(self.simulators)  # a process that is just being started has no command line yet
+        while found := self.simulators():
+            for process in found.values():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     def files(self, word: str) -> set[str]:
         return {path.name.removeprefix(f"{word}-") for path in self.folder.glob(f"{word}-*")}
