@@ -58,8 +58,7 @@ def network(spaces: Spaces, options: dict[str, Any], seed: int) -> FactoredRecur
 
 def masks_of(spec: ActionSpec, rng: np.random.Generator, count: int) -> ActionMasks:
     if spec.conditioned:
-        rows = [random_masks(rng, spec) for _ in range(count)]
-        return ActionMasks(*(np.stack([getattr(r, name) for r in rows]) for name in ("op", "slot", "rest")))
+        return ActionMasks(*map(np.stack, zip(*(random_masks(rng, spec) for _ in range(count)), strict=True)))
     flat = rng.random((count, spec.flat_size)) < 0.5
     flat[:, [o + n - 1 for o, n in zip(spec.offsets, spec.sizes, strict=True)]] = True
     return ActionMasks.of_flat(spec, flat)
@@ -153,11 +152,8 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
     errors: dict[str, list[float]] = {name: [1e-6, 0.0, 0.0] for name in ("log_probs", "values", "h", "c")}
     distinct = set()
     for count in (1, 5, 60):
-        ours, theirs, true = (
-            made.initial_state(count),
-            made.initial_state(count),
-            PolicyState(*(t.double() for t in made.initial_state(count))),
-        )
+        ours, theirs = made.initial_state(count), made.initial_state(count)
+        true = PolicyState(*(t.double() for t in theirs))
         for _ in range(8):
             given = random_inputs(made.spaces, rng, count)
             expected, theirs = reference(made, given, theirs)
@@ -168,10 +164,8 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
             for mine, other in zip(decision, expected, strict=True):
                 assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
             for name, largest in errors.items():
-                mine, other, right = (
-                    getattr(a if hasattr(a, name) else b, name)
-                    for a, b in ((decision, ours), (expected, theirs), (truth, true))
-                )
+                pairs = (decision, ours), (expected, theirs), (truth, true)
+                mine, other, right = (getattr(a if hasattr(a, name) else b, name) for a, b in pairs)
                 found = greatest_error(other, right), greatest_error(mine, right), greatest_error(mine, other)
                 errors[name] = [max(a, b) for a, b in zip(largest, found, strict=True)]
             distinct |= set(map(tuple, expected.actions))
@@ -222,13 +216,12 @@ def test_arrays_that_are_read_only_or_not_contiguous_need_no_other_kernel() -> N
     state = PolicyState(*(torch.rand(*t.shape[:2], 2 * t.shape[2])[:, :, ::2] for t in made.initial_state(6)))
     obs, noise = np.asfortranarray(given.obs), np.asfortranarray(given.noise)
     strange, _ = acting.act(obs, given.blueprints[::1], masks, state, noise)
-    usual, _ = acting.act(
-        given.obs, given.blueprints, plain, PolicyState(*(t.contiguous() for t in state)), given.noise
-    )
+    contiguous = PolicyState(*(t.contiguous() for t in state))
+    usual, _ = acting.act(given.obs, given.blueprints, plain, contiguous, given.noise)
     for mine, other in zip(strange, usual, strict=True):
         np.testing.assert_array_equal(mine, other)
     assert len(step_kernel.in_precision(np.dtype(PRECISION)).signatures) == 1
-    assert not step_kernel.in_precision(np.dtype(PRECISION)).stats.cache_misses, "compiled in this process"
+    assert not step_kernel.in_precision(np.dtype(PRECISION)).stats.cache_misses  # none is compiled
 
 
 def test_numbers_that_are_not_finite_are_noticed() -> None:

@@ -15,17 +15,11 @@ from actors.kernels.cache import has_feature
 
 ACTING = "from tests.property.policy.test_acting_kernels import check_default_policy as check"
 GRADIENT = "from tests.property.policy.test_gradient_kernels import check_all_kinds as check"
-KERNELS = "actors/kernels/policy"
 MISTAKES = {
-    "the masks of another op are in force": (ACTING, f"{KERNELS}/choice.py", "first += (op * z", "first += (0 * z"),
-    "a row of a tile is another one": (
-        ACTING,
-        "actors/kernels/matmul.py",
-        "inputs = [_row(builder, x, x0, xr, r)",
-        "inputs = [_row(builder, x, x0, xr, r % 5)",
-    ),
-    "the cell forgets no gradient": (GRADIENT, f"{KERNELS}/core.py", "dc[j] = total * f[j]", "dc[j] = total"),
-    "floors do not weaken the gradient": (GRADIENT, f"{KERNELS}/scores.py", "pull *= kept * probs", "pull *= probs"),
+    "the masks of another op are in force": (ACTING, "policy/choice.py", "first += (op * z", "first += (0 * z"),
+    "a row of a tile is another one": (ACTING, "matmul.py", "x, x0, xr, r) for", "x, x0, xr, r % 5) for"),
+    "the cell forgets no gradient": (GRADIENT, "policy/core.py", "dc[j] = total * f[j]", "dc[j] = total"),
+    "floors do not weaken the gradient": (GRADIENT, "policy/scores.py", "pull *= kept * probs", "pull *= probs"),
 }
 CHECK = """
 try:
@@ -36,15 +30,16 @@ except AssertionError:
 """
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_a_kernel_is_noticed(mistake: str, tmp_path: Path) -> None:
     root = Path(actors.__file__).parents[1]
     for package in ("actors", "learner", "tests"):
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     check, name, right, wrong = MISTAKES[mistake]
-    source = tmp_path / name
+    source = tmp_path / "actors/kernels" / name
     text = source.read_text()
     assert text.count(right) == 1
     source.write_text(text.replace(right, wrong))
@@ -52,8 +47,6 @@ def test_a_mistake_in_a_kernel_is_noticed(mistake: str, tmp_path: Path) -> None:
     assert _checked(check, tmp_path, environ) == "noticed"
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(not has_feature("avx2"), reason="this processor cannot run the code of the others")
 @pytest.mark.parametrize("check", [ACTING, GRADIENT])
 @pytest.mark.parametrize(("processor", "features"), [("haswell", "+avx2,+fma"), ("nehalem", "+sse4.2")])

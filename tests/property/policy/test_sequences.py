@@ -86,10 +86,7 @@ def test_a_wrong_lstm_is_detected() -> None:
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(
-    lengths=st.lists(st.integers(0, 600), max_size=40),
-    max_waste=st.floats(1.0, 3.0),
-)
+@given(lengths=st.lists(st.integers(0, 600), max_size=40), max_waste=st.floats(1.0, 3.0))
 def test_padding_of_every_bucket_is_below_the_bound(lengths: list[int], max_waste: float) -> None:
     buckets = length_buckets(lengths, max_waste)
     assert sorted(row for rows, _ in buckets for row in rows) == [r for r, n in enumerate(lengths) if n > 0]

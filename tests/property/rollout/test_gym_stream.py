@@ -25,11 +25,6 @@ from tests.support.env.gym_envs import Scripted
 from tests.support.episodes import assert_alike
 
 SEEDS = (11, 5, 23, 42, 8, 3, 77, 60, 19, 4)
-MODES = {
-    "disabled": AutoresetMode.DISABLED,
-    "same_step": AutoresetMode.SAME_STEP,
-    "next_step": AutoresetMode.NEXT_STEP,
-}
 
 
 def network(spaces: Spaces) -> FactoredRecurrentActorCritic:
@@ -46,9 +41,9 @@ def network(spaces: Spaces) -> FactoredRecurrentActorCritic:
     return made
 
 
-def scripted(width: int, seed_of: Callable[[int], int], mode: str = "disabled", **kwargs: Any) -> GymFleet:
+def scripted(width: int, seed_of: Callable[[int], int], mode: Any = AutoresetMode.DISABLED, **kwargs: Any) -> GymFleet:
     envs = [lambda: UnifiedEnv(Scripted(**kwargs), "scripted")] * width
-    return GymFleet("scripted", SyncVectorEnv(envs, autoreset_mode=MODES[mode]), seed_of)
+    return GymFleet("scripted", SyncVectorEnv(envs, autoreset_mode=mode), seed_of)
 
 
 def in_turn(seeds: Sequence[int]) -> Callable[[int], int]:
@@ -100,10 +95,25 @@ def test_a_memory_that_is_carried_into_the_next_episode_is_detected(monkeypatch:
         check_isolation((3,), "info")
 
 
-def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
-    """Compare each row's episodes with a plain environment that is stepped with the same actions."""
+def numbered() -> Callable[[int], int]:
+    """Return a seed function that encodes the row: row * 1000 plus the number of the row's episode."""
+    begun: dict[int, int] = {}
+
+    def seed_of(row: int) -> int:
+        begun[row] = begun.get(row, -1) + 1
+        return row * 1000 + begun[row]
+
+    return seed_of
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
+def test_episodes_of_autoresetting_environments_match_a_replay(mode: AutoresetMode, sizes: tuple[int, ...]) -> None:
+    """Each row's episodes are those of a plain environment that is stepped with the same actions."""
+    kwargs: dict[str, Any] = {"sizes": sizes, "masks": "info"}
+    fleet = scripted(3, numbered(), mode, **kwargs)
     everything = np.ones(fleet.spaces.action.flat_size)
-    rows: dict[int, list[Episode]] = {row: [] for row in range(width)}
+    rows: dict[int, list[Episode]] = {row: [] for row in range(3)}
     for episode in play(fleet, 60):
         rows[episode.seed // 1000].append(episode)
     for row, episodes in rows.items():
@@ -125,24 +135,6 @@ def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
                 assert np.array_equal(episode.final_masks, info.get("action_mask", everything))
 
 
-def numbered() -> Callable[[int], int]:
-    """Return a seed function that encodes the row: row * 1000 plus the number of the row's episode."""
-    begun: dict[int, int] = {}
-
-    def seed_of(row: int) -> int:
-        begun[row] = begun.get(row, -1) + 1
-        return row * 1000 + begun[row]
-
-    return seed_of
-
-
-@pytest.mark.parametrize("mode", ["same_step", "next_step"])
-@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
-def test_episodes_of_autoresetting_environments_match_a_replay(mode: str, sizes: tuple[int, ...]) -> None:
-    kwargs = {"sizes": sizes, "masks": "info"}
-    check_replay(scripted(3, numbered(), mode, **kwargs), 3, **kwargs)
-
-
 def values_of(episode: Episode, last: np.ndarray) -> tuple[np.ndarray, float]:
     """Return values `[T]` and the value of the observation `last`, from running the policy on this episode alone."""
     spaces = scripted(1, lambda row: 0).spaces
@@ -155,8 +147,8 @@ def values_of(episode: Episode, last: np.ndarray) -> tuple[np.ndarray, float]:
     return np.array(values[:-1]), values[-1]
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-def test_truncated_episodes_are_bootstrapped_from_the_final_observation(mode: str) -> None:
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_truncated_episodes_are_bootstrapped_from_the_final_observation(mode: AutoresetMode) -> None:
     truncated = [e for e in play(scripted(3, numbered(), mode), 60) if e.truncated]
     assert len(truncated) >= 5
     for episode in truncated:
@@ -201,9 +193,7 @@ def test_concatenated_segments_equal_the_whole_episode() -> None:
 
 def test_each_step_records_the_version_of_its_weights() -> None:
     episodes = play(scripted(2, numbered()), 30, versions=(4, 7, 9))
-    long = [e for e in episodes if len(e) >= 4]
-    assert long
-    for episode in long:
+    assert max(map(len, episodes)) >= 4
+    for episode in episodes:
         first = (4, 7, 9).index(int(episode.policy_version[0]))
-        expected = [(4, 7, 9)[(first + t) % 3] for t in range(len(episode))]
-        assert episode.policy_version.tolist() == expected
+        assert episode.policy_version.tolist() == [(4, 7, 9)[(first + t) % 3] for t in range(len(episode))]

@@ -63,8 +63,7 @@ def test_only_episodes_with_such_a_number_are_dropped() -> None:
     """Every other episode is, bit by bit, what it is beside environments without any."""
     spoilt, clean = (stream(every, AutoresetMode.DISABLED) for every in (3, 10**9))
     policy = network(spoilt.fleet.spaces)
-    kept = [e for _ in range(60) for e in spoilt.advance(policy, SOURCE)]
-    whole = [e for _ in range(60) for e in clean.advance(policy, SOURCE)]
+    kept, whole = ([e for _ in range(60) for e in made.advance(policy, SOURCE)] for made in (spoilt, clean))
     assert {e.seed for e in kept} == {e.seed for e in whole if e.seed % 3}
     assert spoilt.rejected == sum(e.seed % 3 == 0 for e in whole) >= 10
     assert clean.rejected == 0
@@ -99,7 +98,6 @@ def test_nothing_that_is_shipped_holds_such_a_number(mode: AutoresetMode, given:
 def test_environments_that_give_nothing_else_end_the_run() -> None:
     made = stream(1, AutoresetMode.DISABLED)
     policy = network(made.fleet.spaces)
-
     with pytest.raises(UserError, match=r"gave a reward that is NaN.* 100 episodes in a row") as refusal:
         assert not any(made.advance(policy, SOURCE) for _ in range(9 * MAX_REJECTED))
     assert "\n" not in str(refusal.value)
@@ -112,7 +110,7 @@ def test_an_episode_that_cannot_be_compared_ends_the_comparison() -> None:
         sampler.sample(policy, SOURCE)
     rejected = sampler.rejected
     assert [row["seed"] for row in sampler.play(policy, SOURCE, [1, 2, 4], False)] == [1, 2, 4]
-    assert sampler.rejected == rejected, "it counts from the start of the run"
+    assert sampler.rejected == rejected  # it counts from the start of the run
     with pytest.raises(UserError, match="cannot be compared"):
         sampler.play(policy, SOURCE, [1, 3], False)
     sampler.close()
