@@ -5,6 +5,7 @@ Widths, horizons and minibatches per epoch are drawn, and columns grow beside ho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.config import EnvConfig
+from actors.env import mixed_networks
+from actors.env.episode.host_episode import HostEpisode
+from actors.env.mixed_networks import HostKind, host_kind
+from actors.env.seed_fleet import SeedTrainingFleet
 from actors.rollout.wave import PolicyNoise
 from tests.support.env.fleets import (
     BACKENDS,
@@ -25,16 +30,11 @@ from tests.support.env.fleets import (
     started_pair,
     synchronize,
 )
+from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn
 
-VECTORS = EnvConfig(
-    host_width=(5, 32),
-    horizon_epochs=(6, 10),
-    inner_steps=(2, 4),
-    budget_ratio=40.0,
-    host_lr=(2e-3, 8e-3),
-    lr_decay=0.5,
-)
+DRAWN = {"horizon_epochs": (6, 10), "inner_steps": (2, 4), "host_lr": (2e-3, 8e-3)}
+VECTORS = EnvConfig(host_width=(5, 32), budget_ratio=40.0, lr_decay=0.5, **DRAWN)
 """Widths from 5: rounding grows too fast in LayerNorms of two units, see `test_fleet_columns`."""
 
 
@@ -149,3 +149,41 @@ def test_each_epoch_equals_the_reference_in_single_precision(name: str) -> None:
                     mine, theirs = host(fleet, e).params[key], p.detach().numpy()
                     assert np.linalg.norm(mine - theirs) <= 1e-3 * np.linalg.norm(theirs) + 1e-4
         synchronize(fleet, reference)
+
+
+MIXED_TASKS = ("wave_forms", "signals", "digits_image", "spirals", "moons")
+MIXED = EnvConfig(tasks=MIXED_TASKS, horizon_epochs=(3, 6), inner_steps=(1, 2), batch_size=16, budget_ratio=40.0)
+
+
+def kind_of(episode: HostEpisode) -> HostKind:
+    return host_kind(episode.host, episode.task.shape)
+
+
+@pytest.mark.parametrize("most", [2, pytest.param(16, marks=pytest.mark.long)], ids=["blocks of two", "large blocks"])
+def test_partial_resets_of_mixed_hosts_equal_the_reference(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random actions, and resets of what has ended and of some others, beside single environments."""
+    monkeypatch.setattr(mixed_networks, "MAX_BLOCK_ENVS", most)
+    envs, rng = 7, np.random.default_rng(most)
+    fleet = SeedTrainingFleet(MIXED, envs, 0, torch.float64)
+    single = [ReferenceEnv(MIXED, 0, dtype=torch.float64) for _ in range(envs)]
+    seen, met = fleet.reset(range(envs)), Counter[str]()
+    for e, env in enumerate(single):
+        env.reset(seed=e)
+    for _ in range(12):
+        actions = random_actions(fleet, seen, rng.uniform(size=(envs, 6)))
+        seen = fleet.step(actions)
+        for e, env in enumerate(single):
+            observation, reward, terminated, _, info = env.step(actions[e])
+            np.testing.assert_allclose(seen.obs[e], observation["obs"], rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(seen.rewards[e], reward, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(seen.masks.rest[e], info["masks"].rest)
+            assert seen.terminated[e] == terminated
+        new = {int(e): int(rng.integers(2**20)) for e in np.flatnonzero(seen.terminated | (rng.random(envs) < 0.1))}
+        if new:
+            seen = fleet.reset_envs(new)
+        for e, seed in new.items():
+            before = kind_of(single[e].episode)
+            np.testing.assert_allclose(seen.obs[e], single[e].reset(seed=seed)[0]["obs"], rtol=1e-6, atol=1e-7)
+            met["moved" if kind_of(single[e].episode) != before else "stayed"] += 1
+        met["some"] += 0 < len(new) < envs
+    assert min(met["moved"], met["stayed"], met["some"]) >= 5, met

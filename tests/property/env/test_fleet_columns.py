@@ -32,12 +32,10 @@ from tests.support.env.walks import act
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 CONFIG = EnvConfig(tasks=("spirals",), host_width=(6, 24), horizon_epochs=14, inner_steps=2, budget_ratio=60.0)
 SIZES = [blueprint_index(column.name) for column in COLUMNS]
-DENSE = next(i for i, blueprint in enumerate(MLP_BLUEPRINTS) if blueprint.name == "dense")
+DENSE = [blueprint.name for blueprint in MLP_BLUEPRINTS].index("dense")
 OTHER_SEED, A_SEED, A_COLUMN = 0, 1, 3
 COLUMNS_AT = (3, 4)
 """Slots."""
-
-
 Results = dict[int, tuple[EpochPlan, EpochResult]]
 """The plan and the result of the last epoch, by `id` of the episode."""
 

@@ -1,5 +1,4 @@
-"""The factored, masked heads define one distribution over joint actions, checked by enumeration; actions are sampled from
-it."""
+"""The factored, masked heads define one distribution over joint actions, checked by enumeration and by sampling."""
 
 from __future__ import annotations
 
