@@ -28,11 +28,9 @@ def flags(folder: Path, **changes: object) -> list[str]:
     """Settings of a run with the spaces of CartPole, whose endpoint is the socket `e` in the folder."""
     spaces = folder / "spaces.json"
     spaces.write_text('{"observation_size": 4, "actions": [2]}')
-    settings: dict[str, object] = {
-        "env": "external", "spaces": spaces, "external.listen": f"unix:{folder / 'e'}", "run.root": folder,
-        "learner.batch_episodes": 4,
-    }  # fmt: skip
+    settings: dict[str, object] = {"env": "external", "spaces": spaces, "run.root": folder, "learner.batch_episodes": 4}
     settings |= {name.replace("__", "."): value for name, value in changes.items()}
+    settings["external.listen"] = f"unix:{folder / 'e'}"
     return [part for name, value in settings.items() for part in (f"--{name}", str(value))]
 
 
