@@ -13,8 +13,6 @@ from tests.support.launching import running
 from tests.support.ports import free_port
 from tests.support.stores import PASSWORD, server_with_password
 
-ADDRESS = "--node-ip-address=127.0.0.1"
-
 
 @pytest.mark.integration
 @pytest.mark.slow
@@ -24,7 +22,7 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
     file, head = tmp_path / "password", free_port()
     file.write_text(PASSWORD + "\n")
     environment = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
-    options = ["--head", f"--port={head}", ADDRESS, "--num-cpus=1", "--redis-username=default"]
+    options = ["--head", f"--port={head}", "--node-ip-address=127.0.0.1", "--num-cpus=1", "--redis-username=default"]
     quiet = ["--include-dashboard=false", "--disable-usage-stats"]
     command = [sys.executable, "-m", "deploy.launch.ray.ray_head", str(file), *options, *quiet]
     task = (
