@@ -30,7 +30,7 @@ ADDED = re.compile(r"  # \+$", re.MULTILINE)
 
 
 def epochs(output: str) -> list[str]:
-    return [line for line in output.splitlines() if line.startswith("epoch ")]
+    return re.findall(r"^epoch +\d.*", output, re.MULTILINE)
 
 
 def without_growth(script: Path, folder: Path) -> Path:

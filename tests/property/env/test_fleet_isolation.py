@@ -21,7 +21,7 @@ from actors.layers import convolution
 from actors.rollout.wave import PolicyNoise
 from actors.types.fleet_step import FleetStep
 from tests.property.env.test_fleet import CONFIGS, left_to_long
-from tests.support.env.fleets import BACKENDS, HOST, Backend, banks, break_params, host, random_actions, seed, stack
+from tests.support.env.fleets import BACKENDS, Backend, break_params, host, random_actions, seed, stack
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,26 +77,6 @@ def test_the_number_of_environments_changes_no_bit(backend: Backend, least: int)
     alone = play(backend, [11, 12][:least], [0, 1][:least])
     among = play(backend, [11, 12, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6])
     assert_alike(alone, among, [*range(least)])
-
-
-@pytest.mark.parametrize("name", ["torch", "sequences", "images"])
-def test_padding_stays_exactly_zero(name: str) -> None:
-    """Of parameters and moments, of hosts, seeds, gates and columns; so the gradients were 0 too."""
-    fleet = SeedTrainingFleet(CONFIGS[name], 6, 0)
-    noise, seen, grown = PolicyNoise(5, range(6), 6), fleet.reset(range(6)), 0
-    for _ in range(7):
-        seen = fleet.step(random_actions(fleet, seen, noise.step()))
-        for e in filter(lambda e: fleet._running[e], range(6)):
-            active = [s for s, slot in enumerate(fleet.episodes[e].lifecycle.slots) if slot.active]
-            grown += len(active)
-            for slot in (HOST, *active):
-                for bank, shapes, row in banks(fleet, e, slot):
-                    for values in (bank.params, bank.first_moment, bank.second_moment):
-                        for key, p in shapes.items():
-                            beyond = bank.views(values)[key][row].clone()
-                            beyond[tuple(slice(size) for size in p.shape)] = 0.0
-                            assert not beyond.any(), key
-    assert grown >= 12
 
 
 def learnt(name: str, learning: bool, broken: bool) -> list[NDArray[Any]]:
