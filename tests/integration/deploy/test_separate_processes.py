@@ -6,6 +6,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from actors.transport.redis import connect
 from learner.run.checkpoint import load_checkpoint
 from tests.support.launching import rows, small, tamiyo
+from tests.support.queueing import counts
 from tests.support.stores import PASSWORD, server_with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
@@ -62,6 +64,7 @@ def test_actors_can_join_and_leave_during_training(tmp_path: Path, server: str) 
     """Seeds are not repeated, and every episode counts once."""
     folder = tmp_path / "joined"
     command = flags(folder, server, learner__updates=1_000_000)
+    start = partial(tamiyo, tmp_path)
 
     def trained() -> dict[str, list[int]]:
         found = defaultdict(list)
@@ -69,12 +72,9 @@ def test_actors_can_join_and_leave_during_training(tmp_path: Path, server: str) 
             found["/".join(row["episode_id"].split("/")[1:3])].append(row["seed"])
         return found
 
-    with (
-        tamiyo(tmp_path, "learner", *command, **SECRET) as learner,
-        tamiyo(tmp_path, "actors", *command, **SECRET) as first,
-    ):
+    with start("learner", *command, **SECRET) as learner, start("actors", *command, **SECRET) as first:
         learner.wait_for(lambda: len(trained()) == 1, 120.0)
-        with tamiyo(tmp_path, "actors", *command, **SECRET) as second:
+        with start("actors", *command, **SECRET) as second:
             learner.wait_for(lambda: len(trained()) == 2, 120.0)
             before = {who: len(seeds) for who, seeds in trained().items()}
             learner.wait_for(lambda: all(len(trained()[who]) > n + 4 for who, n in before.items()))
@@ -83,15 +83,13 @@ def test_actors_can_join_and_leave_during_training(tmp_path: Path, server: str) 
             left = len(trained()[staying])
             learner.wait_for(lambda: len(trained()[staying]) > left + 8)
             assert second.end(15) in (0, 130)
-        with tamiyo(tmp_path, "actors", *command, **SECRET) as third:
+        with start("actors", *command, **SECRET) as third:
             learner.wait_for(lambda: len(trained()) == 3, 120.0)
             third.end(15)
         assert learner.end(15) == 130
         assert learner.err == first.err == second.err == third.err == ""
     transport = connect(f"redis://:{PASSWORD}@{server}/0", None, "joined")
-    ledger = transport.ledger()
-    ledger.check()
-    transport.close()
     seeds = [seed for own in trained().values() for seed in own]
-    assert len(seeds) == len(set(seeds)) == ledger.trained
-    assert len(ledger.actors) == 3
+    assert (len(seeds), len(set(seeds))) == counts(transport, "trained", "trained")
+    assert len(transport.ledger().actors) == 3
+    transport.close()

@@ -23,12 +23,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield place
 
 
-def lists_of_processes(command: Command) -> dict[str, str]:
-    """What `ps` shows of each process that belongs to the command, but for the command itself."""
-    others = [p for p in command.relatives() if p.pid != command.process.pid]
-    return {f"process {p.pid}": " ".join(p.info["cmdline"] or ()) for p in others}
-
-
 def written(command: Command, *folders: Path) -> dict[str, bytes]:
     """Every file below: the run's own, Ray's logs and session among them."""
     found = {}
@@ -39,15 +33,15 @@ def written(command: Command, *folders: Path) -> dict[str, bytes]:
 
 
 def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> None:
-    seen: dict[str, bytes] = {}
     command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 200.0)
-    seen |= {name: line.encode() for name, line in lists_of_processes(command).items()}
+    others = [p for p in command.relatives() if p.pid != command.process.pid]
+    seen = {f"process {p.pid}": " ".join(p.info["cmdline"] or ()).encode() for p in others}  # as `ps` shows them
     assert len(seen) >= 5
     seen |= written(command, folder)
     assert command.end(30, signal.SIGINT) == 130, command.err
     seen |= written(command, folder)
     seen |= {"what it printed": (command.out + command.err).encode()}
-    assert any("session" in name and "log" in name for name in seen), "Ray's logs were not looked at"
+    assert any("session" in name and "log" in name for name in seen)  # Ray's
     assert any(name.endswith("config.yaml") for name in seen)
     assert place.encode() in seen[str(folder / "config.yaml")]
     for secret in (PASSWORD, TOKEN):

@@ -98,18 +98,19 @@ def busy(folder: Path, client: Any) -> Iterator[None]:
     """Another client's script runs without end."""
 
     def run_forever() -> None:
-        with pytest.raises(redis.ResponseError, match=r"[Kk]illed"):
+        with (
+            redis.Redis(unix_socket_path=str(folder / "socket")) as other,
+            pytest.raises(redis.ResponseError, match=r"[Kk]illed"),
+        ):
             other.eval("while true do end", 0)
 
     def is_refused() -> bool:
         try:
-            client.get("key")
+            return client.get("key") is not None
         except redis.ResponseError:
             return True
-        return False
 
     client.config_set("lua-time-limit", 1)
-    other = redis.Redis(unix_socket_path=str(folder / "socket"))
     thread = threading.Thread(target=run_forever)
     thread.start()
     wait_for(is_refused)
@@ -118,7 +119,6 @@ def busy(folder: Path, client: Any) -> Iterator[None]:
     finally:
         client.script_kill()
         thread.join()
-        other.close()
 
 
 @pytest.mark.parametrize("trouble", [disk_error, no_replicas, replica, busy])
