@@ -1,4 +1,5 @@
-"""`tamiyo train` from the command line: a run with Ctrl-C and resume to its end, and killed processes."""
+"""`tamiyo train` from the command line: a run with Ctrl-C and resume to its end, killed processes,
+and learner and actors as separate commands."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import os
 import signal
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +17,11 @@ import psutil
 import pytest
 import yaml
 
+from actors.transport.redis import connect
 from learner.run.checkpoint import LearnerProgress, load_checkpoint
 from tests.support.launching import Command, command_line, rows, running, small, tamiyo
+from tests.support.queueing import counts
+from tests.support.stores import PASSWORD, server_with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -161,3 +168,85 @@ def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
         run.end(10, signal.SIGKILL)
         assert run.left(15) == []
     load_checkpoint(tmp_path / "killed")
+
+
+# `tamiyo learner` and `tamiyo actors` that share a Redis server with a password
+
+
+SECRET = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    with server_with_password(tmp_path) as place:
+        yield place
+
+
+def shared(folder: Path, server: str, *more: str, **changes: object) -> list[str]:
+    return [*small(folder.parent, folder.name, **changes), "--redis", f"redis://{server}/0", *more]
+
+
+@pytest.mark.long
+def test_one_ctrl_c_stops_a_learner_whose_redis_server_hangs(tmp_path: Path, server: str) -> None:
+    port = server.partition(":")[2]
+    (process,) = [p for p in psutil.Process().children() if any(port in word for word in p.cmdline())]
+    with tamiyo(tmp_path, "learner", *shared(tmp_path / "alone", server), **SECRET) as learner:
+        learner.wait_for(lambda: "waiting for episodes" in learner.out)
+        process.suspend()
+        time.sleep(1.0)  # a request that is under way
+        assert learner.end(30, signal.SIGINT) == 130, learner.out + learner.err
+        assert learner.err == ""
+        assert "did not stop in time" in learner.out
+        assert learner.left() == []
+
+
+@pytest.mark.long
+def test_a_learner_service_resumes_its_run_and_stays_up_when_finished(tmp_path: Path, server: str) -> None:
+    folder = tmp_path / "kept"
+    with tamiyo(tmp_path, "actors", *shared(folder, server, learner__updates=2), **SECRET):
+        for updates in (2, 4):
+            command = shared(folder, server, "--run.service", learner__updates=updates)
+            with tamiyo(tmp_path, "learner", *command, **SECRET) as learner:
+                learner.wait_for(lambda running=learner: "serving metrics until stopped" in running.out, 120)
+                assert learner.end(10) == 0, learner.out + learner.err
+        with tamiyo(tmp_path, "learner", *shared(folder, server, learner__updates=4), **SECRET) as refused:
+            assert refused.wait() == 2
+            assert "already holds a run" in refused.err
+    assert [row["update"] for row in rows(folder / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert load_checkpoint(folder).progress.generation == 2
+
+
+@pytest.mark.long
+def test_actors_can_join_and_leave_during_training(tmp_path: Path, server: str) -> None:
+    """Seeds are not repeated, and every episode counts once."""
+    folder = tmp_path / "joined"
+    command = shared(folder, server, learner__updates=1_000_000)
+    start = partial(tamiyo, tmp_path)
+
+    def trained() -> dict[str, list[int]]:
+        found = defaultdict(list)
+        for row in rows(folder / "episodes.jsonl"):
+            found["/".join(row["episode_id"].split("/")[1:3])].append(row["seed"])
+        return found
+
+    with start("learner", *command, **SECRET) as learner, start("actors", *command, **SECRET) as first:
+        learner.wait_for(lambda: len(trained()) == 1, 120.0)
+        with start("actors", *command, **SECRET) as second:
+            learner.wait_for(lambda: len(trained()) == 2, 120.0)
+            before = {who: len(seeds) for who, seeds in trained().items()}
+            learner.wait_for(lambda: all(len(trained()[who]) > n + 4 for who, n in before.items()))
+            assert first.end(15) in (0, 130)
+            (staying,) = [who for who in trained() if who != min(before)]
+            left = len(trained()[staying])
+            learner.wait_for(lambda: len(trained()[staying]) > left + 8)
+            assert second.end(15) in (0, 130)
+        with start("actors", *command, **SECRET) as third:
+            learner.wait_for(lambda: len(trained()) == 3, 120.0)
+            third.end(15)
+        assert learner.end(15) == 130
+        assert learner.err == first.err == second.err == third.err == ""
+    transport = connect(f"redis://:{PASSWORD}@{server}/0", None, "joined")
+    seeds = [seed for own in trained().values() for seed in own]
+    assert (len(seeds), len(set(seeds))) == counts(transport, "trained", "trained")
+    assert len(transport.ledger().actors) == 3
+    transport.close()
