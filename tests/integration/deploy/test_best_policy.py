@@ -110,7 +110,7 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
     config = parse("train", FLAGS).config
     best = BestPolicy(tmp_path, config, notes.append)
     faulty = PolicyEvaluation(WeightSet(0, 1, "", "{}", 1, {}), [], "it gave NaN")
-    update = {"policy_version": 1, "update": 1, "episodes_trained": 0, "env_steps": 0, "elapsed_s": 0}
+    update = dict.fromkeys(("policy_version", "update", "episodes_trained", "env_steps", "elapsed_s"), 1.0)
     assert not best.due
     best.after_update(update)
     assert best.due

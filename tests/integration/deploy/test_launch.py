@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -106,7 +106,9 @@ def test_a_new_run_starts_from_given_weights_also_with_other_slots(finished: Fin
     still = {"learner__updates": 1, "learner__lr": 1e-12, "env__slots": 2}
     with tamiyo(tmp_path, "train", "--init-from", str(finished.folder), *small(tmp_path, "from", **still)) as run:
         assert run.wait(200) == 0, run.err
-    given, kept = (load_checkpoint(folder).weights.tensors for folder in (finished.folder, tmp_path / "from"))
+    given, kept = (
+        dict[str, Any](load_checkpoint(folder).weights.tensors) for folder in (finished.folder, tmp_path / "from")
+    )
     assert given.keys() == kept.keys()
     moved = ("normalizer", "critic.2")  # by the data alone: running statistics, and the layer that PopArt rescales
     own = [name for name in given if not any(part in name for part in moved)]

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,13 +33,16 @@ from tests.support.stores import Store
 
 QUEUE = QueueConfig(max_episodes=10_000)
 HOSTS = EnvConfig(tasks=("spirals",), horizon_epochs=(2, 9), inner_steps=1, device="cpu")
+
+
+def playing(envs: int, **played: Any) -> ActingConfig:
+    return ActingConfig(actors=ActorsConfig(count=1, envs_per_actor=envs), queue=QUEUE, **played)
+
+
 SETTINGS = {
-    name: ActingConfig(actors=ActorsConfig(count=1, envs_per_actor=envs), queue=QUEUE, **played)
-    for name, envs, played in (
-        ("waves whose episodes differ in length", 7, {"env": HOSTS}),
-        ("a Gymnasium stream", 5, {"gym": GymConfig(id="CartPole-v1")}),
-        ("a stream cut into segments", 3, {"gym": GymConfig(id="CartPole-v1", max_segment_steps=8)}),
-    )
+    "waves whose episodes differ in length": playing(7, env=HOSTS),
+    "a Gymnasium stream": playing(5, gym=GymConfig(id="CartPole-v1")),
+    "a stream cut into segments": playing(3, gym=GymConfig(id="CartPole-v1", max_segment_steps=8)),
 }
 
 

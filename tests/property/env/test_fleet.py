@@ -45,7 +45,7 @@ from tests.support.env.reference_env import ReferenceEnv
 from tests.support.env.reference_network import ReferenceColumn
 from tests.support.env.walks import act
 
-DRAWN = {"horizon_epochs": (6, 10), "inner_steps": (2, 4), "host_lr": (2e-3, 8e-3)}
+DRAWN: dict[str, Any] = {"horizon_epochs": (6, 10), "inner_steps": (2, 4), "host_lr": (2e-3, 8e-3)}
 VECTORS = EnvConfig(host_width=(5, 32), budget_ratio=40.0, lr_decay=0.5, **DRAWN)
 """Widths from 5: see `test_the_smallest_networks_equal_the_reference`."""
 

@@ -336,7 +336,7 @@ def test_parts_without_gradient_are_evaluated_as_the_whole(monkeypatch: pytest.M
 def test_inputs_of_other_shapes_are_refused() -> None:
     made = network(SPACES, {}, seed=0)
     steps = random_steps(SPACES, made, 1, [2, 3])
-    wrong = {
+    wrong: dict[str, Any] = {
         "obs": steps.obs[:, 1:],
         "masks": steps.masks[:-1],
         "state": PolicyState(*(t[:, :1] for t in steps.state)),

@@ -235,5 +235,8 @@ def summed(ledger: Ledger, actor: str) -> ActorLedger:
 def test_servers_agree_with_the_model(server_urls: dict[str, str], server: str, more: int) -> None:
     scripts = server.endswith("scripts")
     machine = type("Machine", (QueueMachine,), {"url": server_urls[server], "scripts": scripts})
-    chosen = {"max_examples": more * (30 if server == "valkey" else 10), "suppress_health_check": list(HealthCheck)}
+    chosen: dict[str, Any] = {
+        "max_examples": more * (30 if server == "valkey" else 10),
+        "suppress_health_check": list(HealthCheck),
+    }
     run_state_machine_as_test(machine, settings=settings(stateful_step_count=40, deadline=None, **chosen))

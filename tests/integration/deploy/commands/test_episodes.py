@@ -139,9 +139,9 @@ def test_exports_are_copies_of_what_waits(run: Transport, ask: Any, tmp_path: Pa
     assert [f.name for f in files] == [f"{e.episode_id.replace('/', '-')}.episode" for e in episodes]
     assert all(episodes_equal(read_episode(f), e) for f, e in zip(files, episodes, strict=True))
     run.dead_letter(taken.entry_id, "a reason")
-    for number, (choice, first) in enumerate(((["--max", 1], 1), (["--dead-letters"], 0))):
-        assert ask("export", "--out", tmp_path / str(number), *choice)[0] == 0
-        assert [f.name for f in (tmp_path / str(number)).iterdir()] == [files[first].name]
+    for choice, name in (("--max=1", files[1].name), ("--dead-letters", files[0].name)):
+        assert ask("export", "--out", tmp_path / choice, choice)[0] == 0
+        assert [f.name for f in (tmp_path / choice).iterdir()] == [name]
 
 
 @pytest.mark.timeout(120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -75,7 +76,7 @@ def test_an_incarnation_number_that_an_actor_wrote_does_not_use_up_the_numbers(
         learner.ack(take_ids(learner))
 
 
-BAD_HEALTH = {
+BAD_HEALTH: dict[Any, Any] = {
     **dict.fromkeys(("a/x", "a b/1", "a"), '{"reported_s": 1}'),
     "a/7": "not json",
     "a/8": '{"reported_s": NaN}',
@@ -85,7 +86,7 @@ BAD_HEALTH = {
     "learner": "[]",
     b"\xff/1": b"\xff",
 }
-BAD_LEDGER = {
+BAD_LEDGER: dict[Any, Any] = {
     **dict.fromkeys(("unknown", "actor:a/x:accepted", "actor:a b/1:unsent"), "1"),
     "actor:a/1:accepted": "x",
     b"\xff": b"\xff",
