@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pyte
 MAX_LAG, QUEUE = 4, 8
 ROOM = 10  # of the queue: two batches of four episodes, and a quarter more
 HANG_S, BETWEEN_HEARTBEATS_S = 20.0, 2.0
-LIMITS = {
+LIMITS: dict[str, dict[str, float]] = {
     "suspended": {"queue__max_episodes": QUEUE, "learner__max_policy_lag": MAX_LAG},
     "hung": {"actors__hang_s": HANG_S, "learner__hang_s": HANG_S},
 }
