@@ -94,6 +94,16 @@ def flags(root: Path, name: str, address: str, url: str, **changes: object) -> l
     return [*small(root, name, **changes), *("--address", address, "--redis", url)]
 
 
+def updates(folder: Path) -> int:
+    return len(rows(folder / "metrics.jsonl"))
+
+
+def played(folder: Path) -> set[tuple[str, str]]:
+    """Names and incarnations of the actors whose episodes were trained on."""
+    ids = [row["episode_id"].split("/") for row in rows(folder / "episodes.jsonl")]
+    return {(actor, incarnation) for _, actor, incarnation, _ in ids}
+
+
 def stop(folder: Path, cluster: Nodes, address: str) -> None:
     with tamiyo(folder.parent, "stop", folder.name, "--address", address) as stopping:
         assert stopping.wait(TIMEOUT_S) == 0, stopping.out + stopping.err
@@ -109,31 +119,22 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
 ) -> None:
     name, address = ("far-outside", cluster.client) if outside else ("far", cluster.address)
     folder = tmp_path / name
-    metrics = folder / "metrics.jsonl"
     arguments = flags(tmp_path, name, address, redis_url, actors__count=2)
     with tamiyo(tmp_path, "train", *arguments, **SECRET) as driver:
-        driver.wait_for(lambda: len(rows(metrics)) >= 2, TIMEOUT_S)
-        driver.process.send_signal(signal.SIGKILL)
-        driver.wait()
-        at = len(rows(metrics))
-        wait_for(lambda: len(rows(metrics)) >= at + 3, 30)
-
+        driver.wait_for(lambda: updates(folder) >= 2, TIMEOUT_S)
+        driver.end(number=signal.SIGKILL)
+        at = updates(folder)
+        wait_for(lambda: updates(folder) >= at + 3, 30)
     with tamiyo(tmp_path, "train", *arguments, **SECRET) as follower:  # the same command again
         follower.wait_for(lambda: "is already running: following it" in follower.out and "update" in follower.out)
         assert follower.end(20, signal.SIGINT) == 130
         assert f"tamiyo stop {name}" in follower.out
         assert follower.err == ""
-
     killed = time.monotonic()
     assert cluster.ask("lose") == cluster.ask("join") == "done"
-    incarnations = {tuple(r["episode_id"].split("/")[1:3]) for r in rows(folder / "episodes.jsonl")}
-
-    def replaced() -> bool:
-        return bool({tuple(r["episode_id"].split("/")[1:3]) for r in rows(folder / "episodes.jsonl")} - incarnations)
-
-    wait_for(replaced, SLACK * TARGETS_S["node"])
+    before = played(folder)
+    wait_for(lambda: played(folder) - before, SLACK * TARGETS_S["node"])
     print(f"node: running again after {time.monotonic() - killed:.1f} s (target {TARGETS_S['node']:.0f} s)")
-
     stop(folder, cluster, address)
     assert PASSWORD not in (folder / "config.yaml").read_text()
 
@@ -141,17 +142,14 @@ def test_a_run_survives_the_loss_of_its_driver_and_of_a_node(
 def test_a_killed_supervisor_is_restarted(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
     """It runs on the head node, so that the loss of another node does not affect it. Learner and actors die with it."""
     folder = tmp_path / "again"
-    metrics = folder / "metrics.jsonl"
-    with tamiyo(
-        tmp_path, "train", *flags(tmp_path, "again", cluster.address, redis_url, actors__count=2), **SECRET
-    ) as driver:
-        driver.wait_for(lambda: len(rows(metrics)) >= 2, 90.0)
+    arguments = flags(tmp_path, "again", cluster.address, redis_url, actors__count=2)
+    with tamiyo(tmp_path, "train", *arguments, **SECRET) as driver:
+        driver.wait_for(lambda: updates(folder) >= 2, 90.0)
         assert cluster.ask("where Supervisor") == "head"
         os.kill(int(cluster.ask("process Supervisor")), signal.SIGKILL)
-        killed, at = time.monotonic(), len(rows(metrics))
-        driver.wait_for(lambda: len(rows(metrics)) >= at + 3, 90.0)  # rows after the last checkpoint are removed
+        killed, at = time.monotonic(), updates(folder)
+        driver.wait_for(lambda: updates(folder) >= at + 3, 90.0)  # rows after the last checkpoint are removed
         print(f"supervisor: three updates {time.monotonic() - killed:.1f} s later")
-        assert driver.process.poll() is None, driver.out + driver.err
         assert driver.end(20, signal.SIGINT) == 130
     stop(folder, cluster, cluster.address)
 
@@ -168,39 +166,37 @@ def test_errors_of_runs_on_clusters_are_one_line(tmp_path: Path, cluster: Nodes,
             assert word in line
 
 
-def played(folder: Path) -> set[tuple[str, str]]:
-    ids = [row["episode_id"].split("/") for row in rows(folder / "episodes.jsonl")]
-    return {(actor, incarnation) for _, actor, incarnation, _ in ids}
-
-
 def test_the_number_of_actors_follows_the_cluster(tmp_path: Path, cluster: Nodes, redis_url: str) -> None:
     folder = tmp_path / "elastic"
     sizes = {"actors__count": "auto", "learner__batch_episodes": 8}
-    with tamiyo(tmp_path, "train", *flags(tmp_path, "elastic", cluster.address, redis_url, **sizes), **SECRET) as run:
-        run.wait_for(lambda: cluster.ask("places") == "3 3", TIMEOUT_S)  # the fourth core is the learner's
+    arguments = flags(tmp_path, "elastic", cluster.address, redis_url, **sizes)
+    with tamiyo(tmp_path, "train", *arguments, **SECRET) as run:
+
+        def runs_on(nodes: int) -> None:
+            run.wait_for(lambda: cluster.ask("places") == f"{nodes} {nodes}", TIMEOUT_S)
+
+        runs_on(3)  # the fourth core is the learner's
         run.wait_for(lambda: len(played(folder)) >= 3, TIMEOUT_S)
 
         before = played(folder)
         assert cluster.ask("join") == "done"
-        run.wait_for(lambda: cluster.ask("places") == "4 4", TIMEOUT_S)
+        runs_on(4)
         run.wait_for(lambda: "actor-3" in {actor for actor, _ in played(folder) - before}, TIMEOUT_S)
 
         assert cluster.ask("lose") == "done"
-        run.wait_for(lambda: cluster.ask("places") == "3 3", TIMEOUT_S)
-        run.wait_for(
-            lambda: re.findall(r"actors (\d+/\d+)", run.out)[-1] == "3/3", TIMEOUT_S
-        )  # the lost one is no longer expected
-        at = len(rows(folder / "metrics.jsonl"))
-        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= at + 3, TIMEOUT_S)
+        runs_on(3)
+        run.wait_for(lambda: re.findall(r"actors (\d+/\d+)", run.out)[-1] == "3/3", TIMEOUT_S)  # none is missed
+        at = updates(folder)
+        run.wait_for(lambda: updates(folder) >= at + 3, TIMEOUT_S)
 
         before = played(folder)
         assert cluster.ask("join") == "done"
-        run.wait_for(lambda: cluster.ask("places") == "4 4", TIMEOUT_S)
+        runs_on(4)
         run.wait_for(lambda: len(played(folder) - before) > 0, TIMEOUT_S)
         assert run.end(60, signal.SIGINT) == 130
     stop(folder, cluster, cluster.address)
     seeds = [row["seed"] for row in rows(folder / "episodes.jsonl")]
-    assert len(seeds) == len(set(seeds)), "a restarted actor repeated its episodes"
+    assert len(seeds) == len(set(seeds))
 
 
 def test_a_run_from_outside_can_ship_its_code(
@@ -220,7 +216,6 @@ def test_a_run_from_outside_can_ship_its_code(
         assert "'their_stripes:mine' cannot be imported" in run.err
     with tamiyo(tmp_path, "train", *arguments, "--run.ship", "code", **SECRET) as run:
         assert run.wait(TIMEOUT_S) == 0, run.out + run.err
-        assert "report.html" in run.out
         assert run.err == ""
     assert (root / "outside" / "report.html").is_file()
     assert load_checkpoint(root / "outside").progress.update == 3

@@ -20,11 +20,7 @@ from tests.support.chaos.histories import history
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 
-CHANGES = (
-    {},
-    {"checkpoint_every": 3, "checkpoints_kept": 2},
-    {"checkpoints_kept": 1},
-)
+CHANGES = ({}, {"checkpoint_every": 3, "checkpoints_kept": 2}, {"checkpoints_kept": 1})
 
 
 def check_history(server: EmbeddedRedis, folder: Path, seed: int, faults: int) -> Counter[str]:

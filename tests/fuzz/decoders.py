@@ -69,19 +69,22 @@ class Decoder:
 
 @cache
 def decoders() -> dict[str, Decoder]:
+    bodies = tuple(episode_pb2.EpisodeEnvelope.FromString(data).episode for data in episodes())
+    signed = policy_pb2.SignedState.FromString(_exported()).state
+    grown = _as_json(_grower().state_dict())  # users save it in a format of their choice
     found = [
         Decoder("episode", decode_episode, (InvalidEpisode,), episodes()),
-        Decoder("episode in its envelope", _enveloped, (InvalidEpisode,), tuple(map(_body, episodes()))),
+        Decoder("episode in its envelope", _enveloped, (InvalidEpisode,), bodies),
         Decoder("manifest", _manifest, (InvalidWeights,), (_blob().manifest,)),
         Decoder("manifest under its seal", _sealed_manifest, (InvalidWeights,), (_blob().manifest,)),
         Decoder("weights", _weights, (InvalidWeights,), (_blob().payload,)),
         Decoder("exported session", _unseal, (Refusal,), (_exported(),)),
-        Decoder("exported session, signed", _signed, (Refusal,), (_signed_body(),)),
+        Decoder("exported session, signed", _signed, (Refusal,), (signed,)),
         Decoder("step request", _step, (Refusal, DecodeError), tuple(map(_request, range(3)))),
         Decoder("checkpoint", _checkpoint, (UserError,), (_saved(),)),
         Decoder("header of a checkpoint", _header_of_checkpoint, (UserError,), (_split(_saved())[0],)),
         Decoder("episode id", _episode_id, (InvalidEpisode,), (b"run/actor-0/1719/42",)),
-        Decoder("growth", _growth, (UserError,), (_grown(),)),
+        Decoder("growth", _growth, (UserError,), (grown,)),
     ]
     return {decoder.name: decoder for decoder in found}
 
@@ -92,10 +95,6 @@ def episodes() -> tuple[bytes, ...]:
         encode_episode(make_episode(steps=4, policy_version=versions, telemetry={"segment": 1.0})),
         encode_episode(make_episode(1, steps=1, slots=0, cells=2, end_reason=EndReason.CUT)),
     )
-
-
-def _body(data: bytes) -> bytes:
-    return episode_pb2.EpisodeEnvelope.FromString(data).episode
 
 
 def _enveloped(body: bytes) -> None:
@@ -142,10 +141,6 @@ def _unseal(data: bytes) -> None:
     unseal(data, NETWORK.core.sizes, KEY)
 
 
-def _signed_body() -> bytes:
-    return policy_pb2.SignedState.FromString(_exported()).state
-
-
 def _signed(body: bytes) -> None:
     signature = hmac.new(KEY, body, hashlib.sha256).digest()
     _unseal(policy_pb2.SignedState(state=body, signature=signature).SerializeToString())
@@ -177,11 +172,9 @@ def _folder() -> Path:
 @cache
 def _saved() -> bytes:
     """Return the bytes of a small checkpoint without optimizer moments."""
-    optimizer = make_optimizer(NETWORK, 1e-3, 0.0)
+    optimizer, progress = make_optimizer(NETWORK, 1e-3, 0.0), LearnerProgress(update=3, version=3)
     ids = ("run/actor-0/1/2", "run/actor-0/1/3")
-    return save_checkpoint(
-        _folder() / "good", NETWORK, optimizer, LearnerProgress(update=3, version=3), ids, 8, 1
-    ).read_bytes()
+    return save_checkpoint(_folder() / "good", NETWORK, optimizer, progress, ids, 8, 1).read_bytes()
 
 
 def _checkpoint(data: bytes) -> None:
@@ -218,12 +211,6 @@ def _grower() -> Any:
     return Run(mlp(), Script(GROWN), ["1", "3"]).epochs(4).grower
 
 
-@cache
-def _grown() -> bytes:
-    """Return a growth controller's state as JSON; users save it in a format of their choice."""
-    return _as_json(_grower().state_dict())
-
-
 def _as_json(state: dict[str, Any]) -> bytes:
     return json.dumps({k: v.decode() if isinstance(v, bytes) else v for k, v in state.items()}).encode()
 
@@ -236,11 +223,10 @@ def _growth(data: bytes) -> None:
         return
     if isinstance(state, dict) and isinstance(state.get("session"), str):
         state["session"] = state["session"].encode(errors="replace")
-    good = json.loads(_grown())
-    good["session"] = good["session"].encode()
+    good = _grower().state_dict()
     try:
         _grower().load_state_dict(state)
     except UserError:
-        assert _as_json(_grower().state_dict()) == _grown()
+        assert _as_json(_grower().state_dict()) == _as_json(good)
         raise
     _grower().load_state_dict(good)

@@ -61,7 +61,8 @@ class Paying(gymnasium.Env[Any, Any]):
 gymnasium.register("tests/Paying-v0", Paying)
 
 
-def steer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def steered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the preferred action after each update."""
     update: Callable[..., dict[str, float]] = PPOUpdate.__call__
 
@@ -77,10 +78,8 @@ def steer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_policy, "SHARE", 1.0)  # an evaluation after each update, however long it takes
 
 
-def test_a_run_that_gets_worse_keeps_its_best_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    steer(monkeypatch)
+@pytest.mark.usefixtures("steered")
+def test_a_run_that_gets_worse_keeps_its_best_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, root = tmp_path / "r", ["--run.root", str(tmp_path), "--run.name", "r"]
     assert main(["train", "--in-process", *FLAGS, *root, "--learner.updates", "6"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -94,15 +93,13 @@ def test_a_run_that_gets_worse_keeps_its_best_policy(
 
     newest = load_checkpoint(run).progress
     assert newest.update == 8
-    best, latest = tamiyo.load_policy(run), tamiyo.load_policy(run, latest=True)
-    assert (best.act([0.0]), latest.act([0.0])) == (1, 0)
-    capsys.readouterr()
-    assert main(["play", str(run), "--episodes", "4"]) == 0
-    assert capsys.readouterr().out.startswith(f"{run / BEST}: 4 episodes, mean return 5.0 ")
-    assert main(["play", str(run), "--episodes", "4", "--latest"]) == 0
-    assert "update_00000008.safetensors: 4 episodes, mean return 0.0 " in capsys.readouterr().out
-    served = [serve._source(ServeFlags(checkpoint=run, latest=latest)) for latest in (False, True)]
-    assert [weights.version for weights in served] == [load_checkpoint(run / BEST).weights.version, newest.version]
+    versions = load_checkpoint(run / BEST).weights.version, newest.version
+    for latest, file, action in ((False, BEST, 1), (True, "update_00000008.safetensors", 0)):
+        assert tamiyo.load_policy(run, latest=latest).act([0.0]) == action
+        capsys.readouterr()
+        assert main(["play", str(run), "--episodes", "4", *["--latest"] * latest]) == 0
+        assert f"{file}: 4 episodes, mean return {5.0 * action} " in capsys.readouterr().out
+        assert serve._source(ServeFlags(checkpoint=run, latest=latest)).version == versions[latest]
 
 
 def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
@@ -112,22 +109,18 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
     monkeypatch.setattr(best_policy.time, "monotonic", lambda: now[0])
     config = parse("train", FLAGS).config
     best = BestPolicy(tmp_path, config, notes.append)
-    weights = WeightSet(0, 1, "", "{}", 1, {})
-
-    def after_updates(count: int) -> None:
-        for _ in range(count):
-            best.after_update({"policy_version": 1, "update": 1, "episodes_trained": 0, "env_steps": 0, "elapsed_s": 0})
-
+    faulty = PolicyEvaluation(WeightSet(0, 1, "", "{}", 1, {}), [], "it gave NaN")
+    update = dict.fromkeys(("policy_version", "update", "episodes_trained", "env_steps", "elapsed_s"), 1.0)
     assert not best.due
-    after_updates(1)
+    best.after_update(update)
     assert best.due
     assert best.began() == 10.0  # seconds that it may take
     now[0] += 2.0
-    best.take(PolicyEvaluation(weights, [], "it gave NaN"))
-    best.take(PolicyEvaluation(weights, [], "it gave NaN"))
+    for _ in range(2):
+        best.take(faulty)
     assert notes == ["no evaluation: it gave NaN; evaluations are tried again"]
     assert not (tmp_path / BEST).exists()
-    after_updates(3)
+    best.after_update(update)
     now[0] += 17.9
     assert not best.due
     now[0] += 0.2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import psutil
@@ -18,37 +19,33 @@ from deploy.launch.cluster import RETRY_S, cluster
 STARTING = ConnectionAbortedError("Traceback ...\nRuntimeError: Starting Ray client server failed. See its log.")
 
 
-class Connections:
-    """A fake `ray.init`, with a clock that advances by the time slept."""
-
-    def __init__(
-        self, patch: pytest.MonkeyPatch, *errors: BaseException, then: BaseException | None = None, takes_s: float = 0
-    ) -> None:
-        self.errors, self.then, self.waits, self.attempts, self.takes_s = list(errors), then, [0.0], 0, takes_s
-        patch.setattr(ray, "init", self.init)
-        clock = SimpleNamespace(sleep=self.waits.append, monotonic=lambda: sum(self.waits))
-        patch.setattr(module, "time", clock)
-
-    def init(self, **arguments: Any) -> None:
-        self.attempts += 1
-        error = self.errors.pop(0) if self.errors else self.then
-        if error is not None:
-            self.waits.append(self.takes_s)
-            raise error
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that pass, without being waited for."""
+    passed = [0.0]
+    clock = SimpleNamespace(sleep=passed.append, monotonic=lambda: sum(passed))
+    monkeypatch.setattr(module, "time", clock)
+    return passed
 
 
 @pytest.mark.parametrize(
     ("errors", "takes_s"), [((psutil.ZombieProcess(7), STARTING, grpc.RpcError()), 0.0), ((STARTING,), 31.0)]
 )
 def test_transient_failures_are_retried(
-    monkeypatch: pytest.MonkeyPatch, errors: tuple[BaseException, ...], takes_s: float
+    monkeypatch: pytest.MonkeyPatch, waits: list[float], errors: tuple[BaseException, ...], takes_s: float
 ) -> None:
     """A process may end while Ray scans all of them, and its client server may fail while it starts, which can take it
     half a minute."""
-    tries = Connections(monkeypatch, *errors, takes_s=takes_s)
+    left = list(errors)
+
+    def init(**arguments: Any) -> None:
+        if left:
+            waits.append(takes_s)
+            raise left.pop(0)
+
+    monkeypatch.setattr(ray, "init", init)
     with cluster("auto"):
-        pass
-    assert tries.attempts == len(errors) + 1
+        assert left == []
 
 
 @pytest.mark.parametrize(
@@ -62,10 +59,10 @@ def test_transient_failures_are_retried(
     ],
 )
 def test_failures_are_reported_in_one_line(
-    error: BaseException, waited_s: float, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, waits: list[float], error: BaseException, waited_s: float
 ) -> None:
-    tries = Connections(monkeypatch, then=error)
+    monkeypatch.setattr(ray, "init", Mock(side_effect=error))
     with pytest.raises(UserError, match=re.escape(str(error).splitlines()[-1])) as caught, cluster("auto"):
         pass
     assert "\n" not in str(caught.value)
-    assert waited_s <= sum(tries.waits) < waited_s + 5
+    assert waited_s <= sum(waits) < waited_s + 5

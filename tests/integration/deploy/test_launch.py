@@ -1,4 +1,5 @@
-"""`tamiyo train` from the command line: a run with Ctrl-C and resume to its end, and killed processes."""
+"""`tamiyo train` from the command line: a run with Ctrl-C and resume to its end, killed processes,
+and learner and actors as separate commands."""
 
 from __future__ import annotations
 
@@ -6,16 +7,21 @@ import os
 import signal
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import psutil
 import pytest
 import yaml
 
-from learner.run.checkpoint import LearnerProgress, list_checkpoints, load_checkpoint
+from actors.transport.redis import connect
+from learner.run.checkpoint import LearnerProgress, load_checkpoint
 from tests.support.launching import Command, command_line, rows, running, small, tamiyo
+from tests.support.queueing import counts
+from tests.support.stores import PASSWORD, server_with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -32,6 +38,17 @@ class Finished(NamedTuple):
     before: LearnerProgress  # of the checkpoint that the second part began with
 
 
+def updates(folder: Path) -> int:
+    return len(rows(folder / "metrics.jsonl"))
+
+
+def beyond_loopback(run: Command) -> set[str]:
+    """Addresses that any process of the run listens on and that others can reach."""
+    connections = [c for p in run.relatives() for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert len(connections) > 5
+    return {c.laddr.ip for c in connections} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = tmp_path_factory.mktemp("runs")
@@ -44,7 +61,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     words = [str(venv / "bin" / "python"), "-m", "deploy.cli", "train"]
     flags = small(root, "whole", learner__updates=1000)
     with running(root, [*words, *flags], {"TMPDIR": str(temporary)}) as stopped:
-        stopped.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 120)
+        stopped.wait_for(lambda: updates(folder) >= 2, 120)
         reachable = beyond_loopback(stopped)
         asked = time.monotonic()
         os.killpg(stopped.process.pid, signal.SIGTERM)  # as `timeout` and systemd do
@@ -81,12 +98,6 @@ def test_a_run_succeeds_and_leaves_no_processes_behind(finished: Finished) -> No
     assert "Traceback" not in run.out
 
 
-def parameters(folder: Path) -> dict[str, np.ndarray]:
-    """Without what moves with the data alone: running statistics, and the layer that PopArt rescales by them."""
-    weights = load_checkpoint(folder).weights.tensors
-    return {name: array for name, array in weights.items() if "normalizer" not in name and "critic.2" not in name}
-
-
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_new_run_starts_from_given_weights_also_with_other_slots(finished: Finished, tmp_path: Path) -> None:
@@ -95,9 +106,13 @@ def test_a_new_run_starts_from_given_weights_also_with_other_slots(finished: Fin
     still = {"learner__updates": 1, "learner__lr": 1e-12, "env__slots": 2}
     with tamiyo(tmp_path, "train", "--init-from", str(finished.folder), *small(tmp_path, "from", **still)) as run:
         assert run.wait(200) == 0, run.err
-    given, kept = parameters(finished.folder), parameters(tmp_path / "from")
+    given, kept = (
+        dict[str, Any](load_checkpoint(folder).weights.tensors) for folder in (finished.folder, tmp_path / "from")
+    )
     assert given.keys() == kept.keys()
-    assert max(abs(given[name] - kept[name]).max() for name in given) < 1e-6
+    moved = ("normalizer", "critic.2")  # by the data alone: running statistics, and the layer that PopArt rescales
+    own = [name for name in given if not any(part in name for part in moved)]
+    assert max(abs(given[name] - kept[name]).max() for name in own) < 1e-6
 
 
 def test_a_run_writes_all_documented_files(finished: Finished) -> None:
@@ -125,46 +140,113 @@ def test_a_resumed_run_continues_with_the_next_update(finished: Finished) -> Non
 
 
 @pytest.mark.long
-def test_one_ctrl_c_stops_a_run_whose_learner_hangs(tmp_path: Path) -> None:
-    folder = tmp_path / "hangs"
-    with tamiyo(tmp_path, "train", *small(tmp_path, "hangs", learner__updates=1000)) as run:
-        run.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2)
-        (learner,) = [p for p in run.relatives() if command_line(p).startswith("ray::LearnerService")]
-        learner.send_signal(signal.SIGSTOP)
-        assert run.end(30, signal.SIGINT) == 130
-        assert run.err == ""
-        assert "the learner did not stop in time and is killed" in run.out
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_run_whose_learner_cannot_be_asked_is_stopped(tmp_path: Path, hangs: bool) -> None:
+    """By one Ctrl-C if it hangs, or by SIGTERM to all processes, as by `systemctl stop` and batch systems."""
+    with tamiyo(tmp_path, "train", *small(tmp_path, "run", learner__updates=1000)) as run:
+        run.wait_for(lambda: updates(tmp_path / "run") >= 2)
+        if hangs:
+            (learner,) = [p for p in run.relatives() if command_line(p).startswith("ray::LearnerService")]
+            learner.send_signal(signal.SIGSTOP)
+            assert run.end(30, signal.SIGINT) == 130
+            assert run.err == ""
+            assert "the learner did not stop in time and is killed" in run.out
+        else:
+            for process in run.relatives():
+                process.terminate()
+            assert run.wait(40) == 130, run.err
         assert "stopped; the newest checkpoint is an earlier one" in " ".join(run.out.split())
         assert run.left() == []
-    assert load_checkpoint(folder).progress.update >= 1
-
-
-@pytest.mark.long
-def test_sigterm_to_all_processes_stops_a_run(tmp_path: Path) -> None:
-    """As by `systemctl stop` and batch systems: Ray no longer answers, so the learner cannot be asked to stop."""
-    with tamiyo(tmp_path, "train", *small(tmp_path, "all", learner__updates=1000)) as run:
-        run.wait_for(lambda: len(rows(tmp_path / "all" / "metrics.jsonl")) >= 2)
-        for process in run.relatives():
-            process.terminate()
-        assert run.wait(40) == 130, run.err
-        assert "stopped; the newest checkpoint is an earlier one" in " ".join(run.out.split())
-        assert run.left() == []
-    load_checkpoint(tmp_path / "all")
+    assert load_checkpoint(tmp_path / "run").progress.update >= 1
 
 
 @pytest.mark.chaos
 def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
     with tamiyo(tmp_path, "train", *small(tmp_path, "killed", learner__updates=1000)) as run:
-        run.wait_for(lambda: len(rows(tmp_path / "killed" / "metrics.jsonl")) >= 1)
+        run.wait_for(lambda: updates(tmp_path / "killed") >= 1)
         assert len(run.relatives()) > 5  # server, Ray's own, learner, actor: the mark finds them
         run.end(10, signal.SIGKILL)
         assert run.left(15) == []
-    assert list_checkpoints(tmp_path / "killed" / "checkpoints")
     load_checkpoint(tmp_path / "killed")
 
 
-def beyond_loopback(run: Command) -> set[str]:
-    """Addresses that any process of the run listens on and that others can reach."""
-    connections = [c for p in run.relatives() for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-    assert len(connections) > 5
-    return {c.laddr.ip for c in connections} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+# `tamiyo learner` and `tamiyo actors` that share a Redis server with a password
+
+
+SECRET = {"TAMIYO_REDIS_PASSWORD": PASSWORD}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    with server_with_password(tmp_path) as place:
+        yield place
+
+
+def shared(folder: Path, server: str, *more: str, **changes: object) -> list[str]:
+    return [*small(folder.parent, folder.name, **changes), "--redis", f"redis://{server}/0", *more]
+
+
+@pytest.mark.long
+def test_one_ctrl_c_stops_a_learner_whose_redis_server_hangs(tmp_path: Path, server: str) -> None:
+    port = server.partition(":")[2]
+    (process,) = [p for p in psutil.Process().children() if any(port in word for word in p.cmdline())]
+    with tamiyo(tmp_path, "learner", *shared(tmp_path / "alone", server), **SECRET) as learner:
+        learner.wait_for(lambda: "waiting for episodes" in learner.out)
+        process.suspend()
+        time.sleep(1.0)  # a request that is under way
+        assert learner.end(30, signal.SIGINT) == 130, learner.out + learner.err
+        assert learner.err == ""
+        assert "did not stop in time" in learner.out
+        assert learner.left() == []
+
+
+@pytest.mark.long
+def test_a_learner_service_resumes_its_run_and_stays_up_when_finished(tmp_path: Path, server: str) -> None:
+    folder = tmp_path / "kept"
+    with tamiyo(tmp_path, "actors", *shared(folder, server, learner__updates=2), **SECRET):
+        for updates in (2, 4):
+            command = shared(folder, server, "--run.service", learner__updates=updates)
+            with tamiyo(tmp_path, "learner", *command, **SECRET) as learner:
+                learner.wait_for(lambda running=learner: "serving metrics until stopped" in running.out, 120)
+                assert learner.end(10) == 0, learner.out + learner.err
+        with tamiyo(tmp_path, "learner", *shared(folder, server, learner__updates=4), **SECRET) as refused:
+            assert refused.wait() == 2
+            assert "already holds a run" in refused.err
+    assert [row["update"] for row in rows(folder / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert load_checkpoint(folder).progress.generation == 2
+
+
+@pytest.mark.long
+def test_actors_can_join_and_leave_during_training(tmp_path: Path, server: str) -> None:
+    """Seeds are not repeated, and every episode counts once."""
+    folder = tmp_path / "joined"
+    command = shared(folder, server, learner__updates=1_000_000)
+    start = partial(tamiyo, tmp_path)
+
+    def trained() -> dict[str, list[int]]:
+        found = defaultdict(list)
+        for row in rows(folder / "episodes.jsonl"):
+            found["/".join(row["episode_id"].split("/")[1:3])].append(row["seed"])
+        return found
+
+    with start("learner", *command, **SECRET) as learner, start("actors", *command, **SECRET) as first:
+        learner.wait_for(lambda: len(trained()) == 1, 120.0)
+        with start("actors", *command, **SECRET) as second:
+            learner.wait_for(lambda: len(trained()) == 2, 120.0)
+            before = {who: len(seeds) for who, seeds in trained().items()}
+            learner.wait_for(lambda: all(len(trained()[who]) > n + 4 for who, n in before.items()))
+            assert first.end(15) in (0, 130)
+            (staying,) = [who for who in trained() if who != min(before)]
+            left = len(trained()[staying])
+            learner.wait_for(lambda: len(trained()[staying]) > left + 8)
+            assert second.end(15) in (0, 130)
+        with start("actors", *command, **SECRET) as third:
+            learner.wait_for(lambda: len(trained()) == 3, 120.0)
+            third.end(15)
+        assert learner.end(15) == 130
+        assert learner.err == first.err == second.err == third.err == ""
+    transport = connect(f"redis://:{PASSWORD}@{server}/0", None, "joined")
+    seeds = [seed for own in trained().values() for seed in own]
+    assert (len(seeds), len(set(seeds))) == counts(transport, "trained", "trained")
+    assert len(transport.ledger().actors) == 3
+    transport.close()

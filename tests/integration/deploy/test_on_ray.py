@@ -86,18 +86,17 @@ class Actors:
         spaces = gym_converter(acting.gym).spaces
         learner.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
         self.end_simulators()  # of the look at the spaces
-        self.pool = WorkerPool(
-            WorkerSettings(acting, 0, "run", 0, store.url, store.namespace, str(folder)), self.said.append
-        )
+        settings = WorkerSettings(acting, 0, "run", 0, store.url, store.namespace, str(folder))
+        self.pool = WorkerPool(settings, self.said.append)
 
-    def simulators(self) -> dict[int, psutil.Process]:
+    def simulators(self) -> list[psutil.Process]:
         found, nap = psutil.process_iter(["cmdline"]), gym_envs.nap(self.folder)
-        return {process.pid: process for process in found if nap in " ".join(process.info["cmdline"] or ())}
+        return [process for process in found if nap in " ".join(process.info["cmdline"] or ())]
 
     def end_simulators(self) -> None:
         wait_for(self.simulators)  # a process that is just being started has no command line yet
         while found := self.simulators():
-            for process in found.values():
+            for process in found:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
@@ -118,8 +117,8 @@ def actors(tmp_path: Path, store: Store) -> Iterator[Actors]:
     made.end_simulators()
 
 
-def gone(processes: dict[int, psutil.Process]) -> bool:
-    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes.values())
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
 def pulses() -> list[bytes]:
@@ -139,8 +138,7 @@ def test_a_fault_of_an_environment_is_explained_and_its_simulators_end(actors: A
     assert actors.said[1].splitlines()[0].endswith(", in step")
     assert gym_envs.__file__ in actors.said[1]
     assert actors.files("closed") - looked_at == first
-    assert "the simulator is up\n" in log.read_text()
-    assert "Traceback (most recent call last):" in log.read_text()
+    assert all(part in log.read_text() for part in ("the simulator is up\n", "Traceback (most recent call last):"))
     assert log.read_text().splitlines()[-1] == "TimeoutError: the simulator does not answer"
     actors.pump(bool)
     assert gone(theirs)
@@ -198,10 +196,8 @@ def test_actors_share_a_gpu_and_the_learner_has_another(store: Store, tmp_path: 
 def test_processes_without_a_share_see_no_gpu(store: Store, tmp_path: Path) -> None:
     """The learner, tasks on a cluster, processes of teachers and evaluations, and the endpoint."""
     own = config(tmp_path, learner__device="cpu", run__redis=store.url)
-    learner, endpoint = (
-        LearnerActor(learner_settings(own, tmp_path), 0.0, print),
-        EndpointPool(tmp_path, "redis://localhost", print),
-    )
+    learner = LearnerActor(learner_settings(own, tmp_path), 0.0, print)
+    endpoint = EndpointPool(tmp_path, "redis://localhost", print)
     try:
         process = psutil.Process(endpoint._process.pid)
         wait_for(lambda: process.environ().get(VISIBLE) == "", WAIT_S)  # it has a copy of ours at first
@@ -233,12 +229,10 @@ def test_workers_are_forks_and_new_processes_when_the_fork_server_has_ended() ->
     remote: Any = ray.remote(num_cpus=0, max_restarts=1, max_task_retries=-1)(Worker)
     first, second = remote.remote(), remote.remote()
     one, two = ray.get([first.look.remote(), second.look.remote()], timeout=60)
-    (pid, server, preloaded, drawn), (other, *_) = one, two
+    (pid, server, _, drawn), other = one, two[0]
     assert psutil.Process(server).parent() == psutil.Process()
-    assert two[1:3] == (server, True)
-    assert preloaded
+    assert one[1:3] == two[1:3] == (server, True)
     assert drawn != two[3]
-
     psutil.Process(server).kill()
     os.kill(pid, signal.SIGKILL)  # which Ray restarts
     again = ray.get(first.look.remote(), timeout=60)

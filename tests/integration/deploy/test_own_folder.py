@@ -21,11 +21,9 @@ import tamiyo
 
 seen = []
 
-
 def on_update(metrics):
     seen.append(metrics["update"])
     return len(seen) >= 2
-
 
 if __name__ == "__main__":
     settings = {
@@ -89,10 +87,8 @@ def test_kernels_are_compiled_in_a_process_that_loads_our_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_names(tmp_path)
-    (tmp_path / "filling.py").write_text(
-        "import actors.errors, pathlib\n"
-        f"fill_cache = lambda precision: pathlib.Path({str(tmp_path / 'ours')!r}).write_text(actors.errors.__file__)\n"
-    )
+    fill = f"lambda precision: pathlib.Path({str(tmp_path / 'ours')!r}).write_text(actors.errors.__file__)"
+    (tmp_path / "filling.py").write_text(f"import actors.errors, pathlib\nfill_cache = {fill}\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cache_dir.cache_clear()

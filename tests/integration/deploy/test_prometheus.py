@@ -7,8 +7,9 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -24,6 +25,7 @@ from deploy.launch.embedded_redis import EmbeddedRedis
 from tests.support.launching import Command, rows, running, small, tamiyo
 from tests.support.ports import free_ports
 from tests.support.serving.servers import step_inputs
+from tests.support.waiting import wait_for
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
@@ -39,36 +41,30 @@ RUN = "watched"
 START_S = 150.0
 
 
-class Prometheus:
-    """A Prometheus server that scrapes every two seconds."""
+def ask(port: int, expr: str) -> list[dict[str, Any]]:
+    """The answer of the Prometheus server on this port."""
+    with urlopen(f"http://127.0.0.1:{port}/api/v1/query?" + urlencode({"query": expr}), timeout=10) as reply:
+        found = json.load(reply)
+    assert found["status"] == "success", found
+    return found["data"]["result"]
 
-    def __init__(self, port: int) -> None:
-        self.port = port
 
-    def ask(self, expr: str) -> list[dict[str, Any]]:
-        address = f"http://127.0.0.1:{self.port}/api/v1/query?" + urlencode({"query": expr})
-        with urlopen(address, timeout=10) as reply:
-            found = json.load(reply)
-        assert found["status"] == "success", found
-        return found["data"]["result"]
-
-    @property
-    def answers(self) -> bool:
-        with suppress(OSError):
-            return bool(self.ask("1"))
-        return False
+def answers(port: int) -> bool:
+    with suppress(OSError):
+        return bool(ask(port, "1"))
+    return False
 
 
 @contextmanager
-def prometheus(folder: Path, port: int, *targets: int) -> Iterator[Prometheus]:
+def prometheus(folder: Path, port: int, *targets: int) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    """A server that scrapes every two seconds, to be asked."""
     static = [{"targets": [f"127.0.0.1:{target}" for target in targets]}]
     scrape = {"job_name": "tamiyo", "scrape_interval": "2s", "static_configs": static}
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
     flags = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb")
     with running(folder, [PROMETHEUS, *flags, f"--web.listen-address=127.0.0.1:{port}"], {}) as process:
-        server = Prometheus(port)
-        process.wait_for(lambda: server.answers, 30)
-        yield server
+        process.wait_for(lambda: answers(port), 30)
+        yield partial(ask, port)
 
 
 def queries() -> dict[str, list[str]]:
@@ -77,19 +73,14 @@ def queries() -> dict[str, list[str]]:
     for path in FOLDER.glob("*.json"):
         rows = json.loads(path.read_text())["panels"]
         for panel in [*rows, *(p for row in rows for p in row.get("panels", ()))]:
-            asked = [
-                t["expr"].replace("$run", RUN).replace("$__rate_interval", "15s") for t in panel.get("targets", ())
-            ]
+            exprs = [t["expr"].replace("$run", RUN) for t in panel.get("targets", ())]
+            asked = [expr.replace("$__rate_interval", "15s") for expr in exprs]
             assert not any("$" in expr for expr in asked)
             found.setdefault(f"{path.stem}: {panel['title']}", []).extend(asked)
     for path in ALERTS.glob("*.json"):
         for rule in (rule for group in json.loads(path.read_text())["groups"] for rule in group["rules"]):
             found[f"alert: {rule['title']}"] = [q["model"]["expr"] for q in rule["data"] if "expr" in q["model"]]
     return found
-
-
-def without_data(server: Prometheus) -> list[str]:
-    return [f"{title}: {expr}" for title, asked in queries().items() for expr in asked if not server.ask(expr)]
 
 
 def use(serve: Command) -> None:
@@ -107,9 +98,8 @@ def shown_by_ray(run: Command, token: str) -> list[str]:
     """Classes of the living actors on Ray's dashboard, whose address the run has printed, and not the token given."""
     assert token not in run.out
     (address,) = re.findall(r"dashboard is at (http://\S+)", run.out)
-    with urlopen(
-        Request(f"{address}/logical/actors", headers={"Authorization": f"Bearer {token}"}), timeout=20
-    ) as page:
+    asked = Request(f"{address}/logical/actors", headers={"Authorization": f"Bearer {token}"})
+    with urlopen(asked, timeout=20) as page:
         actors = json.load(page)["data"]["actors"].values()
     return sorted(actor["actorClass"] for actor in actors if actor["state"] == "ALIVE")
 
@@ -117,16 +107,10 @@ def shown_by_ray(run: Command, token: str) -> list[str]:
 def test_every_panel_of_every_dashboard_has_data(tmp_path: Path) -> None:
     of_ray, of_server, own = free_ports(3)
     changes = {"learner__updates": 5000, "policy__core": "lstm+memory", "run__metrics_port": of_ray}
-    token = secrets.token_hex(32)
+    token, command = secrets.token_hex(32), [*small(tmp_path, RUN, **changes), "--run.dashboard"]
     with (
         EmbeddedRedis() as store,
-        tamiyo(
-            tmp_path,
-            "train",
-            *small(tmp_path, RUN, run__redis=store.url, **changes),
-            "--run.dashboard",
-            RAY_AUTH_TOKEN=token,
-        ) as run,
+        tamiyo(tmp_path, "train", *command, "--run.redis", store.url, RAY_AUTH_TOKEN=token) as run,
         prometheus(tmp_path, own, of_ray, of_server) as server,
     ):
         run.wait_for(lambda: len(rows(tmp_path / RUN / "metrics.jsonl")) >= 2, START_S)
@@ -134,15 +118,12 @@ def test_every_panel_of_every_dashboard_has_data(tmp_path: Path) -> None:
         with tamiyo(tmp_path, "serve", *flags) as serve:
             serve.wait_for(lambda: bool(re.search(r":\d+\s*$", serve.out)), START_S)
             deadline = time.monotonic() + START_S
-            while missing := without_data(server):
+            while missing := [f"{title}: {q}" for title, own in queries().items() for q in own if not server(q)]:
                 assert time.monotonic() < deadline, "\n".join(missing)
                 use(serve)
                 time.sleep(1.0)
             ledger = f'{{__name__="ray_tamiyo_ledger", run="{RUN}", term%s"accepted"}}'
-            deadline = time.monotonic() + START_S
-            while not server.ask(f"sum({ledger % '='}) == sum({ledger % '!='}) > 0"):
-                assert time.monotonic() < deadline, server.ask("ray_tamiyo_ledger")
-                time.sleep(1.0)
+            wait_for(lambda: server(f"sum({ledger % '='}) == sum({ledger % '!='}) > 0"), START_S)
             assert shown_by_ray(run, token) == ["LearnerService", "RayRolloutWorker"]
-            (alive,) = server.ask('{__name__="ray_tamiyo_actors_alive"}')
+            (alive,) = server('{__name__="ray_tamiyo_actors_alive"}')
             assert (float(alive["value"][1]), alive["metric"]["role"]) == (1, "supervisor")

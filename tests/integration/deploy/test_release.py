@@ -23,11 +23,9 @@ KINDS = {
 IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
 
 
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+def run(*command: str | Path, cwd: Path) -> str:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHONPATH", "SETUPTOOLS_SCM", "GIT_"))}
-    ended = subprocess.run(
-        [str(c) for c in command], cwd=cwd, env=clean | environment, capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run(list(map(str, command)), cwd=cwd, env=clean, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -36,8 +34,10 @@ def git(folder: Path, *command: str) -> None:
     run("git", *IDENTITY, *command, cwd=folder)
 
 
-def copy_of_the_project(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its files as they are here, without their history."""
+    folder = tmp_path_factory.mktemp("project")
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
     for name in names:
         if (ROOT / name).is_file():
@@ -57,11 +57,6 @@ def version_of(wheel: Path) -> str:
     return wheel.name.split("-")[1]
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_of_the_project(tmp_path_factory.mktemp("project"))
-
-
 def test_versions_come_from_tags(project: Path, tmp_path: Path) -> None:
     assert version_of(build(project, tmp_path / "no-git")[1]) == "0.1.0.dev0"
     git(project, "init", "-q")
@@ -79,10 +74,8 @@ def test_versions_come_from_tags(project: Path, tmp_path: Path) -> None:
 def test_the_wheel_is_complete_and_works_in_a_fresh_environment(project: Path, tmp_path: Path) -> None:
     sdist, wheel = build(project, tmp_path / "dist")
     names = [PurePosixPath(name) for name in zipfile.ZipFile(wheel).namelist()]
-    assert {n.parts[0] for n in names if not n.parts[0].endswith(".dist-info")} == {
-        "actors", "learner", "deploy", "tamiyo.py",
-    }  # fmt: skip
     ours = [n for n in names if not n.parts[0].endswith(".dist-info")]
+    assert {n.parts[0] for n in ours} == {"actors", "learner", "deploy", "tamiyo.py"}
     assert {n.suffix or n.name for n in ours if n.name != "py.typed"} <= KINDS
     assert not [n for n in ours if "__pycache__" in n.parts or "tests" in n.parts]
     tracked = run("git", "ls-files", "actors", "learner", "deploy", "tamiyo.py", cwd=ROOT).splitlines()
@@ -98,21 +91,12 @@ def test_the_wheel_is_complete_and_works_in_a_fresh_environment(project: Path, t
     # What it depends on is installed already, beside this Python: found, but no other tamiyo with it.
     place = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
     (place / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    told = run(
-        python,
-        "-c",
-        "import actors, deploy, learner, tamiyo; print(*(m.__file__ for m in (actors, deploy, learner, tamiyo)))",
-        cwd=tmp_path,
-    )
+    show = "import actors, deploy, learner, tamiyo; print(*(m.__file__ for m in (actors, deploy, learner, tamiyo)))"
+    told = run(python, "-c", show, cwd=tmp_path)
     assert all(path.startswith(str(place)) for path in told.split())
     command = room / "bin" / "tamiyo"
     assert run(command, "--version", cwd=tmp_path) == f"tamiyo {version_of(wheel)}\n"
     assert "spirals" in run(command, "tasks", cwd=tmp_path)
     assert "usage" in run(command, "train", "--help", cwd=tmp_path)
-    run(
-        python,
-        "-c",
-        "import torch, tamiyo; from torch import nn; m = nn.Linear(2, 2); o = torch.optim.SGD(m.parameters()); "
-        "tamiyo.GrowthController(m, [''], o, horizon_epochs=3)",
-        cwd=tmp_path,
-    )
+    model = "import torch, tamiyo; m = torch.nn.Linear(2, 2); o = torch.optim.SGD(m.parameters()); "
+    run(python, "-c", model + "tamiyo.GrowthController(m, [''], o, horizon_epochs=3)", cwd=tmp_path)

@@ -37,14 +37,18 @@ EXAMPLE = Path(__file__).parents[3] / "examples/train_with_rllib.py"
 ENV = {"tasks": ("moons",), "horizon_epochs": 5, "inner_steps": 2, "slots": 2, "run_seed": 1}
 
 
+@torch.no_grad()
+def perturb(module: torch.nn.Module) -> None:
+    for p in module.parameters():
+        p.add_(0.3 * torch.randn_like(p))
+
+
 def checkpoint(folder: Path, core: str) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = PolicyConfig(hidden_size=12, encoder_size=10, head_size=8, core=core, num_layers=2)
     network = FactoredRecurrentActorCritic(seed_spaces(5), config)
-    with torch.no_grad():
-        for p in network.parameters():
-            p.add_(0.3 * torch.randn_like(p))
+    perturb(network)
     save_checkpoint(folder, network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 1)
     return folder
 
@@ -58,12 +62,8 @@ def module_of(env: Any, **model: Any) -> TamiyoRLModule:
 def runner(folder: Path) -> Iterator[SingleAgentEnvRunner]:
     register_with_rllib()
     spec = RLModuleSpec(module_class=TamiyoRLModule, model_config={"checkpoint": str(folder), "max_seq_len": 5})
-    config = (
-        PPOConfig()
-        .environment("tamiyo/SeedTraining-v0", env_config=ENV)
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=2)
-        .rl_module(rl_module_spec=spec)
-    )
+    config = PPOConfig().environment("tamiyo/SeedTraining-v0", env_config=ENV).rl_module(rl_module_spec=spec)
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=2)
     env_runner = SingleAgentEnvRunner(config=config)
     try:
         yield env_runner
@@ -99,14 +99,11 @@ def test_rllibs_env_runner_plays_a_checkpoint_with_its_state(core: str, tmp_path
     folder = checkpoint(tmp_path, core)
     with runner(folder) as env_runner:
         episodes = env_runner.sample(num_episodes=2, explore=True)
-        assert [len(e) for e in episodes] == [5, 5]
-        assert all(e.is_terminated for e in episodes)
-        for episode in episodes:
-            assert replay(episode, folder) < 1e-4
+        assert [(len(e), e.is_terminated) for e in episodes] == [(5, True)] * 2
+        assert max(replay(e, folder) for e in episodes) < 1e-4
         if core != "feedforward":  # a state that stays behind is caught
             assert max(replay(e, folder, keep_state=False) for e in episodes) > 1e-3
-        greedy = env_runner.sample(num_episodes=1, explore=False)
-        assert len(greedy[0]) == 5
+        assert len(env_runner.sample(num_episodes=1, explore=False)[0]) == 5
 
 
 def test_the_module_acts_where_its_policy_is(tmp_path: Path) -> None:
@@ -123,13 +120,12 @@ def test_the_module_acts_where_its_policy_is(tmp_path: Path) -> None:
 def test_a_missing_checkpoint_and_missing_masks_are_reported() -> None:
     env = make_env(**ENV)
     masked = MasksObserved(env)
-    cases: list[tuple[Any, dict[str, Any], str]] = [
+    for seen, config, words in (
         (env, {"checkpoint": "x"}, "register"),
         (masked, {}, "model_config has no policy"),
         (masked, {"policy": {}, "checkpoint": "x"}, "model_config has no policy"),
         (masked, {"policy": {"critic": "q_op"}}, r"choose policy\.critic v"),
-    ]
-    for seen, config, words in cases:
+    ):
         with pytest.raises(UserError, match=words):
             module_of(seen, **config)
     assert masked.observation_space.contains(masked.reset(seed=0)[0])
@@ -171,16 +167,14 @@ def padded(module: TamiyoRLModule, episodes: list[Any], steps: int) -> dict[str,
 
 
 def test_our_endpoint_serves_the_policy_of_a_module(tmp_path: Path) -> None:
-    """In an episode it has the values that RLlib's PPO sees, state by state."""
     env = MasksObserved(make_env(**ENV))
     module = module_of(env, policy={"hidden_size": 16})
-    with torch.no_grad():
-        for p in module.parameters():
-            p.add_(0.3 * torch.randn_like(p))
+    perturb(module)
     assert_served(module, env, tmp_path)
 
 
 def assert_served(module: TamiyoRLModule, env: MasksObserved, folder: Path) -> None:
+    """In an episode it has the values that RLlib's PPO sees, state by state."""
     served: list[float] = []
     observed: list[dict[str, Any]] = []
     with serving(read_weights(module.save(folder))) as running, PolicyClient(running.address) as client:

@@ -10,13 +10,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.support.learning.device_programs import (
-    LONG_HOSTS,
-    PROGRAMS,
-    QUICK,
-    masks_left_behind,
-    precision_settings,
-)
+from tests.support.learning.device_programs import LONG_HOSTS, PROGRAMS, QUICK, masks_left_behind, precision_settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 QUICK_NAMES, LONG_NAMES = ([own.__name__ for own in programs] for programs in (QUICK, LONG_HOSTS))

@@ -50,11 +50,8 @@ def content(transport: Transport) -> dict[str, Any]:
         elif kind == b"stream" and client.xlen(key):
             found[name] = client.xrange(key)
             groups = client.xinfo_groups(key)
-            found[f"{name} pending"] = [
-                (p["message_id"], p["consumer"])
-                for group in groups
-                for p in client.xpending_range(key, group["name"], "-", "+", 100)
-            ]
+            pending = (p for group in groups for p in client.xpending_range(key, group["name"], "-", "+", 100))
+            found[f"{name} pending"] = [(p["message_id"], p["consumer"]) for p in pending]
             found[f"{name} unread"] = [client.xrange(key, b"(" + group["last-delivered-id"]) for group in groups]
         elif kind == b"string" and client.pttl(key) < 0:
             found[name] = client.get(key)

@@ -5,41 +5,45 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation
-from actors.transport.ledger import RETIRED, ROWS_KEPT, ActorLedger
+from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, Miscounted
+from actors.transport.ledger import RETIRED, ROWS_KEPT, ActorLedger, LedgerMemory
 from actors.transport.redis import Transport
 from tests.conftest import FIRST_SERVER
 from tests.support.builders import make_weights
-from tests.support.queueing import BUSY, FENCED, OK, counts, header, put, report, take_ids
+from tests.support.queueing import BUSY, DUPLICATE, FENCED, OK, counts, header, put, report, take_ids
 from tests.support.stores import Store
 
 
-def in_threads(*calls: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def test_names_of_every_valid_kind_are_kept(transport: Transport) -> None:
+@pytest.fixture
+def learner(any_store: Store) -> Transport:
+    """A handle that has opened the first generation."""
+    transport = any_store()
     transport.open_generation(-1, "learner")
+    return transport
+
+
+def in_threads(*calls: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(call) for call in calls]:
+            done.result()
+
+
+def test_names_of_every_valid_kind_are_kept(learner: Transport) -> None:
     names = ("0", "my_run.v2-x", "_", "A" * 100, "1719-run")
     headers = [EpisodeHeader(f"{name}/{name}/7/3", 1, 0, 0) for name in names]
-    assert [transport.put(own, b"payload").status for own in headers] == [OK] * 5
-    assert [d.header for d in transport.take(9, 0)] == headers
-    assert {actor for actor, _ in transport.ledger().actors} == set(names)
+    assert [learner.put(own, b"payload").status for own in headers] == [OK] * 5
+    assert [d.header for d in learner.take(9, 0)] == headers
+    assert {actor for actor, _ in learner.ledger().actors} == set(names)
 
 
 @pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
-def test_take_waits_for_a_put(any_store: Store) -> None:
-    learner, actor = any_store(), any_store()
-    learner.open_generation(-1, "learner")
-    timer = threading.Timer(0.15, lambda: put(actor, 0))
+def test_take_waits_for_a_put(learner: Transport, any_store: Store) -> None:
+    timer = threading.Timer(0.15, put, [any_store(), 0])
     timer.start()
     started = time.monotonic()
     assert len(learner.take(5, 5.0)) == 1
@@ -96,22 +100,20 @@ def test_a_number_is_claimed_once_and_only_the_latest_claim_is_opened(any_store:
 
 
 @pytest.mark.parametrize("any_store", FIRST_SERVER, indirect=True)
-def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(any_store: Store) -> None:
-    old, new = any_store(), any_store()
-    old.open_generation(-1, "learner")
+def test_a_learner_that_waits_in_take_is_fenced_when_it_is_replaced(learner: Transport, any_store: Store) -> None:
+    new = any_store()
     timer = threading.Timer(0.1, lambda: (new.open_generation(0, "other"), put(new, 0)))
     timer.start()
     with pytest.raises(Fenced):
-        old.take(1, 5.0)
+        learner.take(1, 5.0)
     timer.join()
     assert len(new.take(1, 0)) == 1  # the old learner took nothing
 
 
-def test_an_episode_is_fenced_by_its_newest_version(transport: Transport) -> None:
-    for restored_version in (-1, 3):
-        transport.open_generation(restored_version, "learner")
+def test_an_episode_is_fenced_by_its_newest_version(learner: Transport) -> None:
+    learner.open_generation(3, "learner")
     mixed = [EpisodeHeader(f"run/a/0/{n}", 1, 3, newest) for n, newest in enumerate((4, 3))]
-    assert [transport.put(own, b"payload").status for own in mixed] == [FENCED, OK]
+    assert [learner.put(own, b"payload").status for own in mixed] == [FENCED, OK]
 
 
 def test_weights_are_published_and_fetched_and_old_versions_deleted(any_store: Store) -> None:
@@ -210,3 +212,80 @@ def test_old_incarnations_share_one_row_so_that_the_ledger_does_not_grow(any_sto
     retired, newest = ActorLedger(*((count - ROWS_KEPT) * n for n in (6, 2, 1, 1, 0, 2))), ActorLedger(6, 2, 1, 1, 2)
     assert transport.ledger().actors == {("a", RETIRED): retired, **kept, ("a", count - 1): newest}
     assert run_incarnations(count, 200) == fields
+
+
+# A store that comes back empty or older than the checkpoint knows it
+
+
+def remember(transport: Transport, *applied: int) -> LedgerMemory:
+    """What a checkpoint records, in which it is JSON; `applied` are the sequence numbers that it trained on."""
+    memory = LedgerMemory(transport.ledger(), tuple(f"run/a/0/{n}" for n in applied))
+    assert LedgerMemory.from_dict(memory.to_dict()) == memory
+    return memory
+
+
+def test_an_empty_store_continues_from_the_checkpoint(any_store: Store) -> None:
+    """Of ten accepted episodes, two are trained, two only in the checkpoint, one stale, one dead and four queued."""
+    learner, empty = any_store(), any_store.freeze()
+    opened = learner.open_generation(-1, "learner")
+    put(learner, *range(10))
+    report(learner, produced=12, accepted=10, unsent=2)
+    with pytest.raises(Miscounted):  # an actor that knows the store's memory to be the same
+        learner.report("a", 0, ActorLedger(12, 11, unsent=1), {}, opened.store)
+    ids = take_ids(learner, 7)
+    learner.ack(ids[:2])
+    learner.dead_letter(ids[2], "reason")
+    learner.drop([ids[3]], DropReason.STALE)
+    memory = remember(learner, 4, 5)
+    learner.ack(ids[4:6])
+    put(learner, 10)
+    empty()
+    assert put(learner, 11) == [BUSY]  # until the learner opens it
+    after = any_store()
+    assert after.open_generation(8, "learner", Generation(4, 11), memory) == Generation(5, 11)
+    assert counts(after, "accepted", "trained", "dropped_stale", "dead_lettered", "lost_with_store") == (10, 4, 1, 1, 4)
+    assert counts(after, "queued", "pending", "dead_letters_evicted", "dead_bytes") == (0, 0, 1, 0)
+    assert after.ledger().actors["a", 0] == ActorLedger(12, 10, unsent=2)
+    assert put(after, 9, 11) == [DUPLICATE, OK]  # 9 was accepted and then lost
+    report(after, produced=12, accepted=12)  # 10 had been accepted after the checkpoint
+    assert counts(after, "accepted", "lost_with_store", "queued") == (12, 5, 1)
+    assert after.ledger().actors["a", 0] == ActorLedger(12, 12)
+
+
+def test_an_older_store_is_cleared(learner: Transport, any_store: Store) -> None:
+    """It still holds episodes that were trained since, which would otherwise be trained again."""
+    put(learner, 0, 1)
+    thaw = any_store.freeze()
+    learner.ack(take_ids(learner))
+    put(learner, 2)
+    memory = remember(learner)
+    thaw()
+    after = any_store()
+    after.open_generation(2, "learner", None, memory)
+    assert after.take(9, 0) == []
+    assert counts(after, "accepted", "trained", "lost_with_store") == (3, 2, 1)
+    assert put(after, 1, 2, 3, generation=1) == [DUPLICATE, DUPLICATE, OK]
+    assert put(after, 4, generation=1, version=3) == [FENCED]
+
+
+def test_a_store_that_lost_only_puts_is_kept(learner: Transport, any_store: Store) -> None:
+    put(learner, 0, 1)
+    memory, thaw = remember(learner), any_store.freeze()
+    put(learner, 2)
+    thaw()
+    assert [d.header.sequence for d in learner.take(1, 0)] == [0]  # it remembers all turns
+    after = any_store()
+    after.open_generation(0, "learner", None, memory)
+    report(after, produced=3, accepted=3)
+    assert counts(after, "accepted", "pending", "queued", "lost_with_store") == (3, 1, 1, 1)
+
+
+def test_an_episode_accepted_after_the_ledger_was_read_is_known_by_its_id(learner: Transport, any_store: Store) -> None:
+    """The store dies after the ledger was last read, and in between an episode was accepted and trained on."""
+    put(learner, 0)
+    memory = remember(learner, 0, 1)
+    any_store.empty()
+    after = any_store()
+    after.open_generation(0, "learner", None, memory)
+    assert put(after, 1) == [DUPLICATE]
+    assert counts(after, "accepted", "trained", "lost_with_store") == (2, 2, 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.codec import MAX_EPISODE_BYTES, encode_episode, largest_episode_bytes
@@ -12,7 +14,7 @@ from actors.policy.cores.core import make_core
 from actors.policy.state import PolicyState, StateSizes
 from actors.transport.base import EpisodeHeader
 from actors.types.actions import independent_spec
-from actors.types.episode import Episode, RecurrentState
+from actors.types.episode import RecurrentState
 from actors.types.spaces import Spaces
 from deploy.commands.admin.dead_letters import dead_letters
 from deploy.config.schema import PRESETS
@@ -25,24 +27,15 @@ from tests.support.stores import Store
 
 pytestmark = pytest.mark.integration
 
-WIDE = Spaces.flat(independent_spec([3]), 4500)
-RAISED = 64 * 2**20
 
-
-@pytest.fixture(scope="module")
-def large() -> tuple[Episode, bytes]:
-    """An episode larger than the default limit."""
-    episode = make_episode(steps=1000, features=4500, slots=0, head_sizes=(3,), spaces_hash=WIDE.hash)
+def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store) -> None:
+    wide, transport = Spaces.flat(independent_spec([3]), 4500), any_store(max_episode_bytes=64 * 2**20)
+    episode = make_episode(steps=1000, features=4500, slots=0, head_sizes=(3,), spaces_hash=wide.hash)
     payload = encode_episode(episode)
     assert len(payload) > MAX_EPISODE_BYTES == QueueConfig().max_episode_bytes
-    return episode, payload
-
-
-def test_the_learner_accepts_all_sizes_that_the_queue_accepts(any_store: Store, large: tuple[Episode, bytes]) -> None:
-    transport = any_store(max_episode_bytes=RAISED)
     transport.open_generation(-1, "learner")
-    assert transport.put(EpisodeHeader.from_episode(large[0]), large[1]).status is OK
-    schema = EpisodeSchema(WIDE, StateSizes(h=(1, 8), c=(1, 8)), state_stride=8)
+    assert transport.put(EpisodeHeader.from_episode(episode), payload).status is OK
+    schema = EpisodeSchema(wide, StateSizes(h=(1, 8), c=(1, 8)), state_stride=8)
     taken = Intake(transport, schema, max_policy_lag=9).collect(1, 0, iter([False, True]).__next__)
     assert len(taken[0].episode) == 1000
     assert counts(transport, "pending", "dead_lettered") == (1, 0)
@@ -72,25 +65,14 @@ def test_largest_episode_bytes_is_a_tight_upper_bound(
     spaces = Spaces.flat(independent_spec(sizes), obs_size)
     state = StateSizes.from_config(config)
     assert state == make_core(4, config).sizes
-    episode = make_episode(
-        steps=steps,
-        features=obs_size,
-        slots=0,
-        head_sizes=tuple(sizes),
-        num_layers=state.h[0],
-        hidden=state.h[1],
-        state_stride=stride,
-        burn_in=burn_in + stride - 1 if burn_in else 0,
+    burnt = burn_in + stride - 1 if burn_in else 0
+    first, states = (
+        RecurrentState(*(t.numpy() for t in PolicyState.zeros(state, n))) for n in (1, -(-(burnt + steps) // stride))
     )
-    count = episode.states.h.shape[1]
-    states = [PolicyState.zeros(state, n) for n in (1, count)]
-    stored = [RecurrentState(*(t.numpy() for t in s)) for s in states]
-    versions = episode.policy_version + range(2**53 - 1 - steps, 2**53 - 1)
-    telemetry = {f"{n:0100}": 1.5 for n in range(256)}
-    episode = dataclasses.replace(
-        episode, initial_state=stored[0], states=stored[1], policy_version=versions, telemetry=telemetry
-    )
-    actual = len(encode_episode(episode))
+    parts: dict[str, Any] = {"steps": steps, "features": obs_size, "slots": 0, "head_sizes": tuple(sizes)}
+    parts |= {"state_stride": stride, "burn_in": burnt, "initial_state": first, "states": states}
+    parts["policy_version"] = np.arange(2**53 - 1 - steps, 2**53 - 1)
+    actual = len(encode_episode(make_episode(**parts, telemetry={f"{n:0100}": 1.5 for n in range(256)})))
     assert actual <= largest_episode_bytes(spaces, steps, state.floats, stride, burn_in) <= 1.1 * actual + 4096
 
 
@@ -98,13 +80,11 @@ def test_segments_that_exceed_the_limit_are_refused_at_the_start() -> None:
     base = PRESETS["general"]
     learner = dataclasses.replace(base.learner, batch_steps=2**26)
     config = dataclasses.replace(base, gym=GymConfig("CartPole-v1", max_segment_steps=300_000), learner=learner)
-    with pytest.raises(ConfigError, match=r"gym.max_segment_steps is 300000: .* raise queue.max_episode_bytes") as info:
-        checked_spaces(config)
-    assert "\n" not in str(info.value)
+    seeds = dataclasses.replace(PRESETS["quick"], env=dataclasses.replace(base.env, horizon_epochs=40_000))
+    for large, words in ((config, "gym.max_segment_steps is 300000"), (seeds, "env.horizon_epochs is 40000")):
+        with pytest.raises(ConfigError, match=f"{words}: .* raise queue.max_episode_bytes"):
+            checked_spaces(large)
     raised = dataclasses.replace(config, queue=QueueConfig(max_episode_bytes=2**30 // 2))
     assert checked_spaces(raised).obs_size == 4
-    seeds = dataclasses.replace(PRESETS["quick"], env=dataclasses.replace(base.env, horizon_epochs=40_000))
-    with pytest.raises(ConfigError, match=r"env.horizon_epochs is 40000"):
-        checked_spaces(seeds)
     with pytest.raises(ConfigError, match="at most"):
         QueueConfig(max_episode_bytes=2**29 + 1)

@@ -57,13 +57,9 @@ def test_what_is_marked_ends_if_the_actor_has_ended_before_the_reaper_began(tmp_
 
 @pytest.mark.parametrize("ending", [pytest.param("exit", marks=pytest.mark.long), "kill"])
 def test_nothing_is_left(tmp_path: Path, ending: str) -> None:
-    bystander = subprocess.Popen(["sleep", "600"])
-    flag = tmp_path / "started"
-    actor = subprocess.Popen(
-        [sys.executable, "-c", ACTOR, str(flag), nap(tmp_path)],
-        stdin=subprocess.PIPE,
-        env=os.environ | {"TEST_FOLDER": str(tmp_path)},
-    )
+    bystander, flag = subprocess.Popen(["sleep", "600"]), tmp_path / "started"
+    command, mark = [sys.executable, "-c", ACTOR, str(flag), nap(tmp_path)], {"TEST_FOLDER": str(tmp_path)}
+    actor = subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | mark)
     try:
         wait_for(flag.exists, 60.0)
         time.sleep(5.0)  # the reaper looks at descendants every two seconds, once it has started

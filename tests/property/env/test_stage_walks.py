@@ -36,24 +36,18 @@ def walk(seed: int, gates: str, epochs: int = 40) -> list[list[tuple[str, float]
     lanes: list[list[tuple[str, float]]] = [[("DORMANT", 0.0)] for _ in range(3)]
 
     def note() -> None:
-        stages = [slot.stage for slot in machine.slots]
-        columns = machine.slots[1:]
-        replaced = any(slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0 for slot in columns)
-        for lane, stage in zip(lanes, stages, strict=True):
-            assert replaced or lane[-1][0] != "FOSSILIZED" or stage is Stage.FOSSILIZED
+        replaced = any(slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0 for slot in machine.slots[1:])
         for lane, slot in zip(lanes, machine.slots, strict=True):
+            assert replaced or lane[-1][0] != "FOSSILIZED" or slot.stage is Stage.FOSSILIZED
             lane.append((slot.stage.name, slot.alpha))
 
     for _ in range(epochs):
         affordable = rng.random((7, 3)) < 0.7
         masks = machine.masks([tuple(own) for own in affordable[1:].T.tolist()])
         actions = legal_actions(masks, SIZES)
-        ops = sorted({int(a[0]) for a in actions})
-        op = int(rng.choice(ops))
-        choices = [a for a in actions if a[0] == op]
-        op, *rest = choices[int(rng.integers(len(choices)))].tolist()
-        action = SeedAction(Op(op), *rest)
-        assert machine.apply(action)
+        chosen = rng.choice(sorted({int(a[0]) for a in actions}))
+        op, *rest = rng.choice([a for a in actions if a[0] == chosen]).tolist()
+        assert machine.apply(SeedAction(Op(op), *rest))
         note()
         machine.tick_alpha()
         for slot in machine.slots:
@@ -72,8 +66,7 @@ def check_slots(machine: Lifecycle) -> None:
         assert 0.0 <= slot.alpha <= 1.0
         assert slot.active == (slot.stage in list(Stage)[1:6])
         if not slot.active:
-            cleared = Slot(stage=slot.stage, epochs_in_stage=slot.epochs_in_stage)
-            assert slot == cleared, "everything measured is cleared"
+            assert slot == Slot(stage=slot.stage, epochs_in_stage=slot.epochs_in_stage)  # what was measured is cleared
         if slot.stage is Stage.HOLDING:
             assert slot.alpha == slot.alpha_target > 0
 
@@ -86,9 +79,7 @@ def complaints(lane: list[tuple[str, float]]) -> list[str]:
             found.append(f"{a} to {b}")
         if a == b == "FOSSILIZED" and alpha != then:
             found.append("alpha of a fossil moved")
-    epoch_ends = [stage for stage, _ in lane[2::2]]
-    text = " ".join(epoch_ends)
-    for rest in text.split("PRUNED ")[1:]:
+    for rest in " ".join(stage for stage, _ in lane[2::2]).split("PRUNED ")[1:]:
         full = "EMBARGOED EMBARGOED RESETTING DORMANT"
         if not (rest.startswith(full) or full.startswith(rest)):
             found.append(f"after PRUNED came {rest[:60]}")

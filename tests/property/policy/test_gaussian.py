@@ -55,21 +55,22 @@ def test_entropy_is_that_of_torch_distributions_also_when_squashed() -> None:
     normal = torch.distributions.Normal(mean.double(), log_std.double().exp())
     plain = gaussian_entropy(mean, log_std, torch.zeros(3, dtype=torch.bool), torch.from_numpy(QUADRATURE))
     assert torch.allclose(plain.double(), normal.entropy(), atol=1e-5)
-    squashed = torch.distributions.TransformedDistribution(
-        normal,
-        [torch.distributions.TanhTransform(cache_size=1)],
-    )
+    squash = torch.distributions.TanhTransform(cache_size=1)
+    squashed = torch.distributions.TransformedDistribution(normal, [squash])
     torch.manual_seed(0)
-    draws = squashed.sample((40_000,))
-    estimate = -squashed.log_prob(draws).nan_to_num(0.0, 0.0, 0.0).mean(0)
+    estimate = -squashed.log_prob(squashed.sample((40_000,))).nan_to_num(0.0, 0.0, 0.0).mean(0)
     ours = gaussian_entropy(mean, log_std, torch.ones(3, dtype=torch.bool), torch.from_numpy(QUADRATURE)).double()
     moderate = (mean.abs() < 2) & (log_std < 0)  # tanh does not round to 1 there
     assert moderate.sum() > 20
     assert torch.allclose(ours[moderate], estimate[moderate], atol=0.05)
 
 
+def fleet_of(env_id: str, width: int, squash: bool) -> GymFleet:
+    return GymFleet(env_id, make_vector_env(GymConfig(id=env_id), width), lambda row: row, squash)
+
+
 def play(env_id: str, squash: bool, options: dict[str, Any]) -> tuple[FactoredRecurrentActorCritic, list[Episode]]:
-    fleet = GymFleet(env_id, make_vector_env(GymConfig(id=env_id), 3), lambda row: row, squash)
+    fleet = fleet_of(env_id, 3, squash)
     torch.manual_seed(1)
     network = FactoredRecurrentActorCritic(fleet.spaces, PolicyConfig(hidden_size=16, head_size=8, **options)).eval()
     with torch.no_grad():
@@ -114,10 +115,9 @@ def test_exported_steps_sample_as_the_network_does(tmp_path: Path) -> None:
     inputs = dict(zip(INPUTS, example_inputs(network, 512), strict=True))
     rng = torch.Generator().manual_seed(0)
     inputs["obs"] = torch.randn(inputs["obs"].shape, generator=rng)
-    noise = torch.rand(inputs["noise"].shape, generator=rng, dtype=torch.float64)
-    tails = torch.tensor([0.0, 1e-9, 0.5, 1.0 - 1e-9, 1.0 - 2.0**-53], dtype=torch.float64)
-    noise[: len(tails)] = tails[:, None]
-    inputs["noise"] = noise
+    inputs["noise"] = torch.rand(inputs["noise"].shape, generator=rng, dtype=torch.float64)
+    for row, tail in enumerate((0.0, 1e-9, 0.5, 1.0 - 1e-9, 1.0 - 2.0**-53)):
+        inputs["noise"][row] = tail
     for greedy in (False, True):
         inputs["deterministic"] = torch.tensor(greedy)
         with torch.no_grad():
@@ -137,7 +137,7 @@ def test_exported_steps_sample_as_the_network_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("squash", [False, True])
 def test_values_reach_the_environment_within_bounds_and_in_place(squash: bool) -> None:
     """`tests/Mixed-v0` checks every action against its space; here, their values against the formula."""
-    fleet = GymFleet("tests/Mixed-v0", make_vector_env(GymConfig(id="tests/Mixed-v0"), 2), lambda row: row, squash)
+    fleet = fleet_of("tests/Mixed-v0", 2, squash)
     u = np.array([[0.5, -0.25], [7.0, -9.0]])
     cells = np.round((u + 2**15) * 2**16).astype(np.int64)
     given = fleet._converter.env_actions(np.concatenate([[[2], [0]], cells], 1))

@@ -1,4 +1,5 @@
-"""Gymnasium streams: isolation of rows, autoreset modes, bootstrapped observations, segments, masks and versions."""
+"""Gymnasium streams: isolation of rows, autoreset modes, bootstrapped observations, segments, masks and versions;
+episodes that cannot be trained on."""
 
 from __future__ import annotations
 
@@ -6,17 +7,21 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from actors.config import PolicyConfig
+from actors.config import GymConfig, PolicyConfig
+from actors.errors import UserError
 from actors.gym.fleet import GymFleet
 from actors.gym.unified import UnifiedEnv
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
-from actors.rollout.stream import EpisodeStream
+from actors.rollout.sampler import EpisodeSeeds, StreamSampler
+from actors.rollout.stream import MAX_REJECTED, EpisodeStream
 from actors.rollout.wave import Provenance
 from actors.types.actions import ActionMasks
 from actors.types.episode import EndReason, Episode
@@ -25,11 +30,6 @@ from tests.support.env.gym_envs import Scripted
 from tests.support.episodes import assert_alike
 
 SEEDS = (11, 5, 23, 42, 8, 3, 77, 60, 19, 4)
-MODES = {
-    "disabled": AutoresetMode.DISABLED,
-    "same_step": AutoresetMode.SAME_STEP,
-    "next_step": AutoresetMode.NEXT_STEP,
-}
 
 
 def network(spaces: Spaces) -> FactoredRecurrentActorCritic:
@@ -46,9 +46,11 @@ def network(spaces: Spaces) -> FactoredRecurrentActorCritic:
     return made
 
 
-def scripted(width: int, seed_of: Callable[[int], int], mode: str = "disabled", **kwargs: Any) -> GymFleet:
-    envs = [lambda: UnifiedEnv(Scripted(**kwargs), "scripted")] * width
-    return GymFleet("scripted", SyncVectorEnv(envs, autoreset_mode=MODES[mode]), seed_of)
+def scripted(
+    width: int, seed_of: Callable[[int], int], mode: Any = AutoresetMode.DISABLED, kind: Any = Scripted, **kwargs: Any
+) -> GymFleet:
+    envs = [lambda: UnifiedEnv(kind(**kwargs), "scripted")] * width
+    return GymFleet("scripted", SyncVectorEnv(envs, autoreset_mode=mode), seed_of)
 
 
 def in_turn(seeds: Sequence[int]) -> Callable[[int], int]:
@@ -100,10 +102,25 @@ def test_a_memory_that_is_carried_into_the_next_episode_is_detected(monkeypatch:
         check_isolation((3,), "info")
 
 
-def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
-    """Compare each row's episodes with a plain environment that is stepped with the same actions."""
+def numbered() -> Callable[[int], int]:
+    """Return a seed function that encodes the row: row * 1000 plus the number of the row's episode."""
+    begun: dict[int, int] = {}
+
+    def seed_of(row: int) -> int:
+        begun[row] = begun.get(row, -1) + 1
+        return row * 1000 + begun[row]
+
+    return seed_of
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
+def test_episodes_of_autoresetting_environments_match_a_replay(mode: AutoresetMode, sizes: tuple[int, ...]) -> None:
+    """Each row's episodes are those of a plain environment that is stepped with the same actions."""
+    kwargs: dict[str, Any] = {"sizes": sizes, "masks": "info"}
+    fleet = scripted(3, numbered(), mode, **kwargs)
     everything = np.ones(fleet.spaces.action.flat_size)
-    rows: dict[int, list[Episode]] = {row: [] for row in range(width)}
+    rows: dict[int, list[Episode]] = {row: [] for row in range(3)}
     for episode in play(fleet, 60):
         rows[episode.seed // 1000].append(episode)
     for row, episodes in rows.items():
@@ -125,24 +142,6 @@ def check_replay(fleet: GymFleet, width: int, **kwargs: Any) -> None:
                 assert np.array_equal(episode.final_masks, info.get("action_mask", everything))
 
 
-def numbered() -> Callable[[int], int]:
-    """Return a seed function that encodes the row: row * 1000 plus the number of the row's episode."""
-    begun: dict[int, int] = {}
-
-    def seed_of(row: int) -> int:
-        begun[row] = begun.get(row, -1) + 1
-        return row * 1000 + begun[row]
-
-    return seed_of
-
-
-@pytest.mark.parametrize("mode", ["same_step", "next_step"])
-@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
-def test_episodes_of_autoresetting_environments_match_a_replay(mode: str, sizes: tuple[int, ...]) -> None:
-    kwargs = {"sizes": sizes, "masks": "info"}
-    check_replay(scripted(3, numbered(), mode, **kwargs), 3, **kwargs)
-
-
 def values_of(episode: Episode, last: np.ndarray) -> tuple[np.ndarray, float]:
     """Return values `[T]` and the value of the observation `last`, from running the policy on this episode alone."""
     spaces = scripted(1, lambda row: 0).spaces
@@ -155,8 +154,8 @@ def values_of(episode: Episode, last: np.ndarray) -> tuple[np.ndarray, float]:
     return np.array(values[:-1]), values[-1]
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-def test_truncated_episodes_are_bootstrapped_from_the_final_observation(mode: str) -> None:
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_truncated_episodes_are_bootstrapped_from_the_final_observation(mode: AutoresetMode) -> None:
     truncated = [e for e in play(scripted(3, numbered(), mode), 60) if e.truncated]
     assert len(truncated) >= 5
     for episode in truncated:
@@ -201,9 +200,103 @@ def test_concatenated_segments_equal_the_whole_episode() -> None:
 
 def test_each_step_records_the_version_of_its_weights() -> None:
     episodes = play(scripted(2, numbered()), 30, versions=(4, 7, 9))
-    long = [e for e in episodes if len(e) >= 4]
-    assert long
-    for episode in long:
+    assert max(map(len, episodes)) >= 4
+    for episode in episodes:
         first = (4, 7, 9).index(int(episode.policy_version[0]))
-        expected = [(4, 7, 9)[(first + t) % 3] for t in range(len(episode))]
-        assert episode.policy_version.tolist() == expected
+        assert episode.policy_version.tolist() == [(4, 7, 9)[(first + t) % 3] for t in range(len(episode))]
+
+
+# Episodes with numbers that cannot be trained on are dropped, and nothing else is
+
+
+SOURCE = Provenance(3, 1, 4, 0)
+NAN = float("nan")
+
+
+class Spoilt(Scripted):
+    """Adds `reward` and `value` to the last reward and observation of the episodes of every `every`th seed, or `value`
+    to their first observation."""
+
+    def __init__(self, every: int = 3, reward: float = NAN, value: float = 0.0, first: bool = False) -> None:
+        super().__init__(longest=9)
+        self.observation_space = Box(-np.inf, np.inf, (4,), np.float64)
+        self.every, self.reward, self.value, self.first = every, reward, value, first
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        self.truncates = True
+        return obs + (self.value if self.first and self.seed % self.every == 0 else 0.0), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        if self.first or self.count < self.length or self.seed % self.every:
+            return obs, reward, *rest
+        return obs + self.value, reward + self.reward, *rest
+
+    def _look(self) -> Any:
+        return super()._look().astype(np.float64)
+
+
+gymnasium.register("tests/Spoilt-v0", entry_point=Spoilt)
+
+
+def stream(every: int, mode: AutoresetMode, segment: int = 100, **kwargs: Any) -> EpisodeStream:
+    fleet = scripted(4, in_turn(range(1, 1000)), mode, Spoilt, every=every, **kwargs)
+    return EpisodeStream(fleet, network(fleet.spaces), 0, segment)
+
+
+def test_only_episodes_with_such_a_number_are_dropped() -> None:
+    """Every other episode is, bit by bit, what it is beside environments without any."""
+    spoilt, clean = (stream(every, AutoresetMode.DISABLED) for every in (3, 10**9))
+    policy = network(spoilt.fleet.spaces)
+    kept, whole = ([e for _ in range(60) for e in made.advance(policy, SOURCE)] for made in (spoilt, clean))
+    assert {e.seed for e in kept} == {e.seed for e in whole if e.seed % 3}
+    assert spoilt.rejected == sum(e.seed % 3 == 0 for e in whole) >= 10
+    assert clean.rejected == 0
+    by_seed = {e.seed: e for e in whole}
+    for episode in kept:
+        episode.validate()
+        assert np.array_equal(episode.obs, by_seed[episode.seed].obs)
+        assert np.array_equal(episode.actions, by_seed[episode.seed].actions)
+
+
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [
+        *((mode, given) for mode in AutoresetMode for given in ({}, {"value": NAN, "reward": 0.0})),
+        *((mode, {"value": NAN, "first": True}) for mode in AutoresetMode),
+        *((AutoresetMode.DISABLED, {"reward": reward}) for reward in (float("-inf"), 1e39)),
+        (AutoresetMode.SAME_STEP, {"value": 1e300, "reward": 0.0}),
+    ],
+)
+def test_nothing_that_is_shipped_holds_such_a_number(mode: AutoresetMode, given: dict[str, Any]) -> None:
+    """1e39 is finite in float64, and not in the float32 that it is shipped as. The seeds of later episodes are drawn by
+    the environment, where it resets by itself."""
+    made = stream(2, mode, segment=3, **given)
+    policy = network(made.fleet.spaces)
+    kept = [e for _ in range(60) for e in made.advance(policy, SOURCE)]
+    assert made.rejected >= 10
+    assert len(kept) >= 10
+    for episode in kept:
+        episode.validate()
+
+
+def test_environments_that_give_nothing_else_end_the_run() -> None:
+    made = stream(1, AutoresetMode.DISABLED)
+    policy = network(made.fleet.spaces)
+    with pytest.raises(UserError, match=r"gave a reward that is NaN.* 100 episodes in a row") as refusal:
+        assert not any(made.advance(policy, SOURCE) for _ in range(9 * MAX_REJECTED))
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_episode_that_cannot_be_compared_ends_the_comparison() -> None:
+    sampler = StreamSampler(GymConfig(id="tests/Spoilt-v0"), 2, 0, EpisodeSeeds(0, 0, None))
+    policy = network(sampler.spaces)
+    while not sampler.rejected:
+        sampler.sample(policy, SOURCE)
+    rejected = sampler.rejected
+    assert [row["seed"] for row in sampler.play(policy, SOURCE, [1, 2, 4], False)] == [1, 2, 4]
+    assert sampler.rejected == rejected  # it counts from the start of the run
+    with pytest.raises(UserError, match="cannot be compared"):
+        sampler.play(policy, SOURCE, [1, 3], False)
+    sampler.close()

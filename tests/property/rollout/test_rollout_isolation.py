@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic
+from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState
 from actors.rollout import wave as rollout
-from actors.rollout.recorder import Indices, Recorder
+from actors.rollout.recorder import Recorder
 from actors.types.actions import ActionMasks
 from actors.types.episode import Episode, RecurrentState
 from actors.types.fleet_step import FleetStep
@@ -84,22 +84,16 @@ def test_mixed_states_are_detected() -> None:
         check_isolation(Mixing(toy_network()))
 
 
-record = Recorder.record
-
-
-def post_step_state(
-    self: Recorder, envs: Indices, seen: FleetStep, decision: ActOutput, state: PolicyState, version: int
-) -> None:
-    """Record the state after the step instead of the one before it."""
-    network = toy_network()
-    _, after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((len(seen.obs), 4)))
-    record(self, envs, seen, decision, after, version)
-
-
 def test_a_state_after_the_step_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorder, "record", post_step_state)
+    network, record = toy_network(), Recorder.record
+
+    def late(self: Recorder, envs: Any, seen: FleetStep, decision: Any, state: PolicyState, version: int) -> None:
+        _, after = network.act(seen.obs, seen.blueprint_indices, seen.masks, state, np.zeros((len(seen.obs), 4)))
+        record(self, envs, seen, decision, after, version)
+
+    monkeypatch.setattr(Recorder, "record", late)
     with pytest.raises(AssertionError):
-        check_truth(toy_network())
+        check_truth(network)
 
 
 def test_an_early_end_does_not_change_the_other_rows_by_a_bit() -> None:
@@ -108,10 +102,8 @@ def test_an_early_end_does_not_change_the_other_rows_by_a_bit() -> None:
     early = toy_wave(network, SEEDS)
     late = toy_wave(network, [SEEDS[0], toy_seed(9, truncated=True, salt=77), *SEEDS[2:]])
     for row in (0, 2, 3, 4, 5, 6):
-        renamed = dataclasses.replace(
-            late[row], episode_id=early[row].episode_id
-        )  # ids are assigned in the order in which episodes end
-        assert episodes_equal(early[row], renamed)
+        named = early[row].episode_id  # ids are assigned in the order in which episodes end
+        assert episodes_equal(early[row], dataclasses.replace(late[row], episode_id=named))
 
 
 def test_shipped_arrays_are_copies() -> None:

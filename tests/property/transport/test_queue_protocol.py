@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from actors.transport.base import DropReason, EpisodeHeader, Fenced, Generation, PutStatus, StoreReset
+from actors.transport.base import DropReason, Fenced, Generation, PutStatus, StoreReset
 from actors.transport.ledger import ActorLedger, Ledger, LedgerMemory
 from actors.transport.redis import Transport, connect
 from tests.conftest import SERVERS
 from tests.support.builders import make_weights
 from tests.support.queue_model import ModelStore, QueueModel
+from tests.support.queueing import header
 from tests.support.stores import SmallQueue
 
 RUNS = itertools.count()
@@ -60,8 +61,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.produced[actor, incarnation] = sequence
         generation, version = max(0, self.generation - age // 2), max(0, self.published - age)
         size = 1 + (7 * sequence + 3 * age) % 23  # some are oversize
-        header = EpisodeHeader(f"run/{actor}/{incarnation}/{sequence}", generation, version, version)
-        first, second = (transport.put(header, b"x" * size) for transport in self.current)
+        own = header(sequence, generation, version, actor, incarnation)
+        first, second = (transport.put(own, b"x" * size) for transport in self.current)
         assert first == second
         self.counted["accepted"] += first.status is PutStatus.OK
 
@@ -71,15 +72,12 @@ class QueueMachine(RuleBasedStateMachine):
         incarnation = self.first + 1
         start = self.produced.get((actor, incarnation), -1) + 1
         version, generation = max(0, self.published), self.generation
-        headers = [
-            EpisodeHeader(f"run/{actor}/{incarnation}/{n}", generation, version, version)
-            for n in range(start, start + count)
-        ]
+        headers = [header(n, generation, version, actor, incarnation) for n in range(start, start + count)]
         first, second = (t.put_all([(h, b"several") for h in headers]) for t in self.current)
         assert first == second
         statuses = [reply.status for reply in first]
-        assert PutStatus.BUSY not in statuses[:-1]
         done = len(statuses) - (statuses[-1] is PutStatus.BUSY)
+        assert PutStatus.BUSY not in statuses[:-1]
         assert done == count or statuses[-1] is PutStatus.BUSY
         self.counted["accepted"] += statuses.count(PutStatus.OK)
         self.produced[actor, incarnation] = start + done - 1
@@ -237,8 +235,8 @@ def summed(ledger: Ledger, actor: str) -> ActorLedger:
 def test_servers_agree_with_the_model(server_urls: dict[str, str], server: str, more: int) -> None:
     scripts = server.endswith("scripts")
     machine = type("Machine", (QueueMachine,), {"url": server_urls[server], "scripts": scripts})
-    examples = more * (30 if server == "valkey" else 10)
-    chosen = settings(
-        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-    )
-    run_state_machine_as_test(machine, settings=chosen)
+    chosen: dict[str, Any] = {
+        "max_examples": more * (30 if server == "valkey" else 10),
+        "suppress_health_check": list(HealthCheck),
+    }
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=40, deadline=None, **chosen))

@@ -121,8 +121,7 @@ class ChaosRun:
         """Check that no episode was lost or trained on twice, and that no version was published twice."""
         ledger = self.ledger()
         ledger.check()
-        twice = [i for i, n in Counter(self.episode_ids).items() if n > 1]
-        assert not twice, f"trained twice: {twice}"
+        assert [i for i, n in Counter(self.episode_ids).items() if n > 1] == []
         versions = [m["policy_version"] for m in self.metrics]
         assert versions == sorted(set(versions))
         self.watch_versions()
@@ -130,7 +129,7 @@ class ChaosRun:
 
     def end(self) -> Ledger:
         assert self.command.end(30) == 130, self.command.out + self.command.err
-        assert self.command.err == "", self.command.err
+        assert self.command.err == ""
         assert "Traceback" not in self.command.out
         ledger = self.identities()
         progress = self.checkpoint.progress
@@ -146,8 +145,7 @@ def chaos_run(
     """Start a run without a last update, and wait for its second update. Its folder is in `root`, by default `logs`."""
     root = root or logs
     settings = {"learner__updates": 1_000_000, "run__redis": server.url} | changes
-    flags = small(root, name, **settings)
-    with tamiyo(logs, "train", *flags) as command:
+    with tamiyo(logs, "train", *small(root, name, **settings)) as command:
         run = ChaosRun(command, root / name, server)
         run.wait_for(lambda: run.update >= 2, 200.0)
         yield run

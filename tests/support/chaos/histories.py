@@ -90,9 +90,8 @@ class History:
         if pid == 0:
             status = BROKEN
             try:
-                status = train(
-                    self.url, self.network.paths[cable], self.namespace, self.folder, number, fault, self.changes
-                )
+                place = (self.url, self.network.paths[cable], self.namespace, self.folder)
+                status = train(*place, number, fault, self.changes)
             finally:
                 os._exit(status)
         process = LearnerProcess(pid, cable)
@@ -182,14 +181,8 @@ class History:
 
     def _play(self, weights: WeightSet) -> None:
         seeds = [toy_seed(1 + salt % 5, salt % 2 == 0, salt) for salt in itertools.islice(self.salts, BATCH)]
-        episodes = toy_wave(
-            from_weights(weights),
-            seeds,
-            state_stride=weights.state_stride,
-            version=weights.version,
-            generation=weights.generation,
-        )
-        for episode in episodes:
+        source = {name: getattr(weights, name) for name in ("state_stride", "version", "generation")}
+        for episode in toy_wave(from_weights(weights), seeds, **source):
             self.outbox.add(episode)
 
     @property
@@ -291,21 +284,13 @@ class History:
         ledger, lineage = self.transport.ledger(), self.lineage()
         ledger.check()
         written = [row["episode_id"] for row in rows(self.folder / "run" / "episodes.jsonl")]
-        twice = [i for i, n in Counter(lineage).items() if n > 1]
-        assert not twice, f"trained twice in the lineage: {twice}"
+        assert [i for i, n in Counter(lineage).items() if n > 1] == []
         progress = load_checkpoint(self.folder / "run").progress
-        trained = {
-            "ledger": ledger.trained,
-            "lineage": len(lineage),
-            "rows": len(written),
-            "checkpoint": progress.episodes_trained,
-        }
-        assert len(set(trained.values())) == 1, trained
         assert written == lineage
+        assert ledger.trained == progress.episodes_trained == len(lineage)
         updates = [row["update"] for row in rows(self.folder / "run" / "metrics.jsonl")]
         assert updates == sorted(set(updates))
-        counts = self.outbox.counts
-        assert ledger.actors["actor0", 0].produced == counts.produced
+        assert ledger.actors["actor0", 0].produced == self.outbox.counts.produced
         assert ledger.lost_with_store == 0 or any(self.faults[fault] for fault in STORE_FAULTS)
         return ledger
 

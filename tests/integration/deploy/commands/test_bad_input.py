@@ -52,11 +52,14 @@ def complaint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Complaint:
     return command
 
 
+def save(folder: Path, config: Config, progress: LearnerProgress) -> None:
+    network = FactoredRecurrentActorCritic(seed_spaces(config.env.total_slots), config.policy)
+    save_checkpoint(folder / "checkpoints", network, make_optimizer(network, 1e-3, 0.0), progress, (), 8, 3)
+
+
 def run_folder(root: Path, config: Config) -> Path:
     folder = root / "runs" / "mine"
-    network = FactoredRecurrentActorCritic(seed_spaces(config.env.total_slots), config.policy)
-    optimizer = make_optimizer(network, 1e-3, 0.0)
-    save_checkpoint(folder / "checkpoints", network, optimizer, LearnerProgress(update=1), (), 8, 3)
+    save(folder, config, LearnerProgress(update=1))
     (folder / "config.yaml").write_text(to_yaml(config))
     return folder
 
@@ -123,7 +126,6 @@ def test_a_run_is_not_resumed_in_another_environment_of_the_same_spaces(tmp_path
 
 def test_a_run_without_updates_can_be_restarted_with_other_settings(tmp_path: Path) -> None:
     config = replace(Config(), run=replace(Config().run, root=str(tmp_path), name="mine"))
-    folder, network = tmp_path / "mine", FactoredRecurrentActorCritic(seed_spaces(2), config.policy)
-    save_checkpoint(folder / "checkpoints", network, make_optimizer(network, 1e-3, 0.0), LearnerProgress(), (), 8, 3)
-    assert open_run(config, None) == folder
-    assert not list_checkpoints(folder / "checkpoints")
+    save(tmp_path / "mine", config, LearnerProgress())
+    assert open_run(config, None) == tmp_path / "mine"
+    assert not list_checkpoints(tmp_path / "mine" / "checkpoints")

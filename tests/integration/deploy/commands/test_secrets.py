@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import secrets
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import redis
 
-from tests.support.launching import Command, rows, small, tamiyo
+from tests.support.launching import Command, rows, running, small, tamiyo
+from tests.support.ports import free_port
 from tests.support.stores import PASSWORD, server_with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -23,12 +27,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield place
 
 
-def lists_of_processes(command: Command) -> dict[str, str]:
-    """What `ps` shows of each process that belongs to the command, but for the command itself."""
-    others = [p for p in command.relatives() if p.pid != command.process.pid]
-    return {f"process {p.pid}": " ".join(p.info["cmdline"] or ()) for p in others}
-
-
 def written(command: Command, *folders: Path) -> dict[str, bytes]:
     """Every file below: the run's own, Ray's logs and session among them."""
     found = {}
@@ -39,15 +37,15 @@ def written(command: Command, *folders: Path) -> dict[str, bytes]:
 
 
 def look(command: Command, folder: Path, place: str, extra: dict[str, str]) -> None:
-    seen: dict[str, bytes] = {}
     command.wait_for(lambda: len(rows(folder / "metrics.jsonl")) >= 2, 200.0)
-    seen |= {name: line.encode() for name, line in lists_of_processes(command).items()}
+    others = [p for p in command.relatives() if p.pid != command.process.pid]
+    seen = {f"process {p.pid}": " ".join(p.info["cmdline"] or ()).encode() for p in others}  # as `ps` shows them
     assert len(seen) >= 5
     seen |= written(command, folder)
     assert command.end(30, signal.SIGINT) == 130, command.err
     seen |= written(command, folder)
     seen |= {"what it printed": (command.out + command.err).encode()}
-    assert any("session" in name and "log" in name for name in seen), "Ray's logs were not looked at"
+    assert any("session" in name and "log" in name for name in seen)  # Ray's
     assert any(name.endswith("config.yaml") for name in seen)
     assert place.encode() in seen[str(folder / "config.yaml")]
     for secret in (PASSWORD, TOKEN):
@@ -78,3 +76,56 @@ def test_a_wrong_password_is_not_repeated_in_the_error(tmp_path: Path, place: st
         assert command.wait(30) == 2
         assert wrong not in command.out + command.err
         assert "refused the login" in command.err
+
+
+# The Ray head node, whose GCS keeps its state in a Redis
+
+
+@pytest.mark.long
+def test_the_password_of_gcs_is_on_no_command_line(tmp_path: Path) -> None:
+    file, head = tmp_path / "password", free_port()
+    file.write_text(PASSWORD + "\n")
+    environment = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
+    options = ["--head", f"--port={head}", "--node-ip-address=127.0.0.1", "--num-cpus=1", "--redis-username=default"]
+    quiet = ["--include-dashboard=false", "--disable-usage-stats"]
+    command = [sys.executable, "-m", "deploy.launch.ray.ray_head", str(file), *options, *quiet]
+    task = (
+        f"import ray; ray.init('127.0.0.1:{head}', _node_ip_address='127.0.0.1', log_to_driver=False);"
+        "print(*ray.get(ray.remote(lambda: open('/proc/self/cmdline').read()).remote()).split())"
+    )
+    with (
+        server_with_password(tmp_path) as store,
+        running(tmp_path, command, environment | {"RAY_REDIS_ADDRESS": store}) as started,
+    ):
+        assert started.wait() == 0, started.out + started.err
+        with running(tmp_path, [sys.executable, "-c", task], environment) as asked:
+            assert asked.wait() == 0, asked.err
+        assert "ray::" in asked.out
+        lines = [" ".join(p.cmdline()) for p in started.relatives()]
+        assert all(any(name in line for line in lines) for name in ("gcs_server", "raylet"))
+        written = [p.read_text(errors="replace") for p in started.temporary.rglob("*") if p.is_file()]
+        for text in (*lines, *written, started.out, started.err, asked.out):
+            assert PASSWORD not in text
+        with redis.Redis.from_url(f"redis://:{PASSWORD}@{store}") as state:
+            assert state.dbsize() > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "words"),
+    [
+        (None, ["--head"], "cannot read the password of GCS's Redis from"),
+        ("\n", ["--head"], "is empty: it must hold the password of GCS's Redis"),
+        ("x", [], "usage: python -m deploy.launch.ray.ray_head PASSWORD_FILE --head"),
+    ],
+)
+def test_missing_arguments_of_the_ray_head_are_reported_in_one_line(
+    tmp_path: Path, content: str | None, arguments: list[str], words: str
+) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_text(content)
+    command = [sys.executable, "-m", "deploy.launch.ray.ray_head", str(file), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert words in line

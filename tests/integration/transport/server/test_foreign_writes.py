@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -30,13 +31,13 @@ def learner(any_store: Store) -> Transport:
     return transport
 
 
+Write = Callable[..., None]
+
+
 @pytest.fixture
-def write(any_store: Store) -> Callable[..., None]:
+def write(any_store: Store) -> Write:
     """Execute a command on a key to which actors may write."""
     return lambda command, key, *args: any_store.client.execute_command(command, any_store.key(key), *args)
-
-
-Write = Callable[..., None]
 
 
 # Counts and rows
@@ -75,23 +76,19 @@ def test_an_incarnation_number_that_an_actor_wrote_does_not_use_up_the_numbers(
         learner.ack(take_ids(learner))
 
 
-BAD_HEALTH = {
+BAD_HEALTH: dict[Any, Any] = {
+    **dict.fromkeys(("a/x", "a b/1", "a"), '{"reported_s": 1}'),
     "a/7": "not json",
     "a/8": '{"reported_s": NaN}',
     "a/9": '{"reported_s": "now"}',
     "a/10": "{}",
-    "a/x": '{"reported_s": 1}',
-    "a b/1": '{"reported_s": 1}',
-    "a": '{"reported_s": 1}',
+    "a/11": '{"reported_s": 1' + "0" * 400 + "}",
     "learner": "[]",
     b"\xff/1": b"\xff",
-    "a/11": '{"reported_s": 1' + "0" * 400 + "}",
 }
-BAD_LEDGER = {
-    "unknown": "1",
+BAD_LEDGER: dict[Any, Any] = {
+    **dict.fromkeys(("unknown", "actor:a/x:accepted", "actor:a b/1:unsent"), "1"),
     "actor:a/1:accepted": "x",
-    "actor:a/x:accepted": "1",
-    "actor:a b/1:unsent": "1",
     b"\xff": b"\xff",
 }
 
@@ -123,13 +120,12 @@ def test_a_full_ledger_refuses_new_names_and_serves_known_ones(learner: Transpor
         learner.new_incarnation(actor)
     put(learner, 0, 1)
     fill(any_store, 20_000, "actor:evil{}/1:produced")
-    refused = (
+    for call in (
         lambda: learner.new_incarnation("new"),
         lambda: put(learner, 0, actor="new"),
         lambda: report(learner, 1, actor="new"),
         lambda: report(learner, 2, actor="b"),  # an older incarnation without a row
-    )
-    for call in refused:
+    ):
         with pytest.raises(Malformed, match="fewer names"):
             call()
     number = learner.new_incarnation("a").number
@@ -141,9 +137,9 @@ def test_a_full_ledger_refuses_new_names_and_serves_known_ones(learner: Transpor
     fill(any_store, MAX_FIELDS + 1, "evil{}/1", "health", '{"reported_s": 1}')
     learner.report_learner({"update": 3})
     assert counts(learner, "accepted", "queued") == (3, 3)
-    assert learner.ledger().actors == learner.health().actors == {}
-    assert learner.health().learner["update"] == 3
-    assert min(learner.ledger().unreadable, learner.health().unreadable) > MAX_FIELDS
+    health, ledger = learner.health(), learner.ledger()
+    assert (ledger.actors, health.actors, health.learner["update"]) == ({}, {}, 3)
+    assert min(ledger.unreadable, health.unreadable) > MAX_FIELDS
     learner.open_generation(0, "next")
     assert len(take_ids(learner)) == 3
 
@@ -246,17 +242,13 @@ def test_any_entry_is_an_episode_or_foreign(learner: Transport, any_store: Store
 
 
 VALID_REPORT = ("actor9", 1, 0, 0, 0, 0, 0, '{"reported_s": 1.0}', 0)
-
-
 INVALID_PARTS: list[tuple[int, str | int]] = [
     *((0, name) for name in ("x y", "[bold]", "a/b")),
     *((1, number) for number in ("x", "1e3", "01", "-1", "9" * 400, MAX_INTEGER, MAX_INTEGER + 1)),
     *((2, number) for number in ("x", "-1", MAX_INTEGER + 1)),
-    (3, "-1"),
-    (6, "nan"),
-    *((7, health) for health in ("not json", "7", "null", "[1]", "{}", '{"reported_s": "now"}', "[" * 5000)),
-    *((7, health) for health in ('{"reported_s": {}}', '{"reported_s": 1e999}', '{"reported_s": NaN}')),
-    (7, '{"reported_s": 1, "x": "' + "x" * 20_000 + '"}'),
+    *((3, "-1"), (6, "nan"), (7, '{"reported_s": 1, "x": "' + "x" * 20_000 + '"}')),
+    *((7, health) for health in ("not json", "7", "null", "[1]", "{}", "[" * 5000)),
+    *((7, f'{{"reported_s": {value}}}') for value in ('"now"', "{}", "1e999", "NaN")),
 ]
 
 
@@ -265,11 +257,10 @@ def test_the_store_itself_checks_reports(learner: Transport) -> None:
     server = learner.server
     report(learner, 1, produced=2, unsent=2)
     before = learner.ledger(), learner.health().actors
-    for position, value in INVALID_PARTS:
+    wrong = [(*VALID_REPORT[:at], value, *VALID_REPORT[at + 1 :]) for at, value in INVALID_PARTS]
+    for arguments in (*wrong, VALID_REPORT[:-1]):
         with pytest.raises(Malformed):
-            server.call("report", *VALID_REPORT[:position], value, *VALID_REPORT[position + 1 :])
-    with pytest.raises(Malformed):
-        server.call("report", *VALID_REPORT[:-1])
+            server.call("report", *arguments)
     assert (learner.ledger(), learner.health().actors) == before
     server.call("report", *VALID_REPORT)
     assert learner.health().actors["actor9", 1] == {"reported_s": 1.0}

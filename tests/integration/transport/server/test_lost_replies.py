@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -129,25 +129,12 @@ def test_settled_episodes_leave_no_keys_behind(any_store: Store) -> None:
     assert set(any_store.keys()) == kept | named
 
 
-# Sending commands together over redis-py's connections
-
-
-@pytest.fixture
-def client(store: Store) -> Iterator[redis.Redis]:
-    client = redis.Redis.from_url(store.url, protocol=2)
-    client.mset({"a": "1", "b": "2"})
-    yield client
-    client.close()
-
-
-def test_replies_that_were_not_read_reach_nobody(client: redis.Redis) -> None:
-    commands = [("GET", "a"), ("HGET", "a", "field"), *[("GET", "a")] * 1000]
-    for _ in range(20):
-        with pytest.raises(redis.ResponseError):
-            exchange(client.connection_pool, commands, KeyError)  # stops reading at the error
-        assert exchange(client.connection_pool, [("GET", "b")], redis.ResponseError) == [b"2"]
-
-
-def test_a_connection_that_the_server_closed_is_opened_again(client: redis.Redis, store: Store) -> None:
-    store.client.client_kill_filter(_id=str(client.client_id()))
-    assert exchange(client.connection_pool, [("GET", "a"), ("GET", "b")], redis.ResponseError) == [b"1", b"2"]
+def test_replies_that_were_not_read_reach_nobody(store: Store) -> None:
+    """Of commands that are sent together."""
+    with redis.Redis.from_url(store.url, protocol=2) as client:
+        client.mset({"a": "1", "b": "2"})
+        commands = [("GET", "a"), ("HGET", "a", "field"), *[("GET", "a")] * 1000]
+        for _ in range(20):
+            with pytest.raises(redis.ResponseError):
+                exchange(client.connection_pool, commands, KeyError)  # stops reading at the error
+            assert exchange(client.connection_pool, [("GET", "b")], redis.ResponseError) == [b"2"]

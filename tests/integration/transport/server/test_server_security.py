@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from actors.workers.rollout_worker import RolloutWorker, WorkerSettings
 from deploy.launch.embedded_redis import find_server
 from tests.support.builders import make_weights
 from tests.support.ports import free_port
-from tests.support.queueing import DUPLICATE, OK, put, report
+from tests.support.queueing import DUPLICATE, OK, put, report, take_ids
 from tests.support.serving.certificates import Authority
 from tests.support.stores import running
 
@@ -83,15 +83,13 @@ def test_an_actor_can_only_put_report_and_fetch(
     actor.ledger().check()
     with pytest.raises(Malformed, match="ahead of the store's clock"):  # it may call TIME
         report(actor, 2**53 - 1)
-    weights = actor.fetch()
-    assert weights is not None
-    taken = learner.take(9, 0)
-    assert [d.payload for d in taken] == [b"payload"] * 2
-    key, raw = actor.server.key, actor.server.client
+    assert actor.fetch() is not None
+    ids, key, raw = take_ids(learner), actor.server.key, actor.server.client
+    assert len(ids) == 2
     refused(
         lambda: actor.open_generation(-1, "me"),
         lambda: actor.take(1, 0),
-        lambda: actor.ack([taken[0].entry_id]),
+        lambda: actor.ack(ids),
         lambda: actor.publish(make_weights(1)),
         lambda: actor.health(),
         lambda: raw.hset(key("weights"), "head", 99),
@@ -105,8 +103,7 @@ def test_an_actor_can_only_put_report_and_fetch(
         lambda: raw.config_get("*"),
         lambda: raw.keys("*"),
     )
-    assert learner.ack([d.entry_id for d in taken]) == [d.entry_id for d in taken]
-    learner.ledger().check()
+    assert learner.ack(ids) == ids
 
 
 def test_a_learner_can_train_but_not_administer_the_server(
@@ -115,7 +112,7 @@ def test_a_learner_can_train_but_not_administer_the_server(
     learner.server.require_noeviction()
     assert caplog.text == ""  # it may read the policy
     put(learner, 0, 1, 2)
-    first, second, third = (d.entry_id for d in learner.take(9, 0))
+    first, second, third = take_ids(learner)
     assert learner.begin_attempt(first) == 1
     learner.end_attempt(first)
     assert learner.ack([first]) == [first]
@@ -187,31 +184,19 @@ def test_an_actor_without_a_learner_reports_that_none_is_running(tmp_path: Path)
 
 def test_the_server_refuses_the_shipped_file_with_its_placeholders(tmp_path: Path) -> None:
     command = [find_server(), "--port", "0", "--aclfile", ACL, "--dir", tmp_path]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    assert ended.returncode != 0
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """An authority's certificate, one that it signed for 127.0.0.1, and the key of that."""
-    authority = Authority(tmp_path_factory.mktemp("tls"))
-    return authority.certificate, *authority.issue("server")
+    assert subprocess.run(command, capture_output=True, timeout=10, check=False).returncode != 0
 
 
 @contextmanager
-def behind_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) -> Iterator[None]:
+def behind_tls(folder: Path, authority: Authority, port: int) -> Iterator[None]:
     """A server behind a proxy that terminates TLS, as the bundled one was built without it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate[1:])
+    context.load_cert_chain(*authority.issue("server"))
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
-        try:
+        with suppress(OSError), closing(sink):
             while data := source.recv(65536):
                 sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            sink.close()
 
     def serve() -> None:
         while True:
@@ -233,22 +218,19 @@ def behind_tls(folder: Path, certificate: tuple[Path, Path, Path], port: int) ->
 
 
 def test_rediss_verifies_the_servers_certificate(
-    certificate: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "secret")
-    port = free_port()
+    port, authority = free_port(), Authority(tmp_path)
     url = f"rediss://127.0.0.1:{port}/0"
-    with ExitStack() as stack:
-        stack.enter_context(behind_tls(tmp_path, certificate, port))
-        transport: Transport = connect(f"{url}?ssl_ca_certs={certificate[0]}", None, "tls")
+    trusting = f"{url}?ssl_ca_certs={authority.certificate}"
+    with behind_tls(tmp_path, authority, port):
+        transport = connect(trusting, None, "tls")
         transport.open_generation(-1, "learner")
         assert put(transport, 0) == [OK]
         assert len(transport.take(1, 0)) == 1
-        assert namespaces(f"{url}?ssl_ca_certs={certificate[0]}") == ["tls"]
+        assert namespaces(trusting) == ["tls"]
         transport.close()
         for wrong in (url, f"{url}?ssl_ca_certs={tmp_path}/none.pem", f"redis://:secret@127.0.0.1:{port}/0"):
             with pytest.raises(UserError) as raised:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -44,19 +44,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def cache(folder: Path, namespace: str = "run") -> WeightCache:
-    return WeightCache(namespace, folder)
-
-
 def test_the_store_is_read_once_by_many_clients_at_the_same_time(folder: Path) -> None:
-    store, results = CountingStore(seconds=0.05), []
-    caches = [cache(folder) for _ in range(16)]
-    threads = [threading.Thread(target=lambda c=c: results.append(c.payload(HASH, store.read))) for c in caches]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [(PAYLOAD, True)] * 16
+    store = CountingStore(seconds=0.05)
+    with ThreadPoolExecutor(16) as pool:
+        results = pool.map(lambda n: WeightCache("run", folder).payload(HASH, store.read), range(16))
+        assert list(results) == [(PAYLOAD, True)] * 16
     assert store.reads == 1
 
 
@@ -69,7 +61,7 @@ def test_a_process_that_holds_the_turn_and_hangs_delays_others_only_so_long(
     try:
         fcntl.flock(hung, fcntl.LOCK_EX)
         began = time.monotonic()
-        assert cache(folder).payload(HASH, CountingStore().read) == (PAYLOAD, True)
+        assert WeightCache("run", folder).payload(HASH, CountingStore().read) == (PAYLOAD, True)
         assert 0.2 <= time.monotonic() - began < 5.0
     finally:
         os.close(hung)
@@ -85,7 +77,7 @@ def test_a_folder_that_others_can_enter_is_not_used(folder: Path, tmp_path: Path
         folder.mkdir()
         folder.chmod(mode)
     (folder / f"run~{HASH}").write_bytes(b"forged")
-    assert cache(folder).payload(HASH, CountingStore().read) == (PAYLOAD, False)
+    assert WeightCache("run", folder).payload(HASH, CountingStore().read) == (PAYLOAD, False)
     assert len(list(folder.iterdir())) == 1
 
 
@@ -93,15 +85,15 @@ def test_only_the_newest_files_of_a_namespace_are_kept_and_clearing_removes_only
     def names() -> list[str]:
         return sorted(path.name for path in folder.iterdir() if "~" in path.name)
 
-    cache(folder, "run-2").payload(HASH, CountingStore().read)
-    shared, newest = cache(folder), []
+    WeightCache("run-2", folder).payload(HASH, CountingStore().read)
+    shared, newest = WeightCache("run", folder), []
     for i in range(5):
         payload = bytes([i]) * 100
         newest.append("run~" + hashlib.sha256(payload).hexdigest())
         shared.payload(newest[-1].removeprefix("run~"), CountingStore(payload).read)
         time.sleep(0.01)  # for times of modification that differ
     assert names() == sorted([*newest[-KEPT:], f"run-2~{HASH}"])
-    cache(folder).clear()  # it has not used the files
+    WeightCache("run", folder).clear()  # it has not used the files
     assert len(names()) == KEPT + 1
     shared.clear()
     assert sorted(path.name for path in folder.iterdir()) == ["run-2.lock", f"run-2~{HASH}"]
@@ -123,15 +115,12 @@ def test_a_version_is_read_from_the_store_once_per_machine(server: EmbeddedRedis
     weights = make_weights(generation.next_version, generation.number)
     learner.publish(weights)
     learner.close()  # as if it were on another machine
-    known = ""
     for actor in actors:
         fetched = actor.fetch()
-        known = fetched.digest
         assert all(np.array_equal(fetched.tensors[name], tensor) for name, tensor in weights.tensors.items())
     assert stored_reads() == 1
-
     elsewhere.publish(make_weights(generation.next_version + 1, generation.number))
-    assert all((found := actor.fetch(known)) and found.version == generation.next_version + 1 for actor in actors)
+    assert [actor.fetch(fetched.digest).version for actor in actors] == [generation.next_version + 1] * 3
     assert stored_reads() == 1  # the learner has added them
 
 
@@ -150,5 +139,4 @@ def test_weights_that_are_damaged_in_the_store_are_refused_and_not_shared(server
         with pytest.raises(InvalidWeights, match=damage):
             other.fetch()
     connect(server.url).publish(make_weights(2))
-    found = actor.fetch()
-    assert found.version == 2
+    assert actor.fetch().version == 2

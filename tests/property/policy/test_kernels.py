@@ -1,21 +1,30 @@
-"""The kernels of acting compute what the network computes: decisions, states, and the learner's log-probs."""
+"""Kernels compute what the network computes: decisions and states, and for training in float64 with gradients; those
+with one mistake in their source do not."""
 
 from __future__ import annotations
 
 import copy
+import os
+import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+import actors
 from actors.config import PolicyConfig
-from actors.kernels.policy.compile import PRECISION
-from actors.kernels.policy.run import step as step_kernel
+from actors.kernels.cache import has_feature
+from actors.policy import kernels
 from actors.policy.acting.policy import ActingPolicy
-from actors.policy.network import ActOutput, FactoredRecurrentActorCritic, MaskTensors
+from actors.policy.cores.sequences import SequenceLayout, Steps
+from actors.policy.network import ActOutput, Evaluation, FactoredRecurrentActorCritic, MaskTensors
 from actors.policy.publish import to_weights
 from actors.policy.state import PolicyState
 from actors.slots.spaces import seed_spaces
@@ -58,8 +67,7 @@ def network(spaces: Spaces, options: dict[str, Any], seed: int) -> FactoredRecur
 
 def masks_of(spec: ActionSpec, rng: np.random.Generator, count: int) -> ActionMasks:
     if spec.conditioned:
-        rows = [random_masks(rng, spec) for _ in range(count)]
-        return ActionMasks(*(np.stack([getattr(r, name) for r in rows]) for name in ("op", "slot", "rest")))
+        return ActionMasks(*map(np.stack, zip(*(random_masks(rng, spec) for _ in range(count)), strict=True)))
     flat = rng.random((count, spec.flat_size)) < 0.5
     flat[:, [o + n - 1 for o, n in zip(spec.offsets, spec.sizes, strict=True)]] = True
     return ActionMasks.of_flat(spec, flat)
@@ -111,8 +119,7 @@ def reference(made: FactoredRecurrentActorCritic, given: Inputs, state: PolicySt
 def greatest_error(ours: Any, expected: Any) -> float:
     """The largest error of numbers up to 1, or relative error of larger ones."""
     mine, other = (np.asarray(a, np.float64) for a in (ours, expected))
-    error = np.abs(mine - other) / np.maximum(1.0, np.abs(other))
-    return float(error.max(initial=0.0))
+    return float((np.abs(mine - other) / np.maximum(1.0, np.abs(other))).max(initial=0.0))
 
 
 def check_alike(made: FactoredRecurrentActorCritic, acting: ActingPolicy, seed: int) -> None:
@@ -145,7 +152,11 @@ def test_decisions_and_states_equal_those_of_the_network_also_with_new_weights(
     check_alike(made, acting, seed=4)
 
 
-@pytest.mark.parametrize(("slots", "floor"), [(1, 0.002), (8, 0.002), (5, 0.05)])
+DEFAULTS = [(1, 0.002), (8, 0.002), (5, 0.05)]
+"""Slots, and floors of probabilities: the last change which action is drawn."""
+
+
+@pytest.mark.parametrize(("slots", "floor"), DEFAULTS)
 def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(slots: int, floor: float) -> None:
     """Actions and masks are the same; numbers are as close to those of the network in float64 as the network's own."""
     made, rng = trained_like(slots, slots, probability_floor=floor), np.random.default_rng(slots)
@@ -153,11 +164,8 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
     errors: dict[str, list[float]] = {name: [1e-6, 0.0, 0.0] for name in ("log_probs", "values", "h", "c")}
     distinct = set()
     for count in (1, 5, 60):
-        ours, theirs, true = (
-            made.initial_state(count),
-            made.initial_state(count),
-            PolicyState(*(t.double() for t in made.initial_state(count))),
-        )
+        ours, theirs = made.initial_state(count), made.initial_state(count)
+        true = PolicyState(*(t.double() for t in theirs))
         for _ in range(8):
             given = random_inputs(made.spaces, rng, count)
             expected, theirs = reference(made, given, theirs)
@@ -168,10 +176,8 @@ def test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(sl
             for mine, other in zip(decision, expected, strict=True):
                 assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
             for name, largest in errors.items():
-                mine, other, right = (
-                    getattr(a if hasattr(a, name) else b, name)
-                    for a, b in ((decision, ours), (expected, theirs), (truth, true))
-                )
+                pairs = (decision, ours), (expected, theirs), (truth, true)
+                mine, other, right = (getattr(a if hasattr(a, name) else b, name) for a, b in pairs)
                 found = greatest_error(other, right), greatest_error(mine, right), greatest_error(mine, other)
                 errors[name] = [max(a, b) for a, b in zip(largest, found, strict=True)]
             distinct |= set(map(tuple, expected.actions))
@@ -214,7 +220,7 @@ def test_states_are_kept_only_where_told_and_only_in_the_given_rows(core: str) -
     assert all(sorted(c.nonzero().flatten().tolist()) == sorted(rows) for c in changed)
 
 
-def test_arrays_that_are_read_only_or_not_contiguous_need_no_other_kernel() -> None:
+def test_arrays_that_are_read_only_or_not_contiguous_change_nothing() -> None:
     made, rng = network(SPACES, {}, seed=0), np.random.default_rng(0)
     acting, given = ActingPolicy(made), random_inputs(SPACES, rng, 6)
     masks = ActionMasks(*(np.broadcast_to(m[:1], m.shape) for m in copy.deepcopy(given.masks) if m is not None))
@@ -222,13 +228,10 @@ def test_arrays_that_are_read_only_or_not_contiguous_need_no_other_kernel() -> N
     state = PolicyState(*(torch.rand(*t.shape[:2], 2 * t.shape[2])[:, :, ::2] for t in made.initial_state(6)))
     obs, noise = np.asfortranarray(given.obs), np.asfortranarray(given.noise)
     strange, _ = acting.act(obs, given.blueprints[::1], masks, state, noise)
-    usual, _ = acting.act(
-        given.obs, given.blueprints, plain, PolicyState(*(t.contiguous() for t in state)), given.noise
-    )
+    contiguous = PolicyState(*(t.contiguous() for t in state))
+    usual, _ = acting.act(given.obs, given.blueprints, plain, contiguous, given.noise)
     for mine, other in zip(strange, usual, strict=True):
         np.testing.assert_array_equal(mine, other)
-    assert len(step_kernel.in_precision(np.dtype(PRECISION)).signatures) == 1
-    assert not step_kernel.in_precision(np.dtype(PRECISION)).stats.cache_misses, "compiled in this process"
 
 
 def test_numbers_that_are_not_finite_are_noticed() -> None:
@@ -258,6 +261,144 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_is_read_beyond_an_ar
             acting.act(*wrong[:3], state, wrong.noise)
 
 
-def check_default_policy() -> None:
-    """For `test_broken_kernels`; with floors that change which action is drawn."""
-    test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32(5, 0.05)
+# Training
+
+
+LENGTHS = [3, 0, 7, 1, 7, 2]
+CASES = [
+    *((spaces, options) for spaces, options in KINDS if options.get("core") != "lstm+memory"),
+    (SPACES, {"num_layers": 2}),
+    (SPACES, {"num_layers": 3, "core": "feedforward", "critic": "q_op"}),
+    (SPACES, {"probability_floor": 0.05, "floor_mass": 0.02}),  # every floor is at its limit
+]
+
+
+def random_steps(spaces: Spaces, made: FactoredRecurrentActorCritic, seed: int, lengths: list[int]) -> Steps:
+    rng, spec, count = np.random.default_rng(seed), spaces.action, sum(lengths)
+    actions = np.stack([rng.integers(n, size=count) for n in spec.sizes], 1)
+    legal = rng.random((count, spec.flat_size)) < 0.5
+    for head, first in enumerate(spec.offsets):
+        legal[np.arange(count), first + actions[:, head]] = True
+    state = PolicyState(*(t + torch.randn_like(t) for t in made.initial_state(len(lengths))))
+    return Steps(
+        torch.from_numpy(3 * rng.standard_normal((count, spaces.obs_size)).astype(np.float32)),
+        torch.from_numpy(rng.integers(-1, max(1, spaces.num_blueprints), (count, spaces.slots))),
+        torch.from_numpy(actions),
+        torch.from_numpy(legal),
+        state,
+        SequenceLayout(lengths, 1.3, torch.device("cpu")),
+    )
+
+
+def gradients(made: FactoredRecurrentActorCritic, steps: Steps, seed: int) -> tuple[Evaluation, dict[str, Tensor]]:
+    """An evaluation, and the gradient of a random function of its results."""
+    made.zero_grad(set_to_none=True)
+    out = made.evaluate_steps(steps)
+    generator = torch.Generator().manual_seed(seed)
+    parts = [t * torch.randn(t.shape, generator=generator) for t in (out.log_probs, out.entropies, out.values)]
+    torch.stack([p.sum() for p in parts]).sum().backward()
+    return out, {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
+
+
+def in_double(steps: Steps) -> Steps:
+    return steps._replace(obs=steps.obs.double(), state=PolicyState(*(t.double() for t in steps.state)))
+
+
+@pytest.mark.parametrize(("spaces", "options"), CASES)
+def test_results_and_gradients_equal_those_of_the_network_in_float64(spaces: Spaces, options: dict[str, Any]) -> None:
+    made = network(spaces, options, seed=0)
+    steps = random_steps(spaces, made, 1, LENGTHS)
+    exact = copy.deepcopy(made).double()
+    assert made._uses_kernels(steps)
+    assert not exact._uses_kernels(in_double(steps))
+    ours, own = gradients(made, steps, 2)
+    theirs, reference = gradients(exact, in_double(steps), 2)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.double(), other.double(), rtol=1e-4, atol=2e-5)
+    assert all(name in own for name in reference)
+    for name, grad in own.items():
+        other = reference.get(name, torch.zeros_like(grad))  # of an unused parameter, autograd has none
+        scale = float(other.abs().max()) + 0.1  # some are exactly 0, such as those of a bias that moves all logits
+        torch.testing.assert_close(grad.double() / scale, other.double() / scale, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_parts_without_gradient_are_evaluated_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = network(SPACES, {"num_layers": 2}, seed=0)
+    steps = random_steps(SPACES, made, 1, LENGTHS)
+    whole = made.evaluate_steps(steps)
+    monkeypatch.setattr(kernels, "MOST_STEPS", 8)
+    with torch.no_grad():
+        parts = made.evaluate_steps(steps)
+    for mine, other in zip(parts, whole, strict=True):
+        torch.testing.assert_close(mine, other.detach(), rtol=0.0, atol=0.0)
+
+
+def test_inputs_of_other_shapes_are_refused() -> None:
+    made = network(SPACES, {}, seed=0)
+    steps = random_steps(SPACES, made, 1, [2, 3])
+    wrong: dict[str, Any] = {
+        "obs": steps.obs[:, 1:],
+        "masks": steps.masks[:-1],
+        "state": PolicyState(*(t[:, :1] for t in steps.state)),
+        "layout": SequenceLayout([2, 4], 1.3, torch.device("cpu")),
+    }
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match="2 sequences"):
+            made.evaluate_steps(steps._replace(**{name: value}))
+
+
+# Mistakes, and other processors
+
+
+CHECK = """
+from tests.property.policy import test_kernels as own
+try:
+    for case in own.{}:
+        own.{}(*case)
+    print("right")
+except AssertionError:
+    print("noticed")
+"""
+ACTING = "DEFAULTS[-1:]", "test_the_default_policy_acts_as_its_network_up_to_the_rounding_of_float32"
+GRADIENT = "CASES", "test_results_and_gradients_equal_those_of_the_network_in_float64"
+MISTAKES = {
+    "the masks of another op are in force": (ACTING, "policy/choice.py", "first += (op * z", "first += (0 * z"),
+    "a row of a tile is another one": (ACTING, "matmul.py", "x, x0, xr, r) for", "x, x0, xr, r % 5) for"),
+    "the cell forgets no gradient": (GRADIENT, "policy/core.py", "dc[j] = total * f[j]", "dc[j] = total"),
+    "floors do not weaken the gradient": (GRADIENT, "policy/scores.py", "pull *= kept * probs", "pull *= probs"),
+}
+
+
+def outcome(check: tuple[str, str], folder: Path, environ: dict[str, str]) -> str:
+    command = [sys.executable, "-c", CHECK.format(*check)]
+    return subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_kernel_is_noticed(mistake: str, tmp_path: Path) -> None:
+    root = Path(actors.__file__).parents[1]
+    for package in ("actors", "learner", "tests"):
+        shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    check, name, right, wrong = MISTAKES[mistake]
+    source = tmp_path / "actors/kernels" / name
+    text = source.read_text()
+    assert text.count(right) == 1
+    source.write_text(text.replace(right, wrong))
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert outcome(check, tmp_path, environ) == "noticed"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not has_feature("avx2"), reason="this processor cannot run the code of the others")
+@pytest.mark.parametrize("check", [ACTING, GRADIENT])
+@pytest.mark.parametrize(("processor", "features"), [("haswell", "+avx2,+fma"), ("nehalem", "+sse4.2")])
+def test_kernels_for_processors_with_shorter_vectors_are_right(
+    processor: str, features: str, check: tuple[str, str], tmp_path: Path
+) -> None:
+    """One of them has fused products, the other has not."""
+    chosen = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features}
+    environ = {**os.environ, **chosen, "XDG_CACHE_HOME": str(tmp_path)}
+    assert outcome(check, Path(actors.__file__).parents[1], environ) == "right"

@@ -1,12 +1,16 @@
-"""The server is killed: with a file it keeps accepted episodes, without one they are counted as lost."""
+"""A killed server keeps accepted episodes with a file, and counts them as lost without; a run survives kills of its
+actors, of its learner and of the server that it embeds."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from actors.transport.base import PutStatus
@@ -14,10 +18,12 @@ from actors.transport.redis import connect
 from actors.transport.retry import Retry
 from deploy.launch import embedded_redis
 from deploy.launch.embedded_redis import EmbeddedRedis
-from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
+from tests.support.chaos.harness import ChaosRun, chaos_run
+from tests.support.launching import rows, small, tamiyo
+from tests.support.learning.toy_learner import ToyProducer, make_learner
 from tests.support.queueing import counts, header, put
 
-pytestmark = [pytest.mark.integration, pytest.mark.chaos]
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 
 class KilledServer(EmbeddedRedis):
@@ -100,7 +106,7 @@ def test_the_last_second_lost_in_a_power_failure_is_counted(tmp_path: Path) -> N
             return False
 
         progress = learner.run(produce_and_kill)
-        ids = [row["episode_id"] for row in lines(tmp_path / "episodes.jsonl")]
+        ids = [row["episode_id"] for row in rows(tmp_path / "episodes.jsonl")]
         ledger = learner.transport.ledger()
         ledger.check()
         assert (progress.update, progress.generation) == (5, 2)
@@ -122,3 +128,65 @@ def test_a_server_that_loads_its_file_for_longer_than_it_may_take_to_start(monke
         monkeypatch.setattr(embedded_redis, "START_TIMEOUT_S", 0.7)
         server.revive()
         assert [d.header for d in Retry()(lambda: transport.take(9, 0))] == [header(0)]
+
+
+# Whole runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosRun]:
+    root = tmp_path_factory.mktemp("chaos")
+    with EmbeddedRedis() as server, chaos_run(root, "chaos", server, learner__checkpoint_every=4) as run:
+        yield run
+
+
+@pytest.mark.slow
+def test_an_actor_killed_in_mid_episode_restarts_as_a_later_incarnation(run: ChaosRun) -> None:
+    before = {number for _, number in run.ledger().actors}
+    run.acting_again(run.kill("RayRolloutWorker"), before)
+    run.wait_for_updates(2)
+    assert max(number for _, number in run.identities().actors) > max(before)
+    run.wait_for(lambda: "actor-0 died and was restarted" in run.command.out)
+
+
+@pytest.mark.slow
+def test_a_learner_killed_between_update_and_ack_trains_nothing_twice(run: ChaosRun) -> None:
+    # Checkpoints and acknowledgements come every fourth update; before the first, all episodes would be fenced.
+    run.wait_for(lambda: run.update > 4 and run.update % 4 == 2)
+    assert run.ledger().pending >= 4
+    run.running_again("learner", run.kill("LearnerService"))
+    run.identities()
+    run.wait_for(lambda: "the learner died" in run.command.out)
+
+
+@pytest.mark.slow
+def test_the_ledger_and_the_lineage_agree_at_the_end(run: ChaosRun) -> None:
+    run.wait_for_updates(2)
+    ledger = run.end()
+    assert ledger.trained >= 4 * 6
+    assert len(ledger.actors) >= 2
+    assert run.checkpoint.progress.generation >= 2
+    updates = [m["update"] for m in rows(run.folder / "metrics.jsonl")]
+    assert updates == sorted(set(updates))
+    print("seconds until running again:", {k: round(v, 1) for k, v in run.times_s.items()})
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_killed_embedded_server_is_restarted(tmp_path: Path) -> None:
+    folder = tmp_path / "chaos"
+    with tamiyo(tmp_path, "train", *small(tmp_path, "chaos", learner__updates=1_000_000)) as command:
+        metrics = folder / "metrics.jsonl"
+        command.wait_for(lambda: len(rows(metrics)) >= 2, 90.0)
+        children = psutil.Process(command.process.pid).children()
+        (server,) = [p for p in children if p.name().endswith("-server")]
+        server.kill()
+        killed, update = time.monotonic(), len(rows(metrics))
+        command.wait_for(lambda: len(rows(metrics)) >= update + 2)
+        print(f"embedded redis: running again after {time.monotonic() - killed:.1f} s")
+        assert "the embedded Redis server died and was restarted" in command.out
+        assert command.end(30) == 130
+        assert command.left() == []
+    ids = [row["episode_id"] for row in rows(folder / "episodes.jsonl")]
+    assert len(ids) == len(set(ids))
+    assert not psutil.pid_exists(server.pid)
