@@ -53,8 +53,7 @@ class TrialRule(RulePolicy):
     """Grows columns that learn in isolation from an early epoch on, and decides about them near the end.
 
     The column whose contribution exceeds the price of the doublings that it adds by most joins at once; the others are
-    pruned, and so are all if none pays. Without contributions or a known
-    horizon nothing joins. Memory: whether the trial is decided.
+    pruned. Without contributions or a known horizon nothing joins. Memory: whether the trial is decided.
     """
 
     MEMORY = 1

@@ -129,8 +129,7 @@ class Connection(ABC):
         return self.spaces
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call. The token file is read each time, as the token may be replaced. Raises
-        `UserError`."""
+        """Return the metadata of a call. Raises `UserError` for a bad token file, which is read at each call."""
         token = self._token if self._token_file is None else _first_token(Path(self._token_file))
         return (("authorization", f"Bearer {token}"),) if token else ()
 
