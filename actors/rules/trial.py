@@ -107,9 +107,4 @@ class TrialRule(RulePolicy):
 
     def _end(self, model: ModelState) -> list[int]:
         """Prune what has not joined, and keep what has."""
-        if (pruned := self._prune(model, True)) is not None:
-            return pruned
-        for slot in model.furthest_first():
-            if model.legal(Op.FOSSILIZE, slot):
-                return choices(Op.FOSSILIZE, slot)
-        return WAIT
+        return self._prune(model, True) or self._keep_or_prune(model) or WAIT
