@@ -42,8 +42,7 @@ HEALTHY_NORM = (1e-8, 100.0)
 
 
 ColumnLoss = Literal["auto", "own", "rest"]
-"""What a column learns in TRAINING: the task itself (`own`), what the model leaves (`rest`), or `rest` until the model
-overfits and `own` from then on (`auto`)."""
+"""What a column learns in TRAINING; see `Column`."""
 
 
 @dataclass(frozen=True)

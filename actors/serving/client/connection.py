@@ -113,7 +113,7 @@ class Connection(ABC):
             await self._pause(pause_s)
 
     async def describe(self) -> policy_pb2.GetModelResponse:
-        """Ask for the served version, spaces and limits. Raises `PolicyError`."""
+        """Return the served version, spaces and limits. Raises `PolicyError`."""
         response: policy_pb2.GetModelResponse = await self.call("GetModel", policy_pb2.GetModelRequest())
         return response
 
