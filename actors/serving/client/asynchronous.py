@@ -34,7 +34,6 @@ class AsyncPolicyClient(Connection):
     """
 
     _grpc = grpc.aio
-    model = Connection.describe
 
     def __init__(self, target: str | Sequence[str], *, stream: bool = False, **options: Any) -> None:
         super().__init__(target, **options)
@@ -46,6 +45,10 @@ class AsyncPolicyClient(Connection):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def model(self) -> policy_pb2.GetModelResponse:
+        """Return the served version, spaces and limits. Raises `PolicyError`."""
+        return await self.describe()
 
     async def open(
         self, spaces: Spaces | None = None, seed: int = 0, latest: bool = False, state: bytes = b""

@@ -14,6 +14,7 @@ from actors.serving.client.session_protocol import SessionProtocol
 from actors.serving.status import error_of_call
 from actors.sessions.session import Closable
 from actors.types.spaces import Spaces
+from actors.wire import policy_pb2
 
 
 class PolicyClient(Connection, Closable):
@@ -40,7 +41,9 @@ class PolicyClient(Connection, Closable):
         attempt_s: Timeout of each attempt in seconds.
     """
 
-    model = blocking(Connection.describe)
+    def model(self) -> policy_pb2.GetModelResponse:
+        """Return the served version, spaces and limits. Raises `PolicyError`."""
+        return at_once(self.describe())
 
     def open(
         self, spaces: Spaces | None = None, seed: int = 0, latest: bool = False, state: bytes = b""
