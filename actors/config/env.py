@@ -116,9 +116,6 @@ class EnvConfig:
             not self.cuda_graph or self.device != "cpu",
             "env.cuda_graph needs a CUDA device, but env.device is cpu: change one of them",
         )
-        self._check_reward()
-
-    def _check_reward(self) -> None:
         require(
             0 < self.shaping_gamma <= 1, f"env.shaping_gamma is {self.shaping_gamma}: give the learner's, in (0, 1]"
         )

@@ -13,7 +13,7 @@ from torch import nn
 from actors.growth.config import GrowthConfig
 from actors.growth.flop_count import inputs_of
 from actors.growth.seed_manager import SeedManager
-from actors.growth.training.isolation import fresh_statistics, without_side_effects
+from actors.growth.training.isolation import reset_statistics, without_side_effects
 from actors.growth.training.metric import MetricPoints
 from actors.slots.contributions import EvalResult, Subset, subsets_to_evaluate
 
@@ -39,8 +39,8 @@ class Ablations:
                     on = {s: alpha for s, alpha in alphas.items() if s in subset}
                     with torch.no_grad(), without_side_effects(self._model), self._seeds.activated(on):
                         if calibrate is not None:
-                            with fresh_statistics(self._model):
-                                calibrate()
+                            reset_statistics(self._model)
+                            calibrate()
                         points = self._metric.points(float(evaluate()))
                     measured[subset] = EvalResult(nan if points is None else points, 0.0)
         except Exception as error:  # a failed measurement is unknown, and no reason to end a training run

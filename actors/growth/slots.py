@@ -41,8 +41,8 @@ class SeedModule(nn.Module):
         blueprint: int,
         blend: int,
         rng: np.random.Generator,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         super().__init__()
         self.family, self.blueprint, self.blend = slot_shape.family.name, blueprint, blend

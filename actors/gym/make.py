@@ -53,8 +53,7 @@ def make_vector_env(
 
 
 def gym_converter(config: GymConfig) -> GymSpaces:
-    """Return what converts the observations, actions and masks of one environment. Raises `UserError` if it cannot be
-    made or its spaces are unsupported."""
+    """Return what converts to and from one environment. Raises `UserError` where that is impossible."""
     try:
         env = make_vector_env(config, 1)
         try:
@@ -68,8 +67,7 @@ def gym_converter(config: GymConfig) -> GymSpaces:
 
 
 def make_single_env(config: GymConfig, **arguments: Any) -> UnifiedEnv:
-    """Create one environment with its wrappers; `arguments` are added to those of its configuration. Raises
-    `UserError`."""
+    """Create one environment with its wrappers, and more arguments than those configured. Raises `UserError`."""
     wrappers, given = _parts(config, **arguments)
     try:
         env = gymnasium.make(config.id, **given)
@@ -90,8 +88,7 @@ def gym_horizon(config: GymConfig) -> int | None:
 
 
 def _parts(config: GymConfig, **more: Any) -> tuple[list[Wrap], dict[str, Any]]:
-    """Return the wrappers of each environment, innermost first, and the arguments of its constructor. Raises
-    `UserError` for a name that does not exist."""
+    """Return the wrappers, innermost first, and the arguments of the constructor. Raises `UserError` for bad names."""
     wrappers, arguments = list(map(_load_wrapper, config.wrappers)), make_arguments(config.kwargs) | more
     _check_id(config.id)
     return wrappers, arguments

@@ -26,8 +26,7 @@ class ChooserRule(RulePolicy):
     def __init__(self, spaces: Spaces, gains: GainModel) -> None:
         super().__init__(spaces)
         self.gains = gains
-        self._schedules = [choice.schedule for choice in self.gains.choices]
-        self._scheduled = Scheduled(spaces, self._schedules)
+        self._followers = [Scheduled(spaces, choice.schedule) for choice in gains.choices]
 
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
         if memory[0] == LOOK:
@@ -36,14 +35,13 @@ class ChooserRule(RulePolicy):
         if number <= 0:
             memory[0] += 1
             return WAIT
-        return self._scheduled.follow(self._schedules[number - 1], model, memory[:-1])
+        return self._followers[number - 1]._choose(model, memory[:-1])
 
     def _best(self, model: ModelState) -> int:
         """Return 1 + the number of the choice, or -1 for never growing."""
         horizon = int(self.reader.horizon_epochs(model.obs)[0])
-        legal = np.array(
-            [bool(model.germinable(p.blueprint)) and p.start_in(horizon) is not None for p in self._schedules]
-        )
+        plans = [follower.schedule for follower in self._followers]
+        legal = np.array([bool(model.germinable(p.blueprint)) and p.start_in(horizon) is not None for p in plans])
         gain = self.gains.predict(early_features(self.reader, model.obs))[0]
         worth = np.where(legal, gain - self.reader.price(model.obs)[0] * self.doublings(model), -np.inf)
         worth = np.append(worth, 0.0)  # of never growing

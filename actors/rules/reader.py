@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class ObservationReader:
         s = self._spaces
         return obs[:, s.base_size :].reshape(len(obs), s.slots, s.slot_size)[:, :, self._slot[name]]
 
-    def relative_loss(self, obs: NDArray[np.float32], name: str = "loss") -> NDArray[np.float64]:
+    def relative_loss(self, obs: NDArray[np.float32], name: str) -> NDArray[np.float64]:
         """Return the newest loss `[N]`, relative to that of the uniform guess; `name` is loss or train_loss."""
         return np.expm1(self.base(obs, name)[:, 0].astype(np.float64))
 
@@ -63,8 +64,5 @@ class ObservationReader:
 
 
 def _columns(features: Sequence[Feature]) -> dict[str, slice]:
-    columns, start = {}, 0
-    for feature in features:
-        columns[feature.name] = slice(start, start + feature.size)
-        start += feature.size
-    return columns
+    ends = accumulate(feature.size for feature in features)
+    return {feature.name: slice(end - feature.size, end) for feature, end in zip(features, ends, strict=True)}

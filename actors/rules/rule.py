@@ -46,11 +46,6 @@ class ModelState(NamedTuple):
         slots: list[int] = np.flatnonzero(legal).tolist()
         return slots
 
-    def furthest_first(self) -> list[int]:
-        """Return all slots, the ones in the latest stages first."""
-        order: list[int] = np.argsort(-self.stages, kind="stable").tolist()
-        return order
-
 
 class RulePolicy(ABC):
     """A policy that chooses by a rule. Its recurrent state is `MEMORY` numbers per model, zero at the start."""
@@ -100,17 +95,17 @@ class RulePolicy(ABC):
     def _advance(self, model: ModelState, training_epochs: float = np.inf) -> list[int] | None:
         """Return what takes a seed to its next stage, the most advanced seed first, or None. Seeds in HOLDING stay."""
         in_stage = self.reader.epochs_in_stage(model.obs)[0]
-        for slot in model.furthest_first():
+        for slot in np.argsort(-model.stages, kind="stable").tolist():
             stage = model.stages[slot]
             due = stage == Stage.GERMINATED or (stage == Stage.TRAINING and in_stage[slot] >= training_epochs - 0.5)
             if due and model.legal(Op.ADVANCE, slot):
                 return choices(Op.ADVANCE, slot)
         return None
 
-    def _keep_or_prune(self, model: ModelState, poor: NDArray[np.bool_]) -> list[int] | None:
+    def _keep_or_prune(self, model: ModelState, poor: NDArray[np.bool_] | None = None) -> list[int] | None:
         """Return the decision about a seed in HOLDING, the first one; those that are `poor` `[S]` are pruned."""
         for slot in np.flatnonzero(model.stages == Stage.HOLDING).tolist():
-            if poor[slot]:
+            if poor is not None and poor[slot]:
                 return choices(Op.PRUNE, slot, speed=INSTANT)
             if model.legal(Op.FOSSILIZE, slot):
                 return choices(Op.FOSSILIZE, slot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,25 +62,18 @@ def fixed_column(blueprint: int, epoch: int, columns: int = 1) -> Schedule:
 
 
 class Scheduled(RulePolicy):
-    """Follows schedules: one for all rows, or row n the n-th. Memory: the epoch."""
+    """Follows a schedule. Memory: the epoch."""
 
     MEMORY = 1
 
-    def __init__(self, spaces: Spaces, schedules: Schedule | Sequence[Schedule]) -> None:
+    def __init__(self, spaces: Spaces, schedule: Schedule) -> None:
         super().__init__(spaces)
-        self.schedules = schedules
+        self.schedule = schedule
 
     def _choose(self, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
-        plan = self.schedules if isinstance(self.schedules, Schedule) else self.schedules[model.row]
-        return self.follow(plan, model, memory)
-
-    def follow(self, plan: Schedule, model: ModelState, memory: NDArray[np.float32]) -> list[int]:
-        """Return the action `[H]` of one schedule for one model, and update its `memory` `[1]` in place."""
-        obs, epoch = model.obs, int(memory[0])
+        plan, obs, epoch = self.schedule, model.obs, int(memory[0])
         memory[0] += 1
-        poor = np.zeros(len(model.stages), bool)
-        if plan.keep_above is not None:
-            poor = ~(self.reader.points(obs)[0] >= plan.keep_above)
+        poor = None if plan.keep_above is None else ~(self.reader.points(obs)[0] >= plan.keep_above)
         next_stage = self._keep_or_prune(model, poor) or self._advance(model, plan.training)
         if next_stage is not None:
             return next_stage

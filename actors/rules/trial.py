@@ -53,8 +53,7 @@ class TrialRule(RulePolicy):
     """Grows columns that learn in isolation from an early epoch on, and decides about them near the end.
 
     The column whose contribution exceeds the price of the doublings that it adds by most joins at once; the others are
-    pruned, and so are all if none pays. Without contributions or a known
-    horizon nothing joins. Memory: whether the trial is decided.
+    pruned. Without contributions or a known horizon nothing joins. Memory: whether the trial is decided.
     """
 
     MEMORY = 1
@@ -108,9 +107,4 @@ class TrialRule(RulePolicy):
 
     def _end(self, model: ModelState) -> list[int]:
         """Prune what has not joined, and keep what has."""
-        if (pruned := self._prune(model, True)) is not None:
-            return pruned
-        for slot in model.furthest_first():
-            if model.legal(Op.FOSSILIZE, slot):
-                return choices(Op.FOSSILIZE, slot)
-        return WAIT
+        return self._prune(model, True) or self._keep_or_prune(model) or WAIT

@@ -32,8 +32,7 @@ def method_path(name: str) -> str:
 
 
 def make_handler(behaviors: Mapping[str, Callable[..., Any]]) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return what is registered with a server, given what each method does. A request that cannot be parsed is None; a
-    response may be serialized already."""
+    """Return what is registered with a server. A request that cannot be parsed is None; a response may be bytes."""
     handlers = {}
     for name, behavior in behaviors.items():
         method = _DESCRIPTOR.methods_by_name[name]

@@ -1,5 +1,2 @@
-"""The slots of one model: stages, legal actions, contributions, and the observation of the policy.
-
-Read `stage.py` (the stages and their transitions), `lifecycle.py` (legal actions and what they do) and
-`growth_state.py` (everything together), then `contributions.py` and `observation.py`.
-"""
+"""The slots of one model: `stage`, `lifecycle` (legal actions and what they do), `growth_state` (everything together),
+`contributions`, and `observation`, which the policy sees."""

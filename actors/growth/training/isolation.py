@@ -90,20 +90,12 @@ def _scratch(value: Any) -> Any:
             return value
 
 
-@contextmanager
-def fresh_statistics(model: nn.Module) -> Iterator[None]:
-    """Reset BatchNorm's running statistics and average them over all batches inside. Use within
-    `without_side_effects`."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
+def reset_statistics(model: nn.Module) -> None:
+    """Let BatchNorm average its statistics over all further batches. Use within `without_side_effects`."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+            module.reset_running_stats()
+            module.momentum = None
 
 
 @contextmanager

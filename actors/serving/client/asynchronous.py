@@ -106,8 +106,7 @@ class AsyncSession(SessionProtocol):
 
 
 class StepStream:
-    """Match requests and responses of a stream. When the stream ends, pending steps fail with UNAVAILABLE, or with
-    UNAUTHENTICATED if the token was refused."""
+    """Match requests and responses of a stream. If it ends, pending steps fail: UNAVAILABLE, or UNAUTHENTICATED."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

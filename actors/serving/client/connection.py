@@ -113,7 +113,7 @@ class Connection(ABC):
             await self._pause(pause_s)
 
     async def describe(self) -> policy_pb2.GetModelResponse:
-        """Ask for the served version, spaces and limits. Raises `PolicyError`."""
+        """Return the served version, spaces and limits. Raises `PolicyError`."""
         response: policy_pb2.GetModelResponse = await self.call("GetModel", policy_pb2.GetModelRequest())
         return response
 
@@ -129,8 +129,7 @@ class Connection(ABC):
         return self.spaces
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call. The token file is read each time, as the token may be replaced. Raises
-        `UserError`."""
+        """Return the metadata of a call. Raises `UserError` for a bad token file, which is read at each call."""
         token = self._token if self._token_file is None else _first_token(Path(self._token_file))
         return (("authorization", f"Bearer {token}"),) if token else ()
 

@@ -1,7 +1,4 @@
-"""`ClientEpisode`: an episode of the user's own environment, played at an endpoint that learns from it.
-
-`AsyncClientEpisode` is its twin for asyncio. Both run the coroutines of `EpisodeProtocol`.
-"""
+"""`ClientEpisode` and `AsyncClientEpisode`: an episode of the user's own environment, at an endpoint that learns."""
 
 from __future__ import annotations
 
