@@ -313,8 +313,10 @@ class GrowthController:
         return exported_model(self.model, self._seeds.slot_modules, self.config.columns, self._seeds.scales())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that `load_state_dict` needs, as plain types. Take it between `step` and the next epoch,
-        together with the states of the model and the optimizer."""
+        """Return everything that `load_state_dict` needs, as plain types.
+
+        Take it between `step` and the next epoch, together with the states of the model and the optimizer.
+        """
         return self._saved().packed()
 
     def bare_state_dict(self) -> dict[str, Any]:

@@ -26,10 +26,11 @@ GROWN = "grown"
 def exported_model(
     model: nn.Module, slot_modules: Mapping[int, SlotModule], column: Column | None, scales: list[float]
 ) -> nn.Module:
-    """Return a copy of `model`, in its mode, that computes the same function and needs `grown_model.py` alone.
+    """Return a copy of `model` that computes the same function and needs `grown_model.py` alone.
 
-    A module with an active seed becomes `Seeded`, the model that columns are mixed with `GrownModel`. What is not on is
-    left out. `scales` are those of the model and of the columns that are on.
+    A module with an active seed becomes `Seeded(module, ExportedSeed)`. The model that columns are
+    mixed with becomes a `GrownModel`, or remains what it is where no column is on. Inactive seeds are left out. The
+    mode, training or evaluation, is the model's. `scales` are those of the model and of the columns that are on.
     """
     on = [slot_module for slot_module in slot_modules.values() if slot_module.on]
     seeds = {slot_module.name: exported_seed(slot_module) for slot_module in on if isinstance(slot_module, StreamSlot)}

@@ -31,11 +31,11 @@ class CountedFlops:
 
 
 class FlopCount:
-    """Counts the forward FLOPs of each kind of seed once, while the first one learns, by two passes through a batch:
-    with the seed and without it.
+    """Counts the forward FLOPs of each kind of seed once, while the first one learns.
 
     The unit is that in which the model has as many FLOPs as parameters, so that the parameters of seeds stand in until
-    they are counted, and where they cannot be.
+    they are counted, and where they cannot be. The count is made in two passes of their own through one minibatch, with
+    the seed and without it. Their results are discarded: counting cannot change what is trained.
     """
 
     def __init__(self, growth: GrowthState, seeds: SeedManager) -> None:

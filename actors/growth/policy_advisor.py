@@ -26,7 +26,11 @@ TIMEOUT_S = 3.0  # of a query to a server
 
 
 def find_policy(policy: SessionOpener | str | Path | None, default: str) -> SessionOpener:
-    """Return what opens sessions with the policy that `GrowthConfig.policy` names. Raises `UserError`."""
+    """Return what opens sessions with a policy: `policy` itself, or a client for the name of a rule, a checkpoint or a
+    server address.
+
+    None means the environment variable TAMIYO_POLICY or, without one, `default`. Raises `UserError`.
+    """
     if policy is None:
         policy = os.environ.get(ADDRESS_VARIABLE) or default
     if not isinstance(policy, str | Path):
@@ -69,7 +73,8 @@ class PolicyAdvisor:
     def ask(
         self, obs: NDArray[np.float32], blueprint_indices: NDArray[np.int64], masks: ActionMasks
     ) -> tuple[Answer | None, str]:
-        """Return (answer, ""), or (None, reason) if the query failed; see `PolicySession.step`."""
+        """Return (answer, ""), or (None, reason) if the query failed. `obs [D]`, `blueprint_indices [S]`, and masks
+        without a batch dimension."""
         try:
             return self._open().step(obs, blueprint_indices, masks, self._deterministic), ""
         except Exception as error:  # a failing policy must not end a training run

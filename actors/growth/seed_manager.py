@@ -155,7 +155,8 @@ class SeedManager:
         self._restructured()
 
     def adopt(self, slot: int) -> None:
-        """Let the column of a slot become the model, where that is possible. The host's optimizer state is dropped."""
+        """Let the column of a slot become the model, which it has replaced, where that is possible: the host no longer
+        runs, and its optimizer state is dropped."""
         assert self._column is not None
         if slot in self.partial:
             logger.info("%s takes the model's place up to %s only", self.names[slot], self._column.output)
@@ -214,7 +215,7 @@ class SeedManager:
         loss: Callable[[], Tensor],
         blended: Mapping[int, float],
         learners: Mapping[int, float],
-        scaler: GradScaler | None,
+        scaler: GradScaler | None = None,
     ) -> None:
         """Add the gradients of young seeds, whose strengths are `learners`. Nothing else changes. Seeds in the stream
         run together; each column runs with its own output, or with a mix, in the place of the model's."""

@@ -41,8 +41,8 @@ class SeedModule(nn.Module):
         blueprint: int,
         blend: int,
         rng: np.random.Generator,
-        dtype: torch.dtype,
-        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         self.family, self.blueprint, self.blend = slot_shape.family.name, blueprint, blend

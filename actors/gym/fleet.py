@@ -139,7 +139,8 @@ class GymFleet:
     def _read_final(
         self, infos: dict[str, Any], ended: Flags, final_obs: NDArray[np.float32], final_masks: NDArray[np.bool_]
     ) -> Flags:
-        """Copy what SAME_STEP put into the infos of ended episodes. Return which observations cannot be trained on."""
+        """Copy the final observations and masks, which SAME_STEP puts into the infos, of environments that ended.
+        Return the ones whose final observation cannot be trained on."""
         if "final_obs" not in infos:
             raise UserError(
                 f'{self.env_id} resets in the step that ends an episode but gave no info["final_obs"]: give the last '
@@ -156,7 +157,8 @@ class GymFleet:
         return bad
 
     def _reset(self, envs: Flags, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> Flags:
-        """Reset `envs` and write their first observations and masks. Return which observations cannot be trained on."""
+        """Reset `envs` with their seeds and write the first observations and masks in place. Return the environments
+        whose first observation cannot be trained on."""
         seeds: Any = [int(s) if new else None for s, new in zip(self.seeds, envs, strict=True)]
         raw_obs, infos = self.env.reset(seed=seeds if self._takes_seeds else None, options={"reset_mask": envs.copy()})
         fresh, bad = self._obs(raw_obs)
@@ -180,7 +182,8 @@ class GymFleet:
         return self._finite(obs, "an observation")
 
     def _finite(self, array: NDArray[Any], what: str) -> tuple[NDArray[np.float32], Flags]:
-        """Cast to float32, with 0 for what that cannot hold, or NaN. Return which environments had any."""
+        """Cast to float32, with 0 for NaN, infinity and numbers that exceed float32. Return which environments had
+        any."""
         with np.errstate(over="ignore"):
             cast = array.astype(np.float32, copy=False)
         finite = np.isfinite(cast)
@@ -224,7 +227,10 @@ class GymFleet:
         return masks
 
     def _given_masks(self, infos: dict[str, Any]) -> tuple[Any, Flags]:
-        """Return the mask of each environment, and whether it was given, which Gymnasium's `_action_mask` says."""
+        """Return one mask per environment, and a flag per environment whether its mask was given.
+
+        Gymnasium's vector environments set the flags as `_action_mask`. Without it, all masks count as given.
+        """
         each = infos["action_mask"]
         if isinstance(each, list | tuple):  # a two-dimensional item would be one head's mask of all environments
             valid = len(each) == self.num_envs and all(getattr(mask, "ndim", 1) == 1 for mask in each)

@@ -53,7 +53,8 @@ def make_vector_env(
 
 
 def gym_converter(config: GymConfig) -> GymSpaces:
-    """Return what converts to and from one environment. Raises `UserError` where that is impossible."""
+    """Return what converts the observations, actions and masks of one environment. Raises `UserError` if it cannot be
+    made or its spaces are unsupported."""
     try:
         env = make_vector_env(config, 1)
         try:
@@ -67,7 +68,8 @@ def gym_converter(config: GymConfig) -> GymSpaces:
 
 
 def make_single_env(config: GymConfig, **arguments: Any) -> UnifiedEnv:
-    """Create one environment with its wrappers, and more arguments than those configured. Raises `UserError`."""
+    """Create one environment with its wrappers; `arguments` are added to those of its configuration. Raises
+    `UserError`."""
     wrappers, given = _parts(config, **arguments)
     try:
         env = gymnasium.make(config.id, **given)
@@ -88,7 +90,8 @@ def gym_horizon(config: GymConfig) -> int | None:
 
 
 def _parts(config: GymConfig, **more: Any) -> tuple[list[Wrap], dict[str, Any]]:
-    """Return the wrappers, innermost first, and the arguments of the constructor. Raises `UserError` for bad names."""
+    """Return the wrappers of each environment, innermost first, and the arguments of its constructor. Raises
+    `UserError` for a name that does not exist."""
     wrappers, arguments = list(map(_load_wrapper, config.wrappers)), make_arguments(config.kwargs) | more
     _check_id(config.id)
     return wrappers, arguments

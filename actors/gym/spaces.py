@@ -59,7 +59,8 @@ class GymSpaces:
         return np.stack([self.flat_obs(row) for row in rows])
 
     def env_actions(self, actions: NDArray[np.int64]) -> Any:
-        """Convert `actions [E, H]`, whose choices count from 0, to a batch of the action space."""
+        """Convert `actions [E, H]`, whose choices count from 0, to the actions of a vector environment: an array, or a
+        dict or tuple of arrays, as the action space is."""
         spec = self.spaces.action
         values = iter(continuous_values(spec, actions).T)
         choices = iter(actions[:, : spec.num_categorical].T)

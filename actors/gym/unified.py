@@ -67,7 +67,8 @@ class UnifiedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def _run(self, call: Callable[[], Any]) -> Any:
-        """Return `call()`. Note an error's frames where it loses them: in a process of an `AsyncVectorEnv`."""
+        """Return `call()`. Notes an error's frames where it would lose them: on the way from the process of an
+        `AsyncVectorEnv`."""
         try:
             result = call()
         except Exception as error:

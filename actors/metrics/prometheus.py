@@ -23,7 +23,10 @@ class ProcessMetrics(Collector):
         self._values: dict[tuple[str, str], float] = {}  # by role and reported name
 
     def reporter(self, role: str) -> Callable[[Mapping[str, float]], None]:
-        """Return a function that records the metrics of one role. It raises `KeyError` for undeclared names."""
+        """Return a function that records the metrics of one role.
+
+        The function raises `KeyError` for a name that `actors.metrics.registry` does not declare.
+        """
 
         def report(values: Mapping[str, float]) -> None:
             for name, value in values.items():
@@ -48,7 +51,10 @@ class ProcessMetrics(Collector):
         yield from families.values()
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Serve the metrics at http://host:port/metrics and return what stops that. Raises `UserError` if it fails."""
+        """Serve the metrics at http://host:port/metrics and return a function that stops the server.
+
+        Raises `UserError` if the address cannot be used.
+        """
         registry = CollectorRegistry()
         registry.register(self)
         try:

@@ -17,8 +17,10 @@ REPEAT_S = 5.0
 
 
 class RayMetrics:
-    """Declares each metric when it is first reported. Counters are reported as running totals. Gauges are set
-    repeatedly, so that Ray exports them until the process ends or `close` is called."""
+    """Declares each metric when it is first reported. Counters are reported as running totals.
+
+    Gauges are set repeatedly, so that Ray exports them until the process ends or `close` is called.
+    """
 
     def __init__(self, role: str, run: str) -> None:
         self._tags = {"role": role, "run": run}

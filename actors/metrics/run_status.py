@@ -17,7 +17,8 @@ def wait_shares(learner: Times, actors: Sequence[Times]) -> dict[str, float]:
 
     Actor-bound: the learner waits for episodes. Learner-bound: actors wait because the queue is full. Queue-bound:
     either waits for the queue's server. Broadcast-bound: either waits for weights to be published or fetched.
-    Supervisor-bound: actors wait to be called again. Shares are of the time of who waits, for actors the mean.
+    Supervisor-bound: actors wait to be called again. For actors, shares are the mean over all of them. Shares are of
+    the time of the one who waits, learner or actors, and do not add up to 1.
     """
 
     def actor_share(name: str) -> float:

@@ -61,8 +61,11 @@ def parse_rule(name: str) -> Schedule | GapSettings | GainModel | Trial:
 
 
 def rule_policy(name: str, spaces: Spaces) -> RuleFollower:
-    """Return the policy that a name stands for. Raises `ConfigError` for a name that is no rule, and for spaces without
-    the ops that rules need."""
+    """Return the policy that a name stands for, with the interface of `actors.policy.baselines`.
+
+    Its state is a few numbers per model. Raises `ConfigError` for a name that is no rule, and for spaces without the
+    ops that rules need.
+    """
     match parse_rule(name):
         case GapSettings() as settings:
             return GapRule(spaces, settings)

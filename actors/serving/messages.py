@@ -112,7 +112,8 @@ class StepBatch:
 
 
 def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeRequest | bytes) -> bytes:
-    """Hash the contents of a request, whatever its session and whether it asks for its state; a digest is its own."""
+    """Hash the contents of a request, whatever its session and whether it asks for the exported state. A digest stays
+    what it is."""
     if isinstance(request, bytes):
         return request
     other: Any = type(request)()
@@ -126,8 +127,10 @@ def request_digest(request: policy_pb2.StepRequest | policy_pb2.EndEpisodeReques
 
 
 def final_query(request: policy_pb2.EndEpisodeRequest, layout: MessageLayout) -> StepQuery:
-    """Extract the final observation and masks; see `parse_step`. What a terminated episode leaves out is zero, and
-    without masks everything is legal: both are added to the request."""
+    """Extract the final observation and masks. Raises `Refusal` if an array has the wrong dtype, shape or size.
+
+    What a terminated episode leaves out is zero; without masks, everything is legal. Both are added to the request.
+    """
     spaces, spec = layout.spaces, layout.spaces.action
     if request.terminated and not request.HasField("obs"):
         _set_arrays(request, np.zeros(spaces.obs_size, np.float32), np.full(spaces.slots, -1), None)
@@ -207,7 +210,8 @@ def step_request(
     export_state: bool,
     reward: float | None = None,
 ) -> policy_pb2.StepRequest:
-    """Build the request of one environment; see `PolicySession.step`."""
+    """Build the request of one environment: `obs [D]`, `blueprint_indices [S]`, masks without a batch dimension, or
+    None, in spaces without slots."""
     request = policy_pb2.StepRequest(
         session_id=session_id,
         step_index=step_index,

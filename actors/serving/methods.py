@@ -32,7 +32,8 @@ def method_path(name: str) -> str:
 
 
 def make_handler(behaviors: Mapping[str, Callable[..., Any]]) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return what is registered with a server. A request that cannot be parsed is None; a response may be bytes."""
+    """Return what is registered with a server, given what each method does. A request that cannot be parsed is None; a
+    response may be serialized already."""
     handlers = {}
     for name, behavior in behaviors.items():
         method = _DESCRIPTOR.methods_by_name[name]

@@ -37,8 +37,11 @@ class LocalPolicy(Closable):
         self._networks = {network.spaces.hash: network}
 
     def open(self, spaces: Spaces, seed: int = 0, latest: bool = False, state: bytes = b"") -> LocalSession:
-        """Open a session; see `PolicyClient.open`. `latest` has no effect. Raises `UserError` if the policy does not
-        fit `spaces`, and `Refusal` if `state` is not that of a session of a `LocalPolicy`."""
+        """Open a session; see `PolicyClient.open`. `latest` has no effect.
+
+        Raises `UserError` if the policy does not fit `spaces`, and `Refusal` if `state` is not the exported state of a
+        session of a `LocalPolicy`.
+        """
         if spaces.hash not in self._networks:
             weights = to_weights(self._given, self.version, generation=0, state_stride=1)
             self._networks[spaces.hash] = from_weights(weights, self._given.norm.weight.device, spaces)

@@ -102,9 +102,12 @@ class SessionOpener(Protocol):
 
 
 class PolicyError(RuntimeError):
-    """A request to a policy failed. `code` is the status code, `reason` that of `Reason`, or empty. `import_required`
-    tells that the session must be opened again from its exported state, `retry_s` when to repeat the request at the
-    earliest."""
+    """A request to a policy failed.
+
+    `code` is the status code. `reason` is the reason in `ErrorInfo`, listed in proto/actors/wire/policy.proto, or
+    empty. `import_required` tells that the session must be opened again from its exported state, `retry_s` how long to
+    wait at least before repeating the request.
+    """
 
     def __init__(
         self, code: Code, message: str, reason: str = "", import_required: bool = False, retry_s: float = 0.0

@@ -44,8 +44,10 @@ def seal(state: policy_pb2.SessionState, policy_state: PolicyState, row: int, ke
 
 
 def unseal(data: bytes, sizes: StateSizes, key: bytes) -> tuple[policy_pb2.SessionState, PolicyState]:
-    """Verify and parse the output of `seal`; the returned `PolicyState` has one row. Raises `Refusal` if `data` was not
-    signed with `key`, or is of a policy of another size."""
+    """Verify and parse the output of `seal`; the returned `PolicyState` has one row.
+
+    Raises `Refusal` if `data` was not signed with `key`, or is of a policy of another size.
+    """
     try:
         signed = policy_pb2.SignedState.FromString(data)
     except DecodeError as error:

@@ -1,2 +1,5 @@
-"""The slots of one model: `stage`, `lifecycle` (legal actions and what they do), `growth_state` (everything together),
-`contributions`, and `observation`, which the policy sees."""
+"""The slots of one model: stages, legal actions, contributions, and the observation of the policy.
+
+Read `stage.py` (the stages and their transitions), `lifecycle.py` (legal actions and what they do) and
+`growth_state.py` (everything together), then `contributions.py` and `observation.py`.
+"""

@@ -1,7 +1,8 @@
 """`Compute`: the training FLOPs of a run against those of the same run without growth.
 
 The unit is an epoch of training of the bare model, three forward passes of every sample (one forward, two backward).
-Of evaluations, only those that measure contributions are counted.
+The bare model's own evaluation is not counted, nor is that of a grown one; the evaluations that measure contributions
+are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Compute:
         return log2(1.0 + more_per_epoch * self.epochs_left / planned) if planned else 0.0
 
     def doublings(self, more_per_epoch: float = 0.0) -> float:
-        """Return C = log2(F / F_bare), where F is what was spent and what is needed up to the horizon, if each epoch
-        that is left costs so much more than one of the bare model."""
+        """Return C = log2(F / F_bare), where F is what was spent and what the bare model needs up to the horizon.
+
+        With `more_per_epoch`, each epoch that is left costs so much more than one of the bare model.
+        """
         rest = self.epochs_left * (1.0 + more_per_epoch)
         return log2((self.spent + rest) / max(self.horizon_epochs, self.epochs, 1))

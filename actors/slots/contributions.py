@@ -39,8 +39,11 @@ class Contributions:
 
 
 def subsets_to_evaluate(blended: Iterable[int], training: Iterable[int]) -> list[Subset]:
-    """Return the sets of slots whose values `contributions` needs: with at most three filled slots all subsets, with
-    more the blended seeds, and these with one seed switched."""
+    """Return the sets of slots whose values `contributions` needs.
+
+    With at most three filled slots these are all subsets; with more, the blended seeds and that set with one seed
+    switched.
+    """
     on, off = frozenset(blended), frozenset(training)
     filled = on | off
     if len(filled) <= 3:

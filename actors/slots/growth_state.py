@@ -42,7 +42,8 @@ HEALTHY_NORM = (1e-8, 100.0)
 
 
 ColumnLoss = Literal["auto", "own", "rest"]
-"""What a column learns in TRAINING; see `Column`."""
+"""What a column learns in TRAINING: the task itself (`own`), what the model leaves (`rest`), or `rest` until the model
+overfits and `own` from then on (`auto`)."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class GrowthState:
         return self.lifecycle.slots
 
     def blended(self) -> dict[int, float]:
-        """Return the alphas of the seeds that are part of the model's function, by slot, in the order of joining."""
+        """Return the alphas of the seeds that are part of the model's function, by slot, in the order in which they
+        joined: that in which columns are mixed."""
         joined = sorted((slot.joined, s) for s, slot in enumerate(self.slots) if slot.stage in BLENDED)
         return {s: self.slots[s].alpha for _, s in joined}
 
@@ -145,8 +147,10 @@ class GrowthState:
         return {s for s, slot in enumerate(self.slots) if slot.active}
 
     def read(self, choices: NDArray[np.int64], masks: ActionMasks | None = None) -> tuple[SeedAction, str]:
-        """Return the action that one choice per head means, WAIT if it is illegal, and why it is, or "". `masks` are
-        the current ones, if the caller has them."""
+        """Return the action that one choice per head means, and why it is illegal ("" if it is legal).
+
+        An illegal action is returned as WAIT. `masks` are the current ones, if the caller has them.
+        """
         choices = np.asarray(choices, dtype=np.int64)
         sizes, chosen = self.spec.sizes, choices.tolist()
         if choices.shape != (len(sizes),) or not all(0 <= c < n for c, n in zip(chosen, sizes, strict=True)):
@@ -166,8 +170,10 @@ class GrowthState:
         return bool(masks.rest[op, slot, self.spec.offsets[head] - self.spec.offsets[2] + choices[head]])
 
     def apply(self, action: SeedAction, requested: bool = True) -> tuple[int, ...]:
-        """Take a legal action and advance every alpha by one epoch; return the slots that it emptied. `requested` is
-        False if the policy asked for another action, which was illegal; the next observation shows it."""
+        """Take a legal action and advance every alpha by one epoch; return the slots that it emptied.
+
+        `requested` is False if the policy asked for another action, which was illegal; the next observation shows it.
+        """
         before = self.filled()
         success = self.lifecycle.apply(action)
         emptied = tuple(sorted(before - self.filled()))
@@ -194,8 +200,10 @@ class GrowthState:
         due: bool,
         label: str,
     ) -> None:
-        """Compute and store contributions if `due`; otherwise the last ones become one epoch older. `results` holds the
-        evaluation of every subset in `subsets_to_evaluate`; `label` names the epoch in the log."""
+        """Compute and store contributions if `due`; otherwise the last ones become one epoch older.
+
+        `results` holds the evaluation of every subset in `subsets_to_evaluate`; `label` names the epoch in the log.
+        """
         values = {subset: accuracy if isfinite(loss) else nan for subset, (accuracy, loss) in results.items()}
         new = contributions(values.__getitem__, blended, training) if due else Contributions({}, {})
         for s, slot in enumerate(self.slots):
@@ -246,9 +254,10 @@ class GrowthState:
     ) -> float:
         """Return what an epoch with these seeds costs, in epochs of the bare model.
 
-        `subsets` are evaluated, beside the model itself; `evaluation` is what that costs for the bare model. Seeds of
-        the stream learn in a pass of their own through the model, columns without one. Each set of seeds in the stream
-        is evaluated by a pass of its own, columns by one pass.
+        `subsets` are evaluated; the model itself would be in any case. `evaluation` is the cost of evaluating the bare
+        model once, in epochs of its training. Seeds of the stream learn in a pass of their own through the model. A
+        column needs no other pass through it. Each set of seeds in the stream is evaluated by a pass of its own,
+        columns by one pass.
         """
         host = 0.0 if self.lifecycle.replaced else self.host_flops
         flops = {s: self._seed_flops(s) for s in (*blended, *training)}
@@ -331,8 +340,10 @@ class GrowthState:
             slot.score = _known(scores.get(s)) if slot.stage is Stage.DORMANT else None
 
     def observation(self, training: TrainingState, hidden: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-        """Return what the policy observes: `obs [D]` and `blueprint_indices [S]` (-1 for empty slots). `hidden` names
-        groups of slot features (keys of `HIDDEN`) that read as unknown, and possibly the price."""
+        """Return what the policy observes: `obs [D]` and `blueprint_indices [S]` (-1 for empty slots).
+
+        `hidden` names groups of slot features (keys of `HIDDEN`) that read as unknown, and possibly the price.
+        """
         unknown: dict[str, Any] = {name: None for group in hidden for name in HIDDEN.get(group, ())}
         params = self.params()
         view = ModelView(

@@ -56,8 +56,10 @@ class SeedAction:
     """0 is instant; 1, 2 and 3 are ramps of 3, 5 and 8 epochs."""
 
     def as_array(self, profile: str = "tamiyo") -> NDArray[np.int64]:
-        """Return one choice per head, an element of the action space. Raises `ConfigError` for an op that the profile
-        lacks."""
+        """Return one choice per head of the profile: an element of the environment's action space.
+
+        Raises `ConfigError` if the profile does not have the op.
+        """
         known = PROFILES[profile]
         require(self.op in known.ops, f"{self.op.name} is not an op of the profile {profile!r}")
         return np.array([known.ops.index(self.op), *(getattr(self, head) for head in known.heads)], dtype=np.int64)
@@ -101,8 +103,11 @@ GATES = {"permissive": Gates(0, 1, 0.5, 0, False), "strict": Gates(1, 3, 0.9, 2,
 
 
 class Lifecycle:
-    """The slots of one model and their stages. Each epoch: `apply` an action that `masks` allows, `tick_alpha`, train,
-    then `automatic_transitions`. With `automatic_advance`, seeds advance as soon as the gates permit."""
+    """The slots of one model and their stages.
+
+    Each epoch: `apply` an action that `masks` allows, `tick_alpha`, train, then `automatic_transitions`. With
+    `automatic_advance`, seeds advance without an action as soon as the gates permit.
+    """
 
     def __init__(
         self,
@@ -128,7 +133,10 @@ class Lifecycle:
         return self.columns[s] and slot.stage is Stage.FOSSILIZED and slot.alpha == 1.0
 
     def masks(self, affordable: Sequence[tuple[bool, ...]]) -> ActionMasks:
-        """Return the legal choices; `affordable` says for each slot which blueprints, without NOOP, budgets permit."""
+        """Return the legal choices.
+
+        `affordable` says for each slot which blueprints, without NOOP, the budgets permit.
+        """
         replaced = self.replaced
         return _masks(tuple([self._legal(s, blueprints, replaced) for s, blueprints in enumerate(affordable)]))
 
@@ -163,7 +171,7 @@ class Lifecycle:
         if action.op is Op.WAIT:
             return True
         slot = self.slots[action.slot]
-        if slot.pruning or action.op not in LEGAL_OPS[slot.stage]:
+        if not _possible(action.op, slot):
             ramp = ", which is being pruned" if slot.pruning else ""
             raise IllegalAction(f"{action.op.name} is not possible in stage {slot.stage.name}{ramp}")
         before = (slot.stage, slot.alpha_target, slot.pruning)
@@ -240,6 +248,10 @@ class Lifecycle:
         for slot in self.slots:
             if slot.active and slot.stage is not Stage.FOSSILIZED:
                 slot.move_to(Stage.PRUNED)
+
+
+def _possible(op: Op, slot: Slot) -> bool:
+    return op in LEGAL_OPS[slot.stage] and not slot.pruning
 
 
 class LegalChoices(NamedTuple):

@@ -213,8 +213,11 @@ def independent_spec(sizes: Sequence[int], continuous: Sequence[Head] = ()) -> A
 
 
 def continuous_values(spec: ActionSpec, actions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the values `[..., C]` in the environment of the continuous heads of `actions [..., H]`: u, or tanh(u),
-    scaled so that -1 and 1 are the bounds where both are finite, and clipped to the bounds."""
+    """Return the values `[..., C]` in the environment of the continuous heads of `actions [..., H]`.
+
+    With two finite bounds, u or tanh(u) is scaled so that -1 and 1 are the bounds. Without, u is the value itself.
+    Values are clipped to the bounds.
+    """
     first = spec.num_categorical
     values = from_cells(actions[..., first:])
     for k, head in enumerate(spec.heads[first:]):
@@ -256,7 +259,10 @@ class ActionMasks(NamedTuple):
         return cls(np.ones(slots[:2], np.bool_), np.ones(slots, np.bool_), np.ones((*slots, spec.rest_size), np.bool_))
 
     def flat(self) -> NDArray[np.bool_]:
-        """Return a flat mask `[..., flat_size]`, as Gymnasium's: per head, the union over all legal earlier choices."""
+        """Return a flat mask `[..., flat_size]`: per head, the union over all legal earlier choices.
+
+        This is the form of Gymnasium's `info["action_mask"]`.
+        """
         if self.slot is None:
             return np.concatenate([self.op, self.rest], axis=-1)
         slot = self.slot & self.op[..., None]
@@ -273,7 +279,10 @@ class ActionMasks(NamedTuple):
 
     def in_force(self, spec: ActionSpec, actions: NDArray[np.int64], causal: bool = True) -> NDArray[np.bool_]:
         """Return the flat mask `[..., flat_size]` given the chosen actions `[..., num_heads]`, as episodes store it.
-        Irrelevant heads keep only their canonical choice, or all choices if not `causal`."""
+
+        Irrelevant heads keep only their canonical choice, or all choices if not `causal`, so that every head has at
+        least one legal choice.
+        """
         if self.slot is None:
             return self.flat()
         canonical: NDArray[np.bool_] = np.full(spec.flat_size, not causal)

@@ -40,8 +40,10 @@ class InvalidEpisode(ValueError):
 
 
 class RecurrentState(NamedTuple):
-    """Recurrent state of the policy as numpy arrays `[n, N, width]`. N is 1 for an initial state, or the number of
-    stored states. Parts that the policy's core lacks are `[0, N, 0]`."""
+    """Recurrent state of the policy as numpy arrays `[n, N, width]`.
+
+    N is 1 for an initial state, or the number of stored states. Parts that the policy's core lacks are `[0, N, 0]`.
+    """
 
     h: NDArray[np.float32]  # [num_layers, N, hidden]
     c: NDArray[np.float32]  # [num_layers, N, hidden]

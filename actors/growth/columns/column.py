@@ -75,8 +75,11 @@ class Column:
         return network
 
     def count_params(self, scale: float, model: nn.Module) -> int:
-        """Return the number of parameters of a column, without allocating them where that is possible. Raises
-        `UserError` if the factory fails, or returns what is visibly no column of this model."""
+        """Return the number of parameters of a column, without allocating them where that is possible.
+
+        Raises `UserError` if the factory fails, returns the model's own parameters, or visibly another number of
+        outputs.
+        """
         with own_random_numbers(0):
             try:
                 with torch.device("meta"):
@@ -137,7 +140,7 @@ def _wrap_fits(model: Any, network: Any) -> bool:
 
 
 def column_family() -> Family:
-    """Return a family that offers the columns of all families, and no blueprints for the stream."""
+    """Return a family that offers the columns of all families, and nothing in the stream."""
     tables = zip(*(family.columns for family in FAMILIES.values()), strict=True)
     columns = [next((column for column in row if column is not None), None) for row in tables]
     return Family("column", 0, [NOOP] * len(columns), columns, unit_gate_logits)

@@ -26,7 +26,7 @@ class ColumnSlots(nn.ModuleList):
 
     def __init__(self, slots: list[SlotModule], output: str) -> None:
         super().__init__(slots)
-        self.output = output  # see `Column`
+        self.output = output  # the module within the model whose output is mixed, "" for the model itself
         self.order: list[int] = []  # of the slots whose columns are on
         self._kept: list[Kept | None] = []  # of these
         self.learns = False  # whether the last of them learns, while all before it is held constant
@@ -134,7 +134,8 @@ def column_slots_of(model: nn.Module, column: Column) -> ColumnSlots:
 
 
 def replace_model(model: nn.Module, column: Column, index: int) -> None:
-    """Let the column of a slot be the model from now on. Raises `UserError` where that is impossible."""
+    """Let the column of a slot be the model from now on, which then has its parameters and its attributes. Raises
+    `UserError` where that is impossible."""
     slots, called = column_slots_of(model, column), find_module(model, column.model)
     network = slots.slot(index).seed
     assert isinstance(network, nn.Module)

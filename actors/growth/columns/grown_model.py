@@ -70,7 +70,8 @@ def _mixes(value: Any) -> bool:
 
 
 def with_tensors(output: Any, tensors: Mapping[Any, Tensor]) -> Any:
-    """Return a copy of the output, of the same type, with other tensors at places of `tensors_of`."""
+    """Return the output with other tensors at places of `tensors_of`, in the same type; the given one does not
+    change."""
     if isinstance(output, Tensor):
         return tensors[""]
     if type(output) is dict:
@@ -143,7 +144,8 @@ class GrownModel(nn.Module):
     def __init__(
         self, host: nn.Module, columns: Sequence[nn.Module], alphas: Sequence[Tensor], output: str = ""
     ) -> None:
-        """`output` names the module, of `host` and of each column, whose output is mixed; "" is all of it."""
+        """`output` names the module of `host` whose output is mixed with that of the same module of each column; "" is
+        the host itself."""
         super().__init__()
         self.host, self.output, self.count = host, output, len(columns)
         for i, (column, alpha) in enumerate(zip(columns, alphas, strict=True), start=1):
@@ -193,7 +195,8 @@ class ExportedSeed(nn.Module):
     """A seed that is blended into the output h of a module: a list of PyTorch's operations, as plain data.
 
     A step is (name of its result, function, arguments). An argument `{"of": name}` is a result, a parameter, `alpha` or
-    `h`; `{"torch": name}` is a constant of PyTorch. With `rows`, h is `[..., width]`; steps take `[rows, width]`.
+    `h`; `{"torch": name}` is a constant of PyTorch. With `rows`, h is `[..., width]`, and the operations are those for
+    `[rows, width]`.
     """
 
     def __init__(self, steps: Sequence[Any], tensors: Mapping[str, Tensor], alpha: Tensor, rows: bool) -> None:

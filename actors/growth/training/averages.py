@@ -20,7 +20,8 @@ class Averages:
     named after moving averages, holds, and lists of tensors as torch_ema's and diffusers'. Their updates pair
     parameters by position or by known names, so that they must grow with the model.
 
-    An average that did not equal the model at the start and has not changed since is of another run.
+    An average that was there when this one was made, did not equal the model then and has not changed since is of
+    another run.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -47,7 +48,8 @@ class Averages:
         return copies
 
     def regrow(self) -> None:
-        """Give averages that are lists a tensor for each present parameter, and those that know names all of them."""
+        """Give averages that are lists a tensor for each parameter that there is now, in the same order, and those that
+        know names all of them."""
         for holder, module, trainable, before in self._lists:
             known = dict(zip(map(id, before), holder.shadow_params, strict=True))
             device, now = holder.shadow_params[0].device, _chosen(module, trainable)

@@ -68,7 +68,7 @@ class SeedGroups:
 
     @property
     def order(self) -> list[int]:
-        """The filled slots, in the order of their parameter groups."""
+        """Return filled slots in the order of their parameter groups."""
         return list(self._parts)
 
     @property
@@ -121,8 +121,11 @@ class SeedGroups:
             self._norms.pop((slot, number), None)
 
     def accumulate(self, params: Sequence[nn.Parameter], gradients: Sequence[Tensor], whole: bool) -> None:
-        """Add gradients of the current minibatch, which the next optimizer step uses. Those of a minibatch whose step
-        was skipped are dropped: the model's gradients are others. Without `whole`, as in buckets, that is unknown."""
+        """Add gradients of the current minibatch, which the next optimizer step uses.
+
+        Those of a minibatch whose step was skipped are dropped: the model's gradients are then others than before. With
+        `whole` false that cannot be told, as where gradients lie in buckets.
+        """
         if whole and self._batch is not None:
             known, seen = self._batch[0].grad, self._batch[1]()
             if seen is None or seen is not known:
@@ -227,8 +230,11 @@ def _is_matrix(p: nn.Parameter) -> bool:
 
 
 def _scheduled(optimizer: Optimizer) -> list[tuple[list[Any], str]]:
-    """Return the lists, by name, in which PyTorch's schedulers of this optimizer, or of one that wraps it, have an
-    entry for each of its groups. An optimizer does not know its schedulers."""
+    """Return the lists, by name, in which PyTorch's schedulers of this optimizer have an entry for each of its groups.
+
+    They are found among all live objects, since an optimizer does not know its schedulers; a scheduler may know an
+    optimizer that wraps this one.
+    """
     groups = optimizer.param_groups
     schedulers = live_objects(lambda kind: issubclass(kind, LRScheduler))
     live = [s for s in schedulers if s.optimizer.param_groups is groups]

@@ -12,8 +12,9 @@ from actors.config import require
 class MetricPoints:
     """Turns what a training run measures into points from 0 to 100.
 
-    Accuracy in points is its percentage. Of any other metric, points are the share, in percent, of the distance from
-    the first measurement to the best possible value that has been covered; at least 0.
+    Accuracy in points is its percentage. Of any other metric, points are the share, in percent, of the distance between
+    the first measurement and the best possible value that has been covered: 0 at the first measurement, 100 at the best
+    value. A value worse than the first has 0 points.
     """
 
     higher_is_better: bool | None

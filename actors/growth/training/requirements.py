@@ -18,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_model(model: nn.Module, averaged: bool) -> None:
-    """Raise `UserError` for a model whose parameters are of unknown size, without values, or in parts. `averaged` says
-    whether `DistributedDataParallel` averages its gradients."""
+    """Raise `UserError` for a model whose parameters are of unknown size, without values, or in parts.
+
+    `averaged` says whether `DistributedDataParallel` averages its gradients.
+    """
     parameters = list(model.parameters())
     lazy = any(isinstance(p, nn.UninitializedParameter) for p in parameters)
     require(not lazy, "the model has lazy layers of unknown size: call it once before you create the controller")

@@ -106,7 +106,8 @@ class AsyncSession(SessionProtocol):
 
 
 class StepStream:
-    """Match requests and responses of a stream. If it ends, pending steps fail: UNAVAILABLE, or UNAUTHENTICATED."""
+    """Match requests and responses of a stream. When the stream ends, pending steps fail with UNAVAILABLE, or with
+    UNAUTHENTICATED if the token was refused."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -113,7 +113,7 @@ class Connection(ABC):
             await self._pause(pause_s)
 
     async def describe(self) -> policy_pb2.GetModelResponse:
-        """Return the served version, spaces and limits. Raises `PolicyError`."""
+        """Ask for the served version, spaces and limits. Raises `PolicyError`."""
         response: policy_pb2.GetModelResponse = await self.call("GetModel", policy_pb2.GetModelRequest())
         return response
 
@@ -129,7 +129,8 @@ class Connection(ABC):
         return self.spaces
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of a call. Raises `UserError` for a bad token file, which is read at each call."""
+        """Return the metadata of a call. The token file is read each time, as the token may be replaced. Raises
+        `UserError`."""
         token = self._token if self._token_file is None else _first_token(Path(self._token_file))
         return (("authorization", f"Bearer {token}"),) if token else ()
 

@@ -1,4 +1,7 @@
-"""`ClientEpisode` and `AsyncClientEpisode`: an episode of the user's own environment, at an endpoint that learns."""
+"""`ClientEpisode`: an episode of the user's own environment, played at an endpoint that learns from it.
+
+`AsyncClientEpisode` is its twin for asyncio. Both run the coroutines of `EpisodeProtocol`.
+"""
 
 from __future__ import annotations
 

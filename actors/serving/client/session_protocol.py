@@ -1,4 +1,8 @@
-"""`SessionProtocol`: the client's side of a session, as coroutines. Steps are idempotent: retrying is always safe."""
+"""`SessionProtocol`: the client's side of a session, as coroutines.
+
+Steps are idempotent, so retrying one is always safe. If the server has lost the session, it is reopened from the state
+that came with the last answer.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,8 @@ class SessionProtocol:
         self.last_request: policy_pb2.StepRequest | None = None
 
     async def opening(self, deadline_s: float | None = None) -> None:
-        """Open the session, or continue it from its exported state."""
+        """Open the session, in the spaces of the server unless others are wanted, or continue it from its exported
+        state."""
         self.spaces = await self._client.known_spaces(self._wanted)
         request = policy_pb2.OpenSessionRequest(
             spaces_hash=self.spaces.hash,
@@ -62,7 +67,7 @@ class SessionProtocol:
         deterministic: bool = True,
         reward: float | None = None,
     ) -> Answer:
-        """Take the next step. A session that the server has lost is reopened from the state after the last answer."""
+        """Take the next step, reopening the session if the server has lost it."""
         deadline_s = time.monotonic() + self._client.deadline_s
         unmasked = masks is None and not self.spaces.slots  # the server decides whether a mask is needed
         request = step_request(

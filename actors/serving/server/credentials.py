@@ -42,7 +42,8 @@ class TokenFile:
     the scope `train` may be trained on.
 
     At the start, a malformed line or an unreadable file raises `UserError`. Later, a malformed line is ignored, and
-    while the file is missing or unreadable no token is valid; both are logged as errors.
+    while the file is missing or unreadable no token is valid; both are logged as errors. The owner of a call is
+    identified by the hash of its token.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,8 +151,10 @@ _UNUSABLE = (OSError, ValueError, TypeError)  # a missing file, no PEM, a key wi
 
 
 class CertificateReloader:
-    """Check the files at every TLS handshake, and use new ones as soon as key and certificate match: one of them may
-    have been replaced so far."""
+    """Check the files at every TLS handshake, and use new ones as soon as key and certificate match.
+
+    While they do not match, for example because only one of them has been replaced so far, the previous ones are used.
+    """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca

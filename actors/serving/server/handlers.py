@@ -157,7 +157,8 @@ class _StepStream:
 
 
 class _StreamStep:
-    """Waits for a step of a stream, and answers at once: a future would do so in the next turn of the event loop."""
+    """Waits for a step of a stream, and puts its answer into the queue of the stream at once: a future would do so in
+    the next turn of the event loop."""
 
     __slots__ = ("_request", "_start", "_stream")
 

@@ -112,7 +112,8 @@ class ModelVersions:
         self.layouts = {spaces.hash: MessageLayout(spaces) for spaces in family}
 
     def build(self, weights: WeightSet) -> ServedModel:
-        """Build a model for `adopt`, slowly. Raises `UserError` if the weights are of another architecture."""
+        """Build a model for `adopt`. This is slow, so run it in a thread. Raises `UserError` if the weights are of
+        another architecture."""
         if _architecture(weights) != self.newest.architecture:
             raise UserError(
                 f"weights {weights.version} have another architecture than those served: start another server for them"

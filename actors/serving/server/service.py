@@ -130,7 +130,8 @@ class PolicyService:
         self.metrics.moved.inc()
 
     def _import_session(self, request: policy_pb2.OpenSessionRequest, owner: str) -> Session:
-        """Continue an exported session under a new id: a server that has an older state of it must answer no step."""
+        """Continue an exported session under a new id. A server that had the session before, whose state of it may be
+        an older one, then answers no step of what follows."""
         state, policy_state = unseal(request.exported_state, self.models.state_sizes, self._key)
         if state.spaces_hash != request.spaces_hash or state.architecture_hash != self.models.newest.architecture:
             raise Refusal(Reason.STATE_INVALID, "exported_state belongs to other spaces or to another policy")
@@ -223,8 +224,10 @@ class PolicyService:
         return 4 * self.models.state_sizes.floats + _MAX_RESPONSE_BYTES
 
     def start_step(self, request: policy_pb2.StepRequest, waiter: Waiter, owner: str = "") -> None:
-        """Start a step, or, if the request repeats one, join the step in progress or answer what is stored. `waiter`
-        gets a serialized `StepResponse`, or an exception. Raises `Refusal`."""
+        """Start a step, or, if the request repeats one, join the step in progress or answer what is stored.
+
+        `waiter` gets a serialized `StepResponse`, or an exception. Raises `Refusal`.
+        """
         session = self._session(request.session_id, owner)
         index, export = request.step_index, request.export_state and session.training is None
         pending = session.pending
