@@ -47,8 +47,7 @@ def test_key_and_certificate_are_replaced_together_or_not_at_all(tmp_path: Path,
     (tmp_path / name).mkdir()  # no file can be written there
     with pytest.raises(IsADirectoryError):
         write_secrets(tmp_path, [*HOSTS, "another"])
-    (tmp_path / name).rmdir()
-    assert contents(tmp_path) == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 def test_what_is_missing_old_or_does_not_fit_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +108,8 @@ def test_openssl_accepts_the_certificate_and_it_covers_the_hosts(tmp_path: Path)
     write_secrets(tmp_path, HOSTS)
     context = ssl.create_default_context(cafile=str(tmp_path / "serve.crt"))
     (known,) = context.get_ca_certs()
-    addresses = {"127.0.0.1": "127.0.0.1", "::1": "0:0:0:0:0:0:0:1"}
-    assert known["subjectAltName"] == tuple(
-        ("IP Address", addresses[host]) if host in addresses else ("DNS", host) for host in HOSTS
-    )
+    addresses = [("IP Address", "127.0.0.1"), ("IP Address", "0:0:0:0:0:0:0:1")]
+    assert sorted(known["subjectAltName"]) == sorted([*addresses, *(("DNS", h) for h in HOSTS if h[0] not in "1:")])
     days = (ssl.cert_time_to_seconds(str(known["notAfter"])) - time.time()) / 86400
     assert certificate.RENEW_DAYS < days <= certificate.VALID_DAYS
     ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tmp_path / "serve.crt", tmp_path / "serve.key")

@@ -29,16 +29,11 @@ def test_waits_longer_than_the_limit_while_there_is_progress() -> None:
     assert wait_until_stopped(wait, lambda: next(beats))
 
 
-@pytest.mark.parametrize("longest_pause_s", [0.0, 0.2])
-def test_gives_up_without_progress(longest_pause_s: float) -> None:
+@pytest.mark.parametrize(("at_once", "pause_s", "least_s"), [(False, 0.0, 0.3), (False, 0.2, 0.4), (True, 1e9, 0.0)])
+def test_gives_up_without_progress_or_at_once(at_once: bool, pause_s: float, least_s: float) -> None:
     never, began_s = threading.Event(), time.monotonic()
-    assert not wait_until_stopped(never.wait, lambda: 7, longest_pause_s)
-    assert time.monotonic() - began_s >= max(0.3, 2 * longest_pause_s)
-
-
-def test_at_once_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "STOP_S", 1e9)
-    assert not wait_until_stopped(threading.Event().wait, lambda: 7, at_once=lambda: True)
+    assert not wait_until_stopped(never.wait, lambda: 7, pause_s, at_once=lambda: at_once)
+    assert time.monotonic() - began_s >= least_s
 
 
 def test_the_stall_timer_reports_the_longest_pause_that_is_over() -> None:
