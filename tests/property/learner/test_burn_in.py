@@ -60,13 +60,3 @@ def test_with_new_weights_a_burn_in_from_the_start_gives_their_own_state() -> No
     check_states(2, 4, 12, moved=True)
     with pytest.raises(AssertionError):
         check_states(2, 4, 2, moved=True)  # too short: still an older policy's state
-
-
-@pytest.mark.parametrize("core", ["lstm+memory", "feedforward"])
-def test_other_cores_reproduce_the_stored_state_of_the_next_chunk(core: str) -> None:
-    """Where a burn-in reaches back to the state that is stored before it."""
-    network = toy_network(core=core)
-    own = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in LENGTHS])
-    found = replay(make_batch(own, SPACES, 3, 3), network.advance).state
-    stored = make_batch(own, SPACES, 3).state
-    assert all(torch.allclose(a, b, atol=2e-6) for a, b in zip(found, stored, strict=True))

@@ -12,7 +12,7 @@ import torch
 from actors.config import ActingConfig, ActorsConfig, ConfigError, EnvConfig, GymConfig, PolicyConfig
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.rollout.sampler import make_sampler
-from actors.rollout.wave import PolicyNoise, Provenance
+from actors.rollout.wave import Provenance
 from deploy.config.schema import Config
 from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
@@ -40,15 +40,6 @@ def test_it_is_the_mean_of_the_others_at_the_same_step() -> None:
 def seeds() -> list[int]:
     """Three episodes of one seed, two of another, and one alone."""
     return [toy_seed(n, truncated=False, salt=n) for n in (6, 6, 6, 5, 5, 4)]
-
-
-def test_a_seed_that_occurs_again_is_played_with_other_noise() -> None:
-    own = PolicyNoise(3, [8, 9, 8], 4)
-    alone = [PolicyNoise(3, [seed], 4) for seed in (8, 9)]
-    first, second, again = own.step()
-    np.testing.assert_array_equal([first, second], [noise.step()[0] for noise in alone])
-    assert not np.any(again == first)
-    assert not np.any(own.bootstrap()[0] == own.bootstrap()[2])
 
 
 def test_the_update_subtracts_what_episodes_of_one_seed_have_in_common() -> None:
