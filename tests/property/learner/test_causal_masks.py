@@ -90,15 +90,6 @@ def test_a_causal_table_that_is_all_true_is_caught(term: Loss) -> None:
         check_irrelevant_heads_are_still(network, term, op=0)
 
 
-def test_an_irrelevant_head_has_log_prob_and_entropy_zero_even_where_all_is_legal() -> None:
-    steps = one_step(JOINT, states=2)
-    with torch.no_grad():
-        out = toy_network().evaluate_steps(steps)
-    relevant = torch.from_numpy(SPEC.relevance_table)[steps.actions[:, 0]]
-    for values in (out.log_probs, out.entropies):
-        assert torch.equal(values != 0, relevant)
-
-
 def rewards(states: int) -> Tensor:
     """Of every joint action in every state; far apart, so that wrong weights show."""
     rng = np.random.default_rng(3)
