@@ -73,8 +73,7 @@ def share_recalled(core: str, critic: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("core", "critic"),
-    [pytest.param("lstm", "v", marks=pytest.mark.long), ("lstm", "q_op"), ("lstm+memory", "v")],
+    ("core", "critic"), [pytest.param("lstm", "v", marks=pytest.mark.long), ("lstm", "q_op"), ("lstm+memory", "v")]
 )
 def test_a_recurrent_core_learns_to_recall(core: str, critic: str) -> None:
     assert share_recalled(core, critic) > 0.95

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -137,16 +136,3 @@ def test_alerts_round_trip_through_grafanas_sdk() -> None:
         back = json.loads(JSONEncoder().encode(Rule.from_json(rule)))
         assert {at.partition("/model")[0] for at in lost(rule, back)} <= {"dashboardUid", "panelId", "data/0", "data/1"}
         assert back["title"] == rule["title"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_panels_do_not_overlap(name: str) -> None:
-    board = committed(name)
-    nested = [p for row in board["panels"] for p in row.get("panels", ())]
-    assert len({p["id"] for p in [*board["panels"], *nested]}) == len(board["panels"]) + len(nested)
-    cells = []
-    for panel in board["panels"]:
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= 24
-        cells += itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
-    assert len(cells) == len(set(cells))

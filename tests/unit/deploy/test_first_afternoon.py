@@ -54,20 +54,6 @@ def test_an_example_is_found_in_the_working_directory_and_obeys_gymnasium(module
     check_env(getattr(importlib.import_module(module), name)(), skip_render_check=True)
 
 
-def test_legal_actions_of_the_warehouse_reach_the_exit_and_no_shelf() -> None:
-    env, places = made("warehouse:Warehouse-v0"), set()
-    rng, rewards = np.random.default_rng(0), list[float]()
-    for seed in range(60):
-        (_, info), over = env.reset(seed=seed), False
-        while not over:
-            obs, reward, terminated, truncated, info = env.step(int(rng.choice(np.flatnonzero(info["action_mask"]))))
-            places.add(tuple(map(int, obs["robot"])))
-            over = terminated or truncated
-            rewards += [reward] if terminated else []
-    assert places == {(y, x) for y in range(5) for x in range(5)} - {(y, x) for y in (1, 3) for x in (1, 3)}
-    assert set(rewards) == {1.0}
-
-
 def one_by_one(policy: tamiyo.LoadedPolicy, seed: int) -> float:
     """The return of an episode that is played without the samplers and kernels of actors."""
     env, total, over = policy.make_env(), 0.0, False
@@ -82,11 +68,6 @@ def one_by_one(policy: tamiyo.LoadedPolicy, seed: int) -> float:
 def rows_of_the_ball(frames: Any) -> list[int]:
     """In each frame the first row of 16 pixels that is bright."""
     return [int(np.argmax(frame.max(axis=1) > 128)) // 16 for frame in frames]
-
-
-def made(env_id: str) -> Any:
-    gym_converter(GymConfig(id=env_id))  # it imports the module
-    return gymnasium.make(env_id)
 
 
 def test_a_loaded_policy_keeps_its_state_until_it_is_reset(tmp_path: Path) -> None:

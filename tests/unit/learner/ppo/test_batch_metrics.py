@@ -16,7 +16,7 @@ from learner.config import LearnerConfig
 from learner.ppo.batch import make_batch
 from learner.ppo.metrics import MOST_BARS, MOST_HISTOGRAMS, choice_shares, ranges, step_metrics
 from learner.ppo.targets import Targets
-from tests.support.learning.batches import targets_of, toy_ppo
+from tests.support.learning.batches import toy_ppo
 from tests.support.learning.toy import SPACES, SPEC, toy_network, toy_seed, toy_wave
 
 
@@ -67,14 +67,6 @@ def test_values_are_reported_in_units_of_the_return_with_the_scale_of_the_critic
         assert (metrics["value_mean"], metrics["value_scale"]) == (float(scale.mean), float(scale.std))
     assert (metrics["value_mean"] != 0.0) == popart
     assert expected != 0.0
-
-
-def test_one_entropy_covers_all_heads() -> None:
-    network, batch = toy_network(), make_batch(played(), SPACES)
-    ppo = toy_ppo(1e-3, network)
-    entropies, counted = ppo.forward(batch).entropies, targets_of(toy_network(), batch, ppo.config).counted
-    metrics = ppo(batch, 0, version=0)
-    assert metrics["entropy"] == pytest.approx(float(entropies[counted].mean()), rel=1e-5)
 
 
 def test_every_head_has_a_histogram_of_its_choices() -> None:
