@@ -95,17 +95,6 @@ def test_one_chain_is_caught() -> None:
         check(one_chain, make_case([3, 7, 1, 5], [True, False, False, True], 0.9, 0.8), 1e-9)
 
 
-def test_an_exact_critic_has_no_advantage_under_a_constant_reward() -> None:
-    """Truncated, the value is that of an infinite future, r / (1 - gamma); terminated, that of the remaining steps."""
-    r, gamma, left = 2.0, 0.9, torch.arange(6, 0, -1).double()[None]
-    forever = r / (1 - gamma)
-    for values, terminated in ((torch.full_like(left, forever), False), (forever * (1 - gamma**left), True)):
-        ends = torch.tensor([terminated]), torch.tensor([forever], dtype=torch.float64)
-        out = gae(torch.full_like(left, r), values, torch.ones(1, 6, dtype=torch.bool), *ends, gamma, 0.97)
-        assert torch.allclose(out.advantages, torch.zeros_like(left), atol=1e-9)
-        assert torch.allclose(out.returns, values, atol=1e-9)
-
-
 def test_normalization_counts_unforced_steps_only_and_survives_one_or_equal_ones() -> None:
     a = torch.tensor([1.0, 2.0, 6.0, 1e6])[:, None]
     counted = torch.tensor([True, True, True, False])

@@ -32,17 +32,14 @@ def intake_of(store: Store, deadly: str = "") -> Intake:
     return Intake(transport, toy_schema(), max_policy_lag=4, probe=probe)
 
 
-def left_pending(store: Store, count: int, forgotten: int = 0) -> list[str]:
-    """Let a learner die with that many episodes in hand; the store forgets that it took the last ones."""
+def left_pending(store: Store, count: int) -> list[str]:
+    """Let a learner die with that many episodes in hand."""
     actor = store()
     actor.open_generation(-1, "learner")
     episodes = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(count)])
     for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
         actor.put(EpisodeHeader.from_episode(episode), encode_episode(episode))
-    taken, thaw = actor.take(count - forgotten, 0), store.freeze()
-    taken += actor.take(forgotten, 0) if forgotten else []
-    thaw()
-    return [d.header.episode_id for d in taken]
+    return [d.header.episode_id for d in actor.take(count, 0)]
 
 
 def survivor(store: Store, deadly: str) -> Intake:
@@ -53,17 +50,6 @@ def survivor(store: Store, deadly: str) -> Intake:
     intake = intake_of(store, deadly)
     intake.recover(())
     return intake
-
-
-def test_episodes_that_the_checkpoint_holds_are_acknowledged_and_not_trained_again(store: Store) -> None:
-    """One is pending, the other is queued again, because the store forgot that it was taken."""
-    ids = left_pending(store, 4, forgotten=2)
-    intake = intake_of(store)
-    intake.recover([ids[0], ids[2]])
-    taken = intake.collect(2, 0, stop=lambda: False)
-    assert taken is not None
-    assert {t.episode.episode_id for t in taken} == {ids[1], ids[3]}
-    assert counts(intake.consumer, "trained", "pending") == (2, 2)
 
 
 def test_an_episode_that_kills_is_set_aside_after_three_probes_and_the_others_are_trained(store: Store) -> None:

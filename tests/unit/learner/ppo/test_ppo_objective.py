@@ -218,14 +218,6 @@ def test_what_cannot_work_is_refused_with_the_reason(fields: dict[str, Any], mes
         LearnerConfig(**fields)
 
 
-def test_epochs_and_learning_rate_follow_the_core_unless_chosen() -> None:
-    recurrent, feedforward = (LearnerConfig().for_core(r) for r in (True, False))
-    assert (recurrent.update_epochs, recurrent.lr) == (1, 2.5e-4)
-    assert (feedforward.update_epochs, feedforward.lr) == (10, 3e-4)
-    chosen = LearnerConfig(update_epochs=4, lr=1e-3)
-    assert chosen.for_core(True) == chosen.for_core(False) == chosen
-
-
 def test_padding_waste_is_what_the_buckets_run_and_bounded() -> None:
     """Lengths far apart: one rectangle would waste 1.8 times, buckets stay below the limit."""
     b = toy_batch(LENGTHS)
