@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from actors.codec import encode_episode
 from actors.config import QueueConfig
+from actors.errors import UserError
 from actors.transport.ledger import LedgerError
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner.config import LearnerConfig
@@ -168,3 +171,21 @@ def test_advice_about_the_settings_is_reported_at_the_start(store: Store, tmp_pa
     learner.start()
     learner.stop()
     assert learner.poll().new_notes == ["lower it"]
+
+
+@pytest.mark.parametrize("call", ["link", "mkdir", "fsync"])
+def test_a_run_folder_that_turns_read_only_ends_the_run_with_one_line(
+    store: Store, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, producer = make_learner(tmp_path, store, updates=9), ToyProducer(store)
+    write = getattr(os, call)
+
+    def refuse(*args: object, **options: object) -> object:
+        if call == "mkdir" or learner.progress.update == 2:
+            raise OSError(errno.EROFS, "Read-only file system", str(args[0]))
+        return write(*args, **options)
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(UserError, match=r"cannot write to the run folder .*Read-only file system") as caught:
+        learner.run(producer)
+    assert "\n" not in str(caught.value)

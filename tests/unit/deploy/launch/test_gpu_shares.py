@@ -25,23 +25,15 @@ def test_a_part_of_a_second_gpu_is_refused(share: float) -> None:
 
 
 def by_brute_force(nodes: list[int], share: float, learner: float) -> int:
-    """Put the learner on each node in turn, then fill GPU after GPU."""
+    """Put the learner on each node in turn, then fill GPU after GPU, or take whole ones."""
     rooms = []
-    for place in [n for n, gpus in enumerate(nodes) if gpus] if learner else [-1]:
+    for place in [n for n, gpus in enumerate(nodes) if gpus]:
         free = [[1.0] * gpus for gpus in nodes]
-        if learner:
-            free[place][0] -= learner
-        room = 0
-        for node in free:
-            while share >= 1 and sum(g == 1.0 for g in node) >= share:
-                room += 1
-                for _ in range(int(share)):
-                    node.remove(1.0)
-            for gpu in node if share < 1 else []:
-                while gpu > share - 1e-9:
-                    gpu -= share
-                    room += 1
-        rooms.append(room)
+        free[place][0] -= learner
+        if share >= 1:
+            rooms.append(sum(node.count(1.0) // int(share) for node in free))
+        else:
+            rooms.append(sum(int((gpu + 1e-9) / share) for node in free for gpu in node))
     return min(rooms, default=0)
 
 
@@ -83,10 +75,10 @@ def test_actors_that_do_not_fit_are_reported() -> None:
         learner = learner_gpus("auto", own, nodes, grows=False)
         with pytest.raises(UserError, match=rf"is {share}: . of {count} actors fit on .*\({sum(nodes)}\).*: lower"):
             require_gpus(own, nodes, learner)
-    assert "2 of 3 actors fit on the GPUs that Ray has (2) beside the learner" in gpu_shortage(actors(0.6, 3), [2], 0.4)
     for share, count, nodes in ((0.25, 4, [1]), (0.6, 2, [2]), (1, 1, [1]), (0.25, "auto", [1]), (0, 64, [])):
         own = actors(share, count)
         require_gpus(own, nodes, learner_gpus("auto", own, nodes, grows=False))
+    assert "2 of 3 actors fit on the GPUs that Ray has (2) beside the learner" in gpu_shortage(actors(0.6, 3), [2], 0.4)
 
 
 def test_free_parts_of_gpus_are_not_added_up() -> None:

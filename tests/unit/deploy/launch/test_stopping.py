@@ -1,16 +1,22 @@
-"""Waiting for a learner to stop: it continues while there is progress, and gives up without."""
+"""Waiting for a learner to stop while there is progress; the end of a run whose folder can no longer be written."""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import threading
 import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from actors.heartbeat import StallTimer
 from deploy.launch.supervision import stopping
 from deploy.launch.supervision.stopping import wait_until_stopped
+from deploy.launch.supervision.supervisor import Phase, Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +49,16 @@ def test_the_stall_timer_reports_the_longest_pause_that_is_over() -> None:
     known = still.longest_s
     time.sleep(2 * known)
     assert still.poll(1) > known == still.longest_s >= 0.1
+
+
+def test_a_run_ends_whose_error_cannot_be_written(tmp_path: Path) -> None:
+    """Otherwise a command that follows the run would never learn that it has ended."""
+    supervisor: Any = object.__new__(Supervisor)
+    supervisor._run_dir = tmp_path / "gone"
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    supervisor._train, supervisor.trained = Mock(side_effect=full), threading.Event()
+    supervisor._run()
+    assert supervisor._phase is Phase.FAILED
+    assert "No space left" in supervisor._error
+    assert "error.txt cannot be written either" in supervisor._error
+    assert supervisor.trained.is_set()  # the thread that waits for the end of the training continues
