@@ -108,18 +108,14 @@ def test_a_resume_that_forgets_something_is_caught(wrong: Callable[[Checkpoint],
 def test_a_checkpoint_holds_what_it_was_given_and_old_ones_go(tmp_path: Path) -> None:
     network = toy_network()
     optimizer = make_optimizer(network, 1e-3, 0.0)
+    consumed = ("run/a/1/0", "run/a/1/1")
     for update in range(5):
-        progress = LearnerProgress(
-            update, version=update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5
-        )
-        save_checkpoint(tmp_path / "checkpoints", network, optimizer, progress, ("run/a/1/0", "run/a/1/1"), 4, keep=2)
-    assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == [
-        "generation_00002_update_00000003.safetensors",
-        "generation_00002_update_00000004.safetensors",
-    ]
+        progress = LearnerProgress(update, update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5)
+        save_checkpoint(tmp_path / "checkpoints", network, optimizer, progress, consumed, 4, keep=2)
+    kept = [f"generation_00002_update_0000000{update}.safetensors" for update in (3, 4)]
+    assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == kept
     newest = load_checkpoint(tmp_path)  # a run folder
-    assert newest.progress == progress
-    assert newest.consumed == ("run/a/1/0", "run/a/1/1")
+    assert (newest.progress, newest.consumed) == (progress, consumed)
     assert (newest.weights.version, newest.weights.generation, newest.weights.state_stride) == (7, 2, 4)
     assert not newest.moments  # the optimizer has not stepped
     assert not list(tmp_path.glob("**/*.partial"))

@@ -27,9 +27,8 @@ def served_versions(device: torch.device) -> None:
         for version in range(2, 5):
             models.adopt(models.build(weights(version, version)))
             states = PolicyState(*(t.to(to) for t in toy_network().initial_state(2)))
-            decision = models.newest.program(SPACES).run(
-                *given, states, np.arange(2), noise, np.ones(2, dtype=np.bool_)
-            )
+            program, greedy = models.newest.program(SPACES), np.ones(2, dtype=np.bool_)
+            decision = program.run(obs, blueprints, masks, states, np.arange(2), noise, greedy)
             assert {t.device.type for t in states} == {to.type}
             found += [decision.actions, decision.log_probs, decision.values, *(t.clone() for t in states)]
         return found
@@ -37,8 +36,7 @@ def served_versions(device: torch.device) -> None:
     drawn = [random_masks(np.random.default_rng(seed)) for seed in range(2)]
     masks = ActionMasks(*(np.stack(of_rows) for of_rows in zip(*drawn, strict=True)))
     obs = np.random.default_rng(0).standard_normal((2, SPACES.obs_size)).astype(np.float32)
-    given, noise = (obs, np.full((2, SPACES.slots), -1), masks), np.full((2, len(SPACES.action.heads)), 0.5)
-
+    blueprints, noise = np.full((2, SPACES.slots), -1), np.full((2, len(SPACES.action.heads)), 0.5)
     for ours, theirs in zip(answers(device), answers(CPU), strict=True):
         same(ours, theirs)
 

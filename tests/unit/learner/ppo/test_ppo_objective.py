@@ -17,7 +17,7 @@ from learner.config import LearnerConfig
 from learner.ppo.metrics import explained_variance, step_metrics
 from learner.ppo.objective import entropy_coefficient, make_denominators, objective
 from learner.ppo.targets import Targets
-from tests.support.learning.batches import RecordedGradients, targets_of, toy_batch, toy_ppo
+from tests.support.learning.batches import targets_of, toy_batch, toy_ppo
 from tests.support.learning.toy import SPEC, toy_network
 from tests.support.learning.without_kernels import without_kernels
 
@@ -189,11 +189,12 @@ def test_minibatches_add_up_under_every_option(options: dict[str, Any]) -> None:
     """Divided by the steps of the minibatch alone, short episodes would weigh more."""
 
     def gradients(minibatches: int) -> list[list[Tensor]]:
-        ppo = toy_ppo(minibatches=minibatches, grad_clip=1e9, update_epochs=1, **options)
-        recorder = ppo.optimizer = RecordedGradients(ppo.network)
+        ppo = toy_ppo(0.0, minibatches=minibatches, grad_clip=1e9, update_epochs=1, **options)
+        parameters, seen = list(ppo.network.parameters()), list[list[Tensor]]()
+        ppo.optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in parameters]))
         metrics = ppo(toy_batch(LENGTHS, ppo.config.chunk_length, ppo.config.burn_in), update=0, version=0)
         assert metrics["update_epochs_done"] == 1.0
-        return recorder.seen
+        return seen
 
     (whole,), parts = gradients(1), gradients(3)
     assert len(parts) == 3
