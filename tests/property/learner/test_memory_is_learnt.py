@@ -47,12 +47,11 @@ class Recall:
         return ()
 
     def _show(self, rewards: NDArray[np.float32]) -> FleetStep:
-        n, ended = self.num_envs, self.t == STEPS
+        n, ends = self.num_envs, np.full(self.num_envs, self.t == STEPS)
         shown = np.where(self.bits == 1, 1.0, -1.0) * (self.t == 0)
         obs = np.stack([shown, np.full(n, self.t / STEPS)], 1).astype(np.float32)
         masks = ActionMasks(np.ones((n, 2), np.bool_), None, np.ones((n, 0), np.bool_))
-        ends = np.full(n, ended)
-        reasons = (EndReason.ENVIRONMENT if ended else None,) * n
+        reasons = (EndReason.ENVIRONMENT if self.t == STEPS else None,) * n
         return FleetStep(obs, np.zeros((n, 0), np.int64), masks, rewards, ends, ends & False, reasons, ({},) * n)
 
 

@@ -36,13 +36,13 @@ def test_passwords_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_actors_have_their_own_user_and_password(monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunConfig(redis="redis://learner@queue:6379/0", actors_redis="redis://actor@queue:6379/0")
+    given = replace(Config(), run=run)
     monkeypatch.setenv("TAMIYO_REDIS_PASSWORD", "one")
     monkeypatch.setenv("TAMIYO_ACTORS_REDIS_PASSWORD", "two")
-    known = with_passwords(replace(Config(), run=run))
+    known = with_passwords(given)
     assert known.run.redis == "redis://learner:one@queue:6379/0"
-    assert known.run.actors_redis == "redis://actor:two@queue:6379/0"
-    for config in (known, replace(Config(), run=run)):  # from the cluster's machines, and from the one that trains
-        assert actors_redis(config) == "redis://actor:two@queue:6379/0"
+    # From the cluster's machines, and from the one that trains.
+    assert known.run.actors_redis == actors_redis(known) == actors_redis(given) == "redis://actor:two@queue:6379/0"
     assert "two" not in to_yaml(known)
     assert actors_redis(CONFIG) == CONFIG.run.redis
     with pytest.raises(UserError, match=r"run\.actors_redis needs run\.redis"):
@@ -50,9 +50,9 @@ def test_actors_have_their_own_user_and_password(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ship_code_uploads_tamiyo_and_user_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_stripes.py").write_text("")
     (tmp_path / "my_games").mkdir()
-    (tmp_path / "my_games" / "__init__.py").write_text("")
+    for name in ("my_stripes.py", "my_games/__init__.py"):
+        (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     config = Config(
