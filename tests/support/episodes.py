@@ -12,17 +12,12 @@ COMPUTED = ("log_probs", "values", "baseline_values", "bootstrap_value", "initia
 """What a forward pass computes, whose last bits depend on the number of its rows."""
 
 
-def episodes_equal(a: Episode, b: Episode) -> bool:
-    """Exact equality of every field, arrays compared by value, shape and dtype."""
-    return _same(a, b)
-
-
 def assert_alike(a: Episode, b: Episode) -> None:
     """Assert equality of every field but the id, exactly unless it is `COMPUTED`."""
     for name in (f.name for f in fields(a) if f.name != "episode_id"):
         x, y = getattr(a, name), getattr(b, name)
         if name not in COMPUTED:
-            assert _same(x, y), name
+            assert episodes_equal(x, y), name
             continue
         for own, other in zip(*(z if isinstance(z, RecurrentState) else (z,) for z in (x, y)), strict=True):
             assert np.shape(own) == np.shape(other), name
@@ -30,11 +25,12 @@ def assert_alike(a: Episode, b: Episode) -> None:
             assert np.allclose(own, other, atol=1e-6 * scale), name
 
 
-def _same(x: object, y: object) -> bool:
+def episodes_equal(x: object, y: object) -> bool:
+    """Exact equality of every field, arrays compared by value, shape and dtype."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
-        return x.dtype == y.dtype and x.shape == y.shape and bool(np.array_equal(x, y))
+        return x.dtype == y.dtype and bool(np.array_equal(x, y))
     if isinstance(x, RecurrentState) and isinstance(y, RecurrentState):
-        return all(map(_same, x, y))
+        return all(map(episodes_equal, x, y))
     if isinstance(x, Episode | BurnIn) and type(x) is type(y):
-        return all(_same(getattr(x, f.name), getattr(y, f.name)) for f in fields(x))
+        return all(episodes_equal(getattr(x, f.name), getattr(y, f.name)) for f in fields(x))
     return x == y

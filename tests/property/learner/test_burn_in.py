@@ -11,15 +11,9 @@ from actors.policy.state import PolicyState
 from actors.types.episode import Episode
 from learner.ppo.batch import make_batch
 from learner.ppo.minibatch import replay
-from tests.support.learning.batches import evaluate_batch
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 
 LENGTHS = (9, 4, 1, 7, 12)
-
-
-def episodes(stride: int) -> list[Episode]:
-    seeds = [toy_seed(n, truncated=i % 2 == 1, salt=i) for i, n in enumerate(LENGTHS)]
-    return toy_wave(toy_network(), seeds, state_stride=stride)
 
 
 def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, starts: list[int]) -> list[Tensor]:
@@ -39,8 +33,8 @@ def states_before_rows(network: FactoredRecurrentActorCritic, episode: Episode, 
 def check_states(stride: int, chunk: int, burn_in: int, moved: bool) -> None:
     """The state each row starts from: that of whole episodes under the present weights, where burn-in reaches back to
     the start or weights have not changed."""
-    own = episodes(stride)
     network = toy_network()
+    own = toy_wave(network, [toy_seed(n, i % 2 == 1, i) for i, n in enumerate(LENGTHS)], state_stride=stride)
     if moved:
         with torch.no_grad():
             network.core.lstm.weight_hh_l0.add_(0.3)
@@ -66,24 +60,3 @@ def test_with_new_weights_a_burn_in_from_the_start_gives_their_own_state() -> No
     check_states(2, 4, 12, moved=True)
     with pytest.raises(AssertionError):
         check_states(2, 4, 2, moved=True)  # too short: still an older policy's state
-
-
-@pytest.mark.parametrize("core", ["lstm+memory", "feedforward"])
-def test_other_cores_reproduce_the_stored_state_of_the_next_chunk(core: str) -> None:
-    """Where a burn-in reaches back to the state that is stored before it."""
-    network = toy_network(core=core)
-    own = toy_wave(network, [toy_seed(n, truncated=False, salt=n) for n in LENGTHS])
-    found = replay(make_batch(own, SPACES, 3, 3), network.advance).state
-    stored = make_batch(own, SPACES, 3).state
-    assert all(torch.allclose(a, b, atol=2e-6) for a, b in zip(found, stored, strict=True))
-
-
-def test_the_loss_of_a_chunk_reaches_no_step_of_its_burn_in() -> None:
-    """Of the second chunk of the first episode, whose burn-in is the end of the first chunk."""
-    batch = make_batch(episodes(1), SPACES, 3, burn_in=2)
-    batch = batch._replace(obs=batch.obs.clone().requires_grad_())
-    out = evaluate_batch(toy_network(), batch)
-    (gradient,) = torch.autograd.grad(out.values[3:6].sum(), batch.obs)
-    felt = (gradient != 0).any(-1)
-    assert felt[3:6].all()
-    assert int(felt.sum()) == 3

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from actors.policy.cores.core import Feedforward
 from actors.policy.network import FactoredRecurrentActorCritic
-from actors.policy.state import PolicyState
 from actors.types.episode import Episode
 from learner.ppo.batch import make_batch
 from learner.ppo.minibatch import minibatch
@@ -36,15 +35,11 @@ def outputs_by_cell(network: FactoredRecurrentActorCritic, episode: Episode) -> 
     if isinstance(core, Feedforward):
         x = core.layers(x)
     else:
-        zeros, none = torch.zeros(network.config.num_layers, 1, network.config.hidden_size), torch.zeros(0, 1, 0)
-        state = PolicyState(zeros, zeros, none, none)
-        x = by_cell(core, x, torch.ones(1, len(x), dtype=torch.bool), state, 1.0)
+        x = by_cell(core, x, torch.ones(1, len(x), dtype=torch.bool), network.initial_state(1), 1.0)
     cores = torch.stack([memory(row) for row in x])
-    values = network.critic(network.norm(cores))
-    chosen = (
-        torch.from_numpy(episode.actions[:, :1]) if network.config.critic == "q_op" else torch.zeros(len(x), 1).long()
-    )
-    return cores, network.value_normalizer.denormalize(values.gather(1, chosen)[:, 0])
+    chosen = torch.from_numpy(episode.actions[:, :1]) * (network.config.critic == "q_op")
+    values = network.critic(network.norm(cores)).gather(1, chosen)[:, 0]
+    return cores, network.value_normalizer.denormalize(values)
 
 
 class SlowMemory:
@@ -92,10 +87,9 @@ def test_a_stride_above_one_finds_the_right_states() -> None:
     network, episodes = make(stride=3)
     for chunk in (3, 6, 9):
         check_forward(network, episodes, chunk)
-    with pytest.raises(ValueError, match="states are stored every 3 steps"):
-        make_batch(episodes, SPACES, 4)
-    with pytest.raises(ValueError, match="burn-in of 4 steps: states are stored every 3 steps"):
-        make_batch(episodes, SPACES, 3, burn_in=4)
+    for chunk, burn_in, said in ((4, 0, ""), (3, 4, "burn-in of 4 steps: ")):
+        with pytest.raises(ValueError, match=f"{said}states are stored every 3 steps"):
+            make_batch(episodes, SPACES, chunk, burn_in)
 
 
 def test_a_minibatch_without_chunks_has_no_steps() -> None:

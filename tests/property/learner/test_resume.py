@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.publish import from_weights
@@ -54,10 +53,6 @@ def train(
     return metrics
 
 
-def moments(network: FactoredRecurrentActorCritic, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [t for p in network.parameters() for _, t in sorted(optimizer.state[p].items())]
-
-
 def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config: LearnerConfig = CONFIG) -> None:
     """Two updates, a checkpoint, new objects, one more update; beside a run that never stopped."""
     network = toy_network()
@@ -68,10 +63,8 @@ def check_resume(folder: Path, restore: Callable[[Checkpoint], Restored], config
     other, other_optimizer, update = restore(load_checkpoint(path))
     expected = train(network, optimizer, 2, 3, config)
     actual = train(other, other_optimizer, update, update + 1, config)
-    for name, tensor in network.state_dict().items():
-        assert torch.equal(tensor, other.state_dict()[name]), name
-    ours, theirs = moments(network, optimizer), moments(other, other_optimizer)
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    torch.testing.assert_close(network.state_dict(), other.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(optimizer.state_dict()["state"], other_optimizer.state_dict()["state"], rtol=0, atol=0)
     assert actual == expected
 
 
@@ -83,8 +76,8 @@ def restore(checkpoint: Checkpoint) -> Restored:
 
 
 def without_moments(checkpoint: Checkpoint) -> Restored:
-    network = from_weights(checkpoint.weights).train()
-    return network, make_optimizer(network, CONFIG.lr), checkpoint.progress.update
+    network, _, update = restore(checkpoint)
+    return network, make_optimizer(network, CONFIG.lr), update
 
 
 def without_the_counter(checkpoint: Checkpoint) -> Restored:
@@ -93,19 +86,16 @@ def without_the_counter(checkpoint: Checkpoint) -> Restored:
     return network, optimizer, 0
 
 
-def test_the_next_update_is_equal_to_the_bit(tmp_path: Path) -> None:
-    check_resume(tmp_path, restore)
-
-
 @pytest.mark.parametrize(
     "options",
     [
+        {},
         {"chunk_length": 4, "burn_in": 2},
         {"objective": "decoupled"},
         {"precision": "bf16", "chunk_length": 2, "burn_in": 4},
     ],
 )
-def test_the_next_update_is_equal_to_the_bit_under_every_option(options: dict[str, Any], tmp_path: Path) -> None:
+def test_the_next_update_is_equal_to_the_bit(options: dict[str, Any], tmp_path: Path) -> None:
     check_resume(tmp_path, restore, replace(CONFIG, **options))
 
 
@@ -118,18 +108,14 @@ def test_a_resume_that_forgets_something_is_caught(wrong: Callable[[Checkpoint],
 def test_a_checkpoint_holds_what_it_was_given_and_old_ones_go(tmp_path: Path) -> None:
     network = toy_network()
     optimizer = make_optimizer(network, 1e-3, 0.0)
+    consumed = ("run/a/1/0", "run/a/1/1")
     for update in range(5):
-        progress = LearnerProgress(
-            update, version=update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5
-        )
-        save_checkpoint(tmp_path / "checkpoints", network, optimizer, progress, ("run/a/1/0", "run/a/1/1"), 4, keep=2)
-    assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == [
-        "generation_00002_update_00000003.safetensors",
-        "generation_00002_update_00000004.safetensors",
-    ]
+        progress = LearnerProgress(update, update + 3, generation=2, episodes_trained=9, env_steps=50, elapsed_s=1.5)
+        save_checkpoint(tmp_path / "checkpoints", network, optimizer, progress, consumed, 4, keep=2)
+    kept = [f"generation_00002_update_0000000{update}.safetensors" for update in (3, 4)]
+    assert [p.name for p in list_checkpoints(tmp_path / "checkpoints")] == kept
     newest = load_checkpoint(tmp_path)  # a run folder
-    assert newest.progress == progress
-    assert newest.consumed == ("run/a/1/0", "run/a/1/1")
+    assert (newest.progress, newest.consumed) == (progress, consumed)
     assert (newest.weights.version, newest.weights.generation, newest.weights.state_stride) == (7, 2, 4)
     assert not newest.moments  # the optimizer has not stepped
     assert not list(tmp_path.glob("**/*.partial"))

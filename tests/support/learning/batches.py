@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from actors.policy.network import Evaluation, FactoredRecurrentActorCritic
 from learner.config import LearnerConfig
@@ -51,15 +50,3 @@ def evaluate_batch(network: FactoredRecurrentActorCritic, batch: Batch) -> Evalu
 def targets_of(network: FactoredRecurrentActorCritic, batch: Batch, config: LearnerConfig) -> Targets:
     """The targets of a batch; this updates the network's value scale, as the update does."""
     return make_targets(network, evaluate_batch(network, batch), batch, config)[0]
-
-
-class RecordedGradients(torch.optim.SGD):
-    """Keeps each step's gradients and takes none, so that minibatches meet the same weights."""
-
-    def __init__(self, network: FactoredRecurrentActorCritic) -> None:
-        super().__init__([{"params": list(network.parameters()), "name": "all"}], lr=0.0)
-        self.seen: list[list[Tensor]] = []
-
-    def step(self, closure: Any = None) -> None:
-        own = [p.grad for group in self.param_groups for p in group["params"]]
-        self.seen.append([torch.zeros(1) if g is None else g.clone() for g in own])

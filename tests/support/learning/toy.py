@@ -91,14 +91,10 @@ class ToyFleet:
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
-        ops, slots, rest = SPEC.num_ops, SPEC.num_slots, SPEC.rest_size
         self.obs = np.zeros((num_envs, SPACES.obs_size), dtype=np.float32)
         self.blueprints = np.zeros((num_envs, SPACES.slots), dtype=np.int64)
-        self.masks = ActionMasks(
-            np.zeros((num_envs, ops), dtype=np.bool_),
-            np.zeros((num_envs, ops, slots), dtype=np.bool_),
-            np.zeros((num_envs, ops, slots, rest), dtype=np.bool_),
-        )
+        shape = num_envs, SPEC.num_ops, SPEC.num_slots, SPEC.rest_size
+        self.masks = ActionMasks(*(np.zeros(shape[:dims], dtype=np.bool_) for dims in (2, 3, 4)))
 
     def reset(self, seeds: Sequence[int]) -> FleetStep:
         self.envs = [_ToyEnv(int(seed)) for seed in seeds]
@@ -119,8 +115,8 @@ class ToyFleet:
     def _show(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> FleetStep:
         for e, env in enumerate(self.envs):
             self.obs[e], self.blueprints[e], masks = env.look()
-            assert self.masks.slot is not None
-            self.masks.op[e], self.masks.slot[e], self.masks.rest[e] = masks.op, masks.slot, masks.rest
+            for shown, own in zip(self.masks, masks, strict=True):
+                shown[e] = own
         truncates = np.array([env.truncates for env in self.envs])
         reasons = tuple(EndReason.ENVIRONMENT if end else None for end in ended)
         telemetry = tuple(
@@ -138,20 +134,18 @@ POLICIES = [{"core": core, "critic": critic} for core in CORES for critic in CRI
 
 def toy_network(seed: int = 0, **changes: Any) -> FactoredRecurrentActorCritic:
     """A small network whose parameters and statistics are all away from their first values."""
-    fields: dict[str, Any] = {
+    sizes = {
         "hidden_size": 12,
         "encoder_size": 10,
         "head_size": 8,
         "num_layers": 2,
-        "blueprint_embedding": 3,
-        "choice_embedding": 4,
         "memory_cells": 4,
         "memory_size": 5,
-        "probability_floor": 0.02,
     }
+    others: dict[str, Any] = {"blueprint_embedding": 3, "choice_embedding": 4, "probability_floor": 0.02}
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    network = FactoredRecurrentActorCritic(SPACES, PolicyConfig(**(fields | changes)))
+    network = FactoredRecurrentActorCritic(SPACES, PolicyConfig(**(sizes | others | changes)))
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -79,18 +78,16 @@ def test_every_declared_metric_is_on_a_dashboard() -> None:
 
 
 def test_every_panel_has_a_title_and_the_registered_units_and_descriptions() -> None:
+    units = {"s": "s", "ratio": "percentunit", "1": "short"} | dict.fromkeys(("versions", "version", "updates"), "none")
     for panel in panels():
         assert panel["title"].strip()
-        metrics = asked(panel)
+        first, *_ = metrics = asked(panel)
         for metric in metrics:
             assert f"{metric.help} [{metric.unit}]" in panel["description"], panel["title"]
-        units = {"s": "s", "ratio": "percentunit", "1": "short"}
-        units |= {"versions": "none", "version": "none", "updates": "none"}
-        first, unit = metrics[0], panel["fieldConfig"]["defaults"]["unit"]
-        if panel["type"] == "heatmap":
-            unit = panel["options"]["yAxis"]["unit"]
+        options = panel["options"]["yAxis"] if panel["type"] == "heatmap" else panel["fieldConfig"]["defaults"]
         rate = "/s" if "rate(" in panel["targets"][0]["expr"] and first.kind == "counter" else ""
-        assert unit == (units.get(first.unit + rate) or f"suffix: {first.unit}{rate}"), panel["title"]
+        unit = first.unit + rate
+        assert options["unit"] == units.get(unit, f"suffix: {unit}"), panel["title"]
 
 
 def test_in_a_gymnasium_run_only_the_dashboard_of_growth_and_collapsed_rows_are_empty() -> None:
@@ -114,6 +111,9 @@ def test_alerts_query_the_provisioned_source_and_link_to_the_panel_of_their_metr
     (source,) = yaml.safe_load((PROVISIONING / "datasources/prometheus.yml").read_text())["datasources"]
     watched = {}
     for rule in rules():
+        # Only the linked panel and the query are lost in Grafana's SDK: file provisioning alone has them.
+        back = json.loads(JSONEncoder().encode(Rule.from_json(rule)))
+        assert {at.partition("/model")[0] for at in lost(rule, back)} <= {"dashboardUid", "panelId", "data/0", "data/1"}
         query, threshold = rule["data"]
         assert query["datasourceUid"] == source["uid"]
         assert threshold["model"]["expression"] == query["refId"]
@@ -129,24 +129,3 @@ def test_alerts_query_the_provisioned_source_and_link_to_the_panel_of_their_metr
     assert watched["tamiyo_ratio_error"][0] == ["tamiyo_ratio_error_limit"]
     _, limit, fields = watched["tamiyo_lag_kl"]
     assert float(limit) == LAG_KL == fields["thresholds"]["steps"][1]["value"]
-
-
-def test_alerts_round_trip_through_grafanas_sdk() -> None:
-    """Except for the linked panel and the query, which only file provisioning has."""
-    for rule in rules():
-        back = json.loads(JSONEncoder().encode(Rule.from_json(rule)))
-        assert {at.partition("/model")[0] for at in lost(rule, back)} <= {"dashboardUid", "panelId", "data/0", "data/1"}
-        assert back["title"] == rule["title"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_panels_do_not_overlap(name: str) -> None:
-    board = committed(name)
-    nested = [p for row in board["panels"] for p in row.get("panels", ())]
-    assert len({p["id"] for p in [*board["panels"], *nested]}) == len(board["panels"]) + len(nested)
-    cells = []
-    for panel in board["panels"]:
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= 24
-        cells += itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
-    assert len(cells) == len(set(cells))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from math import isfinite
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from actors.codec import encode_episode
 from actors.errors import UserError
@@ -18,7 +18,7 @@ from actors.policy.normalizer import ObservationNormalizer, ValueNormalizer
 from actors.types.episode import Episode, InvalidEpisode
 from learner.ppo.batch import Batch, make_batch
 from learner.ppo.extremes import clip_rewards
-from learner.ppo.imitation import imitate
+from learner.ppo.imitation import ImitationResult, imitate
 from tests.support.learning.batches import toy_ppo
 from tests.support.learning.toy import SPACES, toy_network, toy_seed, toy_wave
 from tests.support.learning.toy_learner import ToyProducer, lines, make_learner, toy_schema
@@ -37,36 +37,25 @@ def episodes(count: int = 32, scale: float = 1.0) -> list[Episode]:
     return [dataclasses.replace(e, rewards=(scale * rng.standard_normal(len(e))).astype(np.float32)) for e in played]
 
 
-def with_reward(batch: Batch, reward: float) -> Batch:
-    rewards = batch.rewards.clone()
-    rewards[changed_step(batch)] = reward
-    return batch._replace(rewards=rewards)
-
-
-def changed_step(batch: Batch) -> int:
-    """The second step of the third episode."""
-    return int(batch.episode_lengths[:2].sum()) + 1
-
-
-def with_bootstrap(batch: Batch, value: float) -> Batch:
-    values = batch.bootstrap_value.clone()
-    values[2] = value
-    return batch._replace(bootstrap_value=values)
+def changed(batch: Batch, field: str, number: float) -> Batch:
+    """One number of the third episode replaced: that of the episode, or of its second step."""
+    values = getattr(batch, field).clone()
+    values[2 if field == "bootstrap_value" else int(batch.episode_lengths[:2].sum()) + 1] = number
+    return batch._replace(**{field: values})
 
 
 @pytest.mark.parametrize(
-    ("clipped", "number", "before"),
-    [("clipped_rewards", 3e38, 5), ("clipped_values", -1e20, 0)],
+    ("field", "clipped", "number", "before"),
+    [("rewards", "clipped_rewards", 3e38, 5), ("bootstrap_value", "clipped_values", -1e20, 0)],
 )
-def test_one_absurd_number_leaves_the_critic_its_scale(clipped: str, number: float, before: int) -> None:
+def test_one_absurd_number_leaves_the_critic_its_scale(field: str, clipped: str, number: float, before: int) -> None:
     truncated = {"terminated": False, "truncated": True, "bootstrap_value": 0.5}
     network = untrained()
     clean = make_batch([dataclasses.replace(e, **truncated) for e in episodes()], SPACES)  # type: ignore[arg-type]
     ppo = toy_ppo(1e-3, network)
     for update in range(before):
         assert ppo(clean, update=update, version=update)[clipped] == 0
-    spoilt = (with_reward if clipped == "clipped_rewards" else with_bootstrap)(clean, number)
-    metrics = ppo(spoilt, update=before, version=before)
+    metrics = ppo(changed(clean, field, number), update=before, version=before)
     assert (metrics[clipped], metrics["skipped_steps"]) == (1, 0)
     assert all(isfinite(value) for value in metrics.values())
     spread = np.std([e.rewards.sum() for e in episodes()])
@@ -80,6 +69,7 @@ def test_one_absurd_number_leaves_the_critic_its_scale(clipped: str, number: flo
         (1e-3, [-7.0, 7.0], -701.0, -700.0),
         (0.0, [], 1000.0, 1000.0),
         (0.0, [0.0] * 50, 1000.0, 1000.0),
+        (1e4, [-1.0, 1.0], 1e4, 1e4),  # a scale that most episodes share is followed at once
     ],
 )
 def test_the_limit_is_a_hundred_deviations_of_the_return(
@@ -88,31 +78,21 @@ def test_the_limit_is_a_hundred_deviations_of_the_return(
     normalizer, batch = ValueNormalizer(popart=True), make_batch(episodes(scale=scale), SPACES)
     if returns:
         normalizer.update(torch.tensor(returns), torch.nn.Linear(2, 1))
-    clipped, count = clip_rewards(with_reward(batch, reward), normalizer)
-    assert float(clipped.rewards[changed_step(batch)]) == expected
+    spoilt = changed(batch, "rewards", reward)
+    clipped, count = clip_rewards(spoilt, normalizer)
+    assert torch.equal(clipped.rewards, changed(batch, "rewards", expected).rewards)
     assert int(count["clipped_rewards"]) == (reward != expected)
-
-
-def test_a_scale_that_most_episodes_share_is_followed_at_once() -> None:
-    scale = ValueNormalizer(popart=True)
-    scale.update(torch.tensor([-1.0, 1.0]), torch.nn.Linear(2, 1))
-    _, count = clip_rewards(make_batch(episodes(scale=1e4), SPACES), scale)
-    assert int(count["clipped_rewards"]) == 0
 
 
 def test_bootstrap_values_are_clipped_around_the_mean_return() -> None:
     scale, played = ValueNormalizer(popart=True), episodes(scale=1e-3)
     scale.update(torch.tensor([43.0, 57.0]), torch.nn.Linear(2, 1))
-    given = (749.0, 751.0, -649.0, -651.0, 1e6)
-    ends = [(False, value) for value in given[:-1]] + [(True, given[-1])]
-    batch = make_batch(
-        [
-            dataclasses.replace(e, terminated=terminated, truncated=not terminated, bootstrap_value=value)
-            for e, (terminated, value) in zip(played, ends, strict=False)
-        ],
-        SPACES,
-    )
-    clipped, count = clip_rewards(batch, scale)
+    ends = [(False, 749.0), (False, 751.0), (False, -649.0), (False, -651.0), (True, 1e6)]
+    given = [
+        dataclasses.replace(e, terminated=terminated, truncated=not terminated, bootstrap_value=value)
+        for e, (terminated, value) in zip(played, ends, strict=False)
+    ]
+    clipped, count = clip_rewards(make_batch(given, SPACES), scale)
     assert clipped.bootstrap_value[:4].tolist() == [749.0, 750.0, -649.0, -650.0]
     assert int(count["clipped_values"]) == 2  # that of a terminated episode is not used
 
@@ -136,10 +116,8 @@ def test_absurd_log_probs_neither_break_a_step_nor_enter_a_target(log_prob: floa
     network, clean = untrained(), make_batch(episodes(), SPACES)
     ppo = toy_ppo(1e-3, network, untrained() if prior else None, ratio=ratio, prior_coef=0.1 if prior else 0.0)
     assert ppo(clean, update=0, version=0)["clipped_log_probs"] == 0
-    log_probs, rewards = clean.log_probs.clone(), clean.rewards.clone()
-    log_probs[changed_step(clean)] = log_prob
-    rewards[changed_step(clean)] = -50.0  # a negative advantage is not bounded by the clip
-    metrics = ppo(clean._replace(log_probs=log_probs, rewards=rewards), update=1, version=1)
+    spoilt = changed(changed(clean, "log_probs", log_prob), "rewards", -50.0)  # no clip bounds a negative advantage
+    metrics = ppo(spoilt, update=1, version=1)
     assert (metrics["clipped_log_probs"], metrics["skipped_steps"]) == (1, 0)
     assert all(isfinite(number) for number in metrics.values())
     assert all(bool(t.isfinite().all()) for t in network.state_dict().values())
@@ -151,10 +129,12 @@ def test_what_no_policy_can_have_sent_is_refused() -> None:
     schema.check(episode)
     log_probs, states, initial = episode.log_probs.copy(), episode.states, episode.initial_state
     log_probs[1, 0] = -101.0
-    states = states._replace(h=np.full_like(states.h, 3e38))
-    initial = initial._replace(h=np.full_like(initial.h, -2e6))
-    for changes in ({"log_probs": log_probs}, {"states": states}, {"initial_state": initial}):
-        spoilt = dataclasses.replace(episode, **changes)  # type: ignore[arg-type]
+    for name, value in (
+        ("log_probs", log_probs),
+        ("states", states._replace(h=np.full_like(states.h, 3e38))),
+        ("initial_state", initial._replace(h=np.full_like(initial.h, -2e6))),
+    ):
+        spoilt = dataclasses.replace(episode, **{name: value})  # type: ignore[arg-type]
         spoilt.validate()
         with pytest.raises(InvalidEpisode, match=r"log-prob is below|has numbers beyond"):
             schema.check(spoilt)
@@ -169,13 +149,11 @@ def test_one_absurd_observation_leaves_the_statistics_theirs(before: int) -> Non
         assert int(normalizer.update(rows)) == 0
     batches[-1, 7, 1] = 1e9
     assert int(normalizer.update(batches[-1])) == 1
-    typical = torch.tensor([[5.0, 5.0, 5.0], [-1.0, -1.0, -1.0]])
-    seen = normalizer(typical)
-    expected = torch.tensor([[1.0], [-1.0]]).expand(2, 3)
-    # One entry at 100 deviations adds 1e4 / count to a variance of 1.
-    widest = (1.0 + 1e4 / normalizer.count) ** 0.5
-    assert torch.allclose(seen[:, ::2], expected[:, ::2], atol=0.15)
-    assert bool((seen[:, 1].abs() > 0.7 / widest).all())
+    low, high = normalizer(torch.tensor([[-1.0] * 3, [5.0] * 3]))
+    assert torch.allclose(high[::2], torch.ones(2), atol=0.15)
+    assert torch.allclose(low[::2], -torch.ones(2), atol=0.15)
+    widest = (1.0 + 1e4 / normalizer.count) ** 0.5  # an entry at 100 deviations adds 1e4 / count to a variance of 1
+    assert min(high[1], -low[1]) > 0.7 / widest
 
 
 def test_a_feature_that_begins_to_move_is_taken_in() -> None:
@@ -197,43 +175,29 @@ def test_the_run_reports_both(store: Store, tmp_path: Path) -> None:
     rows = lines(tmp_path / "metrics.jsonl")
     assert [row["clipped_rewards"] for row in rows] == [0, 1, 0]
     assert [row["clipped_observations"] for row in rows] == [0, 1, 0]
-    assert sum("rewards of a batch were more than 100" in note for note in learner.notes) == 1
-    assert sum("were winsorised for the running statistics" in note for note in learner.notes) == 1
+    for words in ("rewards of a batch were more than 100", "were winsorised for the running statistics"):
+        assert sum(words in note for note in learner.notes) == 1
 
 
-class Spoilt:
-    """Gradients that are infinite at the first `count` steps."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-
-    def __call__(self, gradient: Tensor) -> Tensor:
-        self.left -= 1
-        return gradient * torch.inf if self.left >= 0 else gradient
+def imitated(infinite: int, passes: int, shown: list[Episode]) -> tuple[FactoredRecurrentActorCritic, ImitationResult]:
+    """The first gradients, so many, are infinite."""
+    network, steps = untrained(), itertools.count()
+    network.norm.bias.register_hook(lambda grad: grad * torch.inf if next(steps) < infinite else grad)
+    return network, imitate(network, shown, passes=passes, minibatch_episodes=14)
 
 
-def test_imitation_skips_steps_whose_gradient_is_not_finite() -> None:
-    network = toy_network()
-    network.norm.bias.register_hook(Spoilt(3))
-    result = imitate(network, episodes(), passes=4, minibatch_episodes=14)
+def test_imitation_skips_steps_whose_gradient_is_not_finite_and_needs_a_sound_one() -> None:
+    network, result = imitated(3, 4, episodes())
     assert result.skipped == 3
     assert result.after < result.before
     assert all(bool(t.isfinite().all()) for t in network.state_dict().values())
-
-
-def test_imitation_without_a_single_sound_step_is_an_error() -> None:
-    network = toy_network()
-    network.norm.bias.register_hook(Spoilt(1000))
     with pytest.raises(UserError, match="gradient of every step was NaN or infinite"):
-        imitate(network, episodes(), passes=2)
+        imitated(1000, 2, episodes())
 
 
 def test_imitation_clips_an_absurd_reward() -> None:
-    shown = episodes()
-    rewards = shown[0].rewards.copy()
-    rewards[0] = 1e20
-    shown[0] = dataclasses.replace(shown[0], rewards=rewards)
-    network = untrained()
-    result = imitate(network, shown, passes=1)
+    first, *others = episodes()
+    rewards = np.where(np.arange(len(first)) == 0, np.float32(1e20), first.rewards)
+    network, result = imitated(0, 1, [dataclasses.replace(first, rewards=rewards), *others])
     assert (result.clipped, result.skipped) == (1, 0)
     assert float(network.value_normalizer.std) < 100

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from actors.codec import encode_episode
 from actors.config import QueueConfig
+from actors.errors import UserError
 from actors.transport.ledger import LedgerError
 from actors.types.episode import EndReason, Episode, RecurrentState
 from learner.config import LearnerConfig
@@ -46,11 +49,7 @@ def test_stale_episodes_are_dropped_and_counted_when_consumed(store: Store, tmp_
     """The producer continues to claim version 0: within the lag it is trained on, beyond it dropped."""
     learner = make_learner(tmp_path, store, updates=9, max_policy_lag=1)
     producer = ToyProducer(store, keep_version=0)
-
-    def until_twenty() -> bool:
-        return producer() or producer.put >= 20
-
-    progress = learner.run(until_twenty)
+    progress = learner.run(lambda: producer() or producer.put >= 20)
     ledger = learner.transport.ledger()
     ledger.check()
     assert progress.update == 2  # lags 0 and 1
@@ -83,23 +82,18 @@ def as_segment(number: int, last: bool) -> Spoil:
     return spoil
 
 
-def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_segment_is_no_episode_and_the_last_one_tells_the_whole(store: Store, tmp_path: Path, ends: bool) -> None:
+    """Without a last one there is no return: what an episode has gained so far rises with its length."""
     learner = make_learner(tmp_path, store, updates=1)
-    learner.run(ToyProducer(store, spoil={n: as_segment(n, last=n == 3) for n in range(4)}))
+    learner.run(ToyProducer(store, spoil={n: as_segment(n, last=ends and n == 3) for n in range(100)}))
     (metrics,) = lines(tmp_path / "metrics.jsonl")
-    assert (metrics["return_mean"], metrics["return_std"], metrics["episode_steps"]) == (100.0, 0.0, 40.0)
-    assert "final_accuracy" not in metrics
-    rows = lines(tmp_path / "episodes.jsonl")
-    assert sorted(row["return"] for row in rows) == [7.0, 7.0, 7.0, 100.0]
-
-
-def test_a_batch_of_segments_alone_has_a_mean_reward_but_no_return(store: Store, tmp_path: Path) -> None:
-    """What a running episode has gained so far rises with its length, whatever is learned."""
-    learner = make_learner(tmp_path, store, updates=1)
-    learner.run(ToyProducer(store, spoil={n: as_segment(n, last=False) for n in range(100)}))
-    (metrics,) = lines(tmp_path / "metrics.jsonl")
-    assert not {"return_mean", "return_std", "return_low", "paid_mean", "episode_steps"} & set(metrics)
+    whole = {"return_mean": 100.0, "return_std": 0.0, "episode_steps": 40.0}
+    assert {name: metrics[name] for name in whole if name in metrics} == (whole if ends else {})
+    assert not {"final_accuracy", *(() if ends else ("return_low", "paid_mean"))} & set(metrics)
     assert metrics["reward_mean"] == 0.5
+    rows = lines(tmp_path / "episodes.jsonl")
+    assert sorted(row["return"] for row in rows) == [7.0, 7.0, 7.0, 100.0 if ends else 7.0]
 
 
 def corrupt(episode: Episode) -> bytes:
@@ -120,8 +114,7 @@ class Unchecked(Episode):
 
 def not_finite(name: str, value: float) -> Spoil:
     def spoil(episode: Episode) -> bytes:
-        fields = {f.name: getattr(episode, f.name) for f in dataclasses.fields(Episode)}
-        fields[name] = fields[name].copy()
+        fields = {**vars(episode), name: getattr(episode, name).copy()}
         fields[name].flat[-1] = value
         return encode_episode(Unchecked(**fields))
 
@@ -178,3 +171,21 @@ def test_advice_about_the_settings_is_reported_at_the_start(store: Store, tmp_pa
     learner.start()
     learner.stop()
     assert learner.poll().new_notes == ["lower it"]
+
+
+@pytest.mark.parametrize("call", ["link", "mkdir", "fsync"])
+def test_a_run_folder_that_turns_read_only_ends_the_run_with_one_line(
+    store: Store, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, producer = make_learner(tmp_path, store, updates=9), ToyProducer(store)
+    write = getattr(os, call)
+
+    def refuse(*args: object, **options: object) -> object:
+        if call == "mkdir" or learner.progress.update == 2:
+            raise OSError(errno.EROFS, "Read-only file system", str(args[0]))
+        return write(*args, **options)
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(UserError, match=r"cannot write to the run folder .*Read-only file system") as caught:
+        learner.run(producer)
+    assert "\n" not in str(caught.value)

@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import yaml
 
 from deploy.cli import COMMANDS
 from deploy.config.reference import TABLES, filled
-from deploy.config.schema import PRESETS, Config
+from deploy.config.schema import Config
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,13 +48,12 @@ def test_every_command_is_documented() -> None:
     assert documented == set(COMMANDS)
 
 
-def test_files_mentioned_on_pages_exist() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_mentioned_on_a_page_exist(page: Path) -> None:
     """Checks code spans and code blocks, which a link checker ignores."""
-    for page in PAGES:
-        for name in re.findall(
-            rf"(?<![\w./-])(?:{FOLDERS})/[\w./-]+\.(?:py|js|json|proto|sh|yaml|yml|acl|conf|lua|md)\b", page.read_text()
-        ):
-            assert (ROOT / name).is_file() or (page.parent / name).is_file(), f"{page.relative_to(ROOT)} names {name}"
+    ends = "py|js|json|proto|sh|yaml|yml|acl|conf|lua|md"
+    named = re.findall(rf"(?<![\w./-])(?:{FOLDERS})/[\w./-]+\.(?:{ends})\b", page.read_text())
+    assert not [name for name in named if not (ROOT / name).is_file() and not (page.parent / name).is_file()]
 
 
 def test_the_citation_file_has_all_required_fields() -> None:
@@ -62,12 +62,10 @@ def test_the_citation_file_has_all_required_fields() -> None:
     assert citation["license"] == "MIT"
 
 
-def test_settings_mentioned_on_pages_exist() -> None:
-    preset = PRESETS["tamiyo"]
-    sections = [field.name for field in dataclasses.fields(Config)]
-    known = {f"{name}.{field.name}" for name in sections for field in dataclasses.fields(getattr(preset, name))}
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_mentioned_on_a_page_exist(page: Path) -> None:
+    sections = get_type_hints(Config)
+    known = {f"{name}.{field.name}" for name, kind in sections.items() for field in dataclasses.fields(kind)}
     named = re.compile(rf"(?<![\w./-])(?:--)?((?:{'|'.join(sections)})\.[a-z]\w*)(?![\w/(])")
-    for page in PAGES:
-        for span in re.findall(r"`[^`\n]+`|^```.*?^```", page.read_text(), re.MULTILINE | re.DOTALL):
-            unknown = {name for name in named.findall(span) if not name.endswith(".password")} - known  # secret files
-            assert not unknown, f"{page.relative_to(ROOT)} names {', '.join(sorted(unknown))}"
+    for span in re.findall(r"`[^`\n]+`|^```.*?^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        assert {name for name in named.findall(span) if not name.endswith(".password")} <= known  # secret files

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
 from packaging.utils import canonicalize_name
 
-from benchmarks.gpu import LIMIT_S, REQUIREMENTS, STEPS, Outcome, Step, missing, run_step
+from benchmarks.gpu import LIMIT_S, REQUIREMENTS, STEPS, Step, missing, run_step
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -37,18 +36,6 @@ if sys.argv[1] == "fails":
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run the program above as a step that does what its name says."""
-    (tmp_path / "stand_in.py").write_text(PROGRAM)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    def call(what: str, *flags: str, limit_s: float) -> Outcome:
-        return run_step(Step(what, "stand_in", limit_s, (), ()), (what, *flags), limit_s, tmp_path)
-
-    return call
-
-
 @pytest.mark.parametrize(
     ("what", "status", "why", "limit_s"),
     [
@@ -59,9 +46,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_a_step_says_why_it_failed_and_ends_with_all_that_it_started(
-    run: Any, tmp_path: Path, what: str, status: str, why: str, limit_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, status: str, why: str, limit_s: float
 ) -> None:
-    outcome = run(what, str(tmp_path / "child"), limit_s=limit_s)
+    """The program above is a step that does what its name says."""
+    (tmp_path / "stand_in.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    step = Step(what, "stand_in", limit_s, (), ())
+    outcome = run_step(step, (what, str(tmp_path / "child")), limit_s, tmp_path)
     assert (outcome.status, outcome.why, outcome.left_out) == (status, why, ["the moon"])
     assert [target["name"] for target in outcome.targets] == ["speed"] * (what in ("passes", "fails"))
     if what == "child":
@@ -136,14 +127,16 @@ def test_the_steps_import_nothing_else_nor_do_the_cuda_tests() -> None:
     assert int(re.findall(r"(\d+)/\d+ tests collected", ended.stdout)[-1]) >= 10
 
 
+def make_gpu(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--json", str(path), *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+
+
 @pytest.mark.long
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 def test_without_a_gpu_nothing_runs_and_nothing_is_installed(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    if torch.cuda.is_available():
-        pytest.skip("a CUDA device is here")
-    command = [sys.executable, "-m", "benchmarks.gpu", "--json", str(path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
-    assert (ended.returncode, ended.stdout, path.exists()) == (2, "", False)
+    ended = make_gpu(tmp_path / "result.json")
+    assert (ended.returncode, ended.stdout, list(tmp_path.iterdir())) == (2, "", [])
     assert ended.stderr.startswith("nothing ran: ")
     assert "no CUDA device: PyTorch " in ended.stderr
 
@@ -152,11 +145,9 @@ def test_without_a_gpu_nothing_runs_and_nothing_is_installed(tmp_path: Path) -> 
 @pytest.mark.parametrize("step", ["cuda tests", "serve"])
 def test_a_dry_run_takes_the_way_of_a_gpu(step: str, tmp_path: Path) -> None:
     """All steps take minutes: `make gpu GPU_OPTIONS=--dry-run`."""
-    path = tmp_path / "result.json"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--dry-run", "--only", step, "--json", str(path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+    ended = make_gpu(tmp_path / "result.json", "--dry-run", "--only", step)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    content = json.loads(path.read_text())
+    content = json.loads((tmp_path / "result.json").read_text())
     (result,) = content["steps"]
     assert result["rows"]
     if step == "cuda tests" and content["machine"]["cuda"] is None:

@@ -7,6 +7,7 @@ import io
 import os
 import stat
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,16 @@ from deploy.config.user_file import read_text
 from learner.run.checkpoint import write_durably
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
 def test_passwords_and_settings_are_read_as_windows_writes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"\xff\xfe" * (encoding == "utf-16-le") + "gehäim\r\n".encode(encoding))
     monkeypatch.setenv("A_PASSWORD_FILE", str(path))
-    assert password_from("A_PASSWORD") == "gehäim"
-    assert read_text(path) == "gehäim\r\n"
-
-
-def test_a_password_file_that_is_no_text_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes("gehäim".encode("latin-1"))
-    monkeypatch.setenv("A_PASSWORD_FILE", str(tmp_path / "file"))
+    for encoding, mark in (("utf-8", b""), ("utf-8-sig", b""), ("utf-16", b""), ("utf-16-le", b"\xff\xfe")):
+        path.write_bytes(mark + "gehäim\r\n".encode(encoding))
+        assert password_from("A_PASSWORD") == "gehäim"
+        assert read_text(path) == "gehäim\r\n"
+    path.write_bytes("gehäim".encode("latin-1"))
     with pytest.raises(UserError, match="is not a text in UTF-8"):
         password_from("A_PASSWORD")
 
@@ -56,9 +53,6 @@ def test_a_folder_that_cannot_be_synced_holds_checkpoints(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", refuse_folders)
-    if fails:
-        with pytest.raises(OSError, match="Input/output"):
-            write_durably(tmp_path / "file", b"content")
-    else:
+    with pytest.raises(OSError, match="Input/output") if fails else nullcontext():
         write_durably(tmp_path / "file", b"content")
     assert (tmp_path / "file").read_bytes() == b"content"

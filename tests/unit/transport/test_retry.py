@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,15 +21,7 @@ from learner.run.metrics_log import MetricsLog
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
     """A call that raises `error` the given number of times, then succeeds."""
-    failures_left = [times]
-
-    def call() -> str:
-        failures_left[0] -= 1
-        if failures_left[0] >= 0:
-            raise error
-        return "done"
-
-    return call
+    return Mock(side_effect=[error] * times + ["done"])
 
 
 def test_retry_reports_the_start_and_the_end_of_an_outage_once() -> None:
@@ -39,13 +32,11 @@ def test_retry_reports_the_start_and_the_end_of_an_outage_once() -> None:
     assert 0.7 < retry.outage_s < 5
 
 
-def test_retry_raises_errors_other_than_outages_at_once() -> None:
-    with pytest.raises(ValueError, match="wrong"):
-        Retry()(failing(1, ValueError("wrong")))
-    with pytest.raises(UserError, match="give a url"):
-        Retry()(failing(1, UserError("give a url")))
-    with pytest.raises(Unreachable):
-        Retry(stop=lambda: True)(failing(1, Unreachable("gone")))
+@pytest.mark.parametrize("error", [ValueError("wrong"), UserError("give a url"), Unreachable("gone")])
+def test_retry_raises_errors_other_than_outages_at_once_and_those_when_stopped(error: Exception) -> None:
+    retry = Retry(stop=lambda: True) if isinstance(error, Unreachable) else Retry()
+    with pytest.raises(type(error), match=str(error)):
+        retry(failing(1, error))
 
 
 def test_writes_wait_for_room_on_a_full_disk_and_raise_other_errors(tmp_path: Path) -> None:

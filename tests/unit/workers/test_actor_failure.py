@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.vector import AutoresetMode
 
 from actors.config import GymConfig
-from actors.gym.frames import current_frames
 from actors.gym.make import make_vector_env
 from actors.workers.faults.actor_reports import ActorFailure
 from tests.support.env.gym_envs import Scripted
@@ -24,6 +20,10 @@ class OddError(Exception):
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{what}\nat {where}")
+
+
+def fail(error: BaseException) -> None:
+    raise error
 
 
 class Faulty(Scripted):
@@ -60,43 +60,15 @@ def test_the_frames_are_those_of_the_environment(vectorization: Any) -> None:
     assert "gymnasium" in failure.trace
 
 
-def test_it_survives_where_the_error_does_not() -> None:
-    def fail() -> None:
-        raise OddError("home", "lost")
-
-    failure = pickle.loads(pickle.dumps(raised(fail)))
-    assert str(failure) == "OddError: lost at home"
-    assert "in fail" in failure.frames
-
-
 @pytest.mark.parametrize(
-    ("error", "message"), [(SystemExit(3), "SystemExit: 3"), (KeyboardInterrupt(), "KeyboardInterrupt")]
+    ("error", "message"),
+    [
+        (OddError("home", "lost"), "OddError: lost at home"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
 )
-def test_no_message_is_empty(error: BaseException, message: str) -> None:
-    def fail() -> None:
-        raise error
-
-    assert str(raised(fail)) == message
-
-
-def test_a_running_thread_is_found_in_its_environment() -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    class Waits(Scripted):
-        def reset(self, **kwargs: Any) -> Any:
-            entered.set()
-            leave.wait(10)
-            return super().reset(**kwargs)
-
-    gymnasium.register("tests/Waits-v0", entry_point=Waits)
-    env = make_vector_env(GymConfig(id="tests/Waits-v0"), 1)
-    thread = threading.Thread(target=env.reset)
-    thread.start()
-    entered.wait(10)
-    frames = current_frames(sys._current_frames()[thread.ident])
-    leave.set()
-    thread.join()
-    assert frames.splitlines()[0].endswith("in reset")
-    assert "leave.wait(10)" in frames
-    assert "gymnasium" not in frames
-    assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+def test_it_survives_where_the_error_does_not_and_no_message_is_empty(error: BaseException, message: str) -> None:
+    failure = pickle.loads(pickle.dumps(raised(lambda: fail(error))))
+    assert str(failure) == message
+    assert "in fail" in failure.frames

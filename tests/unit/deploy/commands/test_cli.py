@@ -15,7 +15,7 @@ from actors.errors import UserError
 from deploy import cli
 from deploy.config.flags import SHORT, parse
 from deploy.config.schema import PRESETS, Config
-from deploy.config.yaml import to_yaml
+from deploy.config.yaml import overlay, to_yaml
 
 OF_COMMANDS = ("--help", "--preset", "--config", "--resume", "--in-process", "--show-settings")
 
@@ -27,16 +27,14 @@ def test_the_help_shows_every_setting_on_four_screens(capsys: pytest.CaptureFixt
     assert all(len(line) <= 100 for line in text.splitlines())
     shown = re.findall(r"^  (--\S+)", text, re.MULTILINE)
     settings = [f"{s}.{f.name}" for s, cls in get_type_hints(Config).items() for f in dataclasses.fields(cls)]
-    assert sorted(shown) == sorted(
-        {*OF_COMMANDS, *(SHORT[name].replace("_", "-") if name in SHORT else f"--{name}" for name in settings)}
-    )
+    flags = [SHORT[name].replace("_", "-") if name in SHORT else f"--{name}" for name in settings]
+    assert sorted(shown) == sorted([*OF_COMMANDS, *flags])
     assert cli.main(["actors", "--help"]) == 0
     assert "--resume" not in capsys.readouterr().out
 
 
 INVALID = [
     (["train", "--learner.lrr", "3"], "unknown flag --learner.lrr; did you mean --learner.lr?"),
-    (["train", "--lr=3"], "unknown flag --lr; did you mean --learner.lr?"),
     (["train", "--learner.lr", "x"], "learner.lr is 'x': give a number"),
     (["train", "--env.prune", "maybe"], "env.prune is 'maybe': give true or false"),
     (["train", "--env.no_prune", "false"], "unknown argument 'false'"),
@@ -47,7 +45,6 @@ INVALID = [
     (["train", "--address", "ray://127.0.0.1:1", "--redis", "redis://x"], "run.root is 'runs': with a ray:// address"),
     (["train", "--env", "CartPole-v1", "--learner.batch_steps", "0"], "the segment would be too old"),
     (["train", "--env", "X", "--gym.kwargs", "a"], "gym.kwargs holds 'a': write name=value"),
-    (["train", "stray"], "unknown argument 'stray'"),
     (["train", "--preset", "huge"], "unknown preset 'huge'"),
     (["train", "--preset"], "argument --preset: expected one argument"),
     (["train", "--task"], "--env.tasks needs a value"),
@@ -58,7 +55,6 @@ INVALID = [
     (["actors"], "give --redis redis://HOST:6379/0"),
     (["trian"], "unknown command 'trian'; did you mean 'train'?"),
     (["learner", "--in-process"], "unknown flag --in_process"),
-    (["report", "/nowhere"], "run folder /nowhere does not exist"),
     (["report", "."], "is not a run folder (it has no metrics.jsonl)"),
     (["tasks", "moon"], "'moon', which is not a task; did you mean 'moons'?"),
     (["tasks", "cifar10", "--data_dir", "/nowhere"], "/nowhere has no folder cifar-10-batches-py"),
@@ -70,7 +66,6 @@ INVALID = [
     (["export", "/nowhere", "/nowhere/x.pt2"], "folder /nowhere does not exist"),
     (["export", "/nowhere", "x.pt2", "--slots", "9"], "--slots is 9"),
     (["rollout", "/nowhere"], "no checkpoint at /nowhere"),
-    (["rollout", "x", "--slots", "0"], "--slots is 0"),
     (["rollout", "x", "--seed", "-1"], "--seed is -1"),
     (["rollout", "x", "--picture", "a.gif"], "give a file name that ends in .png or .svg"),
     (["rollout", "runs/x", "--policy", "gap"], "give either a checkpoint or --policy, not both"),
@@ -79,21 +74,15 @@ INVALID = [
     (["health", "localhost:1"], "is not a valid address"),
     (["grow", "/nowhere.py"], "script /nowhere.py does not exist"),
     (["train", "--in-process", "--redis", "redis://x"], "leave out --redis, --address and --spaces"),
-    (["evaluate", "--player", "sometimes"], "'sometimes' is not a rule: the rules are never, trial"),
     (["evaluate", "--also", "nameless"], "write NAME=PATH"),
     (["evaluate", "--seeds", "1"], "--seeds is 1: it must be at least 2"),
     (["evaluate", "--price", "2"], "--suite heldout has no use for --price"),
-    (["evaluate", "--scripts", ".", "--player", "gap"], "--suite heldout has no use for --scripts"),
     (["evaluate", "--families", "spirals"], "is not in the suite heldout"),
     (["evaluate", "--tune", "--rules", "x.yaml"], "add --suite train"),
     (["evaluate", "--tune", "--suite", "train"], "--tune needs --rules FILE"),
     (["evaluate", "--rules", "none.yaml"], "cannot read none.yaml"),
-    (["evaluate", "--suite", "practical", "--tune"], "--suite practical has no use for --tune"),
     (["evaluate", "--suite", "practical", "--player", "column"], "no checkpoint at column"),
-    (["evaluate", "--suite", "practical", "--player", "gap:gap=x"], "is not a rule"),
-    (["evaluate", "--suite", "practical", "--models", "own"], "'own' is not in the suite practical"),
     (["evaluate", "--suite", "practical", "--scripts", "."], "clone it and name its folder with --scripts"),
-    (["evaluate", "--suite", "practical", "--seeds", "0"], "--seeds is 0"),
     (["evaluate", "--suite", "practical", "--price", "-1"], "cannot be negative"),
     (["train", "--env", "external"], "--env external needs --spaces FILE.json: the spaces of your environment"),
 ]
@@ -133,9 +122,8 @@ def test_flags_override_the_file_and_the_file_overrides_the_preset(tmp_path: Pat
     path.write_text("learner: {lr: 5e-4, clip: 0.3}\nrun: {seed: 4}\n")
     args = ["--learner.lr", "1e-4", "--preset", "quick", "--config", str(path), "--redis", "redis://h:1/0"]
     config, resume, *_ = parse("train", args)
-    assert (config.learner.lr, config.learner.clip, config.run.seed) == (1e-4, 0.3, 4)
-    assert config.learner.batch_episodes == PRESETS["quick"].learner.batch_episodes
-    assert config.run.redis == "redis://h:1/0"
+    changed = {"learner": {"lr": 1e-4, "clip": 0.3}, "run": {"seed": 4, "redis": "redis://h:1/0"}}
+    assert config == overlay(PRESETS["quick"], changed)
     assert resume is None
 
 
@@ -170,11 +158,10 @@ def test_flags_accept_dashes_null_lists_and_booleans() -> None:
 
 
 def test_a_resumed_run_keeps_its_settings_and_flags_override(tmp_path: Path) -> None:
-    stored = dataclasses.replace(PRESETS["quick"], run=dataclasses.replace(PRESETS["quick"].run, seed=77))
+    stored = overlay(PRESETS["quick"], {"run": {"seed": 77}})
     (tmp_path / "config.yaml").write_text(to_yaml(stored))
     config, resume, *_ = parse("train", ["--resume", str(tmp_path), "--learner.updates", "5"])
-    assert resume == tmp_path
-    assert config == dataclasses.replace(stored, learner=dataclasses.replace(stored.learner, updates=5))
+    assert (config, resume) == (overlay(stored, {"learner": {"updates": 5}}), tmp_path)
     with pytest.raises(UserError, match="mutually exclusive"):
         parse("train", ["--resume", str(tmp_path), "--preset", "quick"])
 

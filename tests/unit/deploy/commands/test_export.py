@@ -87,7 +87,7 @@ def run_onnx(path: Path) -> tuple[Callable[..., list[torch.Tensor]], dict[str, A
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("core", "options"),
+    ("core", "option"),
     [
         ("lstm", {}),
         ("lstm+memory", {"critic": "q_op"}),
@@ -96,14 +96,13 @@ def run_onnx(path: Path) -> tuple[Callable[..., list[torch.Tensor]], dict[str, A
     ],
 )
 def test_the_onnx_model_is_the_policy_over_200_steps_with_resets(
-    core: str, options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    core: str, option: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    network = toy_network(core=core, **options).eval()
+    network = toy_network(core=core, **option).eval()
     path = tmp_path / "policy.onnx"
     assert export(network, path) == 0
     said = capsys.readouterr()
-    assert "ONNX opset 20" in said.out
-    assert said.err == ""
+    assert ("ONNX opset 20" in said.out, said.err) == (True, "")
     program, description = run_onnx(path)
     assert description["inputs"]["obs"] == f"float32 [1, {SPACES.obs_size}]"
     assert ("h" in description["inputs"]) == (core != "feedforward")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,12 +32,10 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def page() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server, ThreadPoolExecutor(1) as thread:
+        thread.submit(server.serve_forever)
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-        thread.join()
 
 
 @contextmanager
@@ -46,26 +43,22 @@ def policy(certificate: Path, *hosts: str) -> Iterator[tuple[int, health.HealthS
     """The port of a gRPC server with a certificate of ours, and its word on its health."""
     pair = self_signed(hosts)
     certificate.write_bytes(pair.certificate)
-    server = grpc.server(ThreadPoolExecutor(1))
-    servicer = health.HealthServicer()
+    server, servicer = grpc.server(ThreadPoolExecutor(1)), health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    credentials = grpc.ssl_server_credentials([(pair.key, pair.certificate)])
-    port = server.add_secure_port("127.0.0.1:0", credentials)
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(pair.key, pair.certificate)]))
     server.start()
     yield port, servicer
     server.stop(None).wait()
 
 
 def test_http_is_well_with_status_200_alone(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["health", f"{page}/well"]) == 0
-    assert cli.main(["health", f"{page}/well", f"{page}/ill"]) == 1
-    assert capsys.readouterr().out.splitlines()[1:] == [f"{page}/well: healthy", f"{page}/ill: returned status 503"]
-
-
-def test_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
-    port = free_port()
-    assert cli.main(["health", f"http://127.0.0.1:{port}/", f"grpc://127.0.0.1:{port}", "--timeout", "1"]) == 1
-    assert [line.partition(": ")[2][:15] for line in capsys.readouterr().out.splitlines()] == ["does not answer"] * 2
+    nobody = f"127.0.0.1:{free_port()}"
+    addresses = [f"{page}/well", f"{page}/ill", f"http://{nobody}", f"grpc://{nobody}"]
+    assert cli.main(["health", addresses[0]]) == 0
+    assert cli.main(["health", *addresses, "--timeout", "1"]) == 1
+    _, *said = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert said[:2] == ["healthy", "returned status 503"]
+    assert [words[:15] for words in said[2:]] == ["does not answer"] * 2
 
 
 def test_a_policy_server_is_well_while_it_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,11 +26,9 @@ def write(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_yaml_round_trip(tmp_path: Path, preset: str) -> None:
-    config = dataclasses.replace(PRESETS[preset], run=dataclasses.replace(BASE.run, root="näher", seed=3))
-    config = config.in_force
-    assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config
-    other = dataclasses.replace(BASE, learner=dataclasses.replace(BASE.learner, max_seconds=1.0, value_clip=None))
-    assert from_yaml(write(tmp_path, to_yaml(config)), other) == config
+    config = overlay(PRESETS[preset], {"run": {"root": "näher", "seed": 3}}).in_force
+    for base in (BASE, overlay(BASE, {"learner": {"max_seconds": 1.0, "value_clip": None}})):
+        assert from_yaml(write(tmp_path, to_yaml(config)), base) == config
 
 
 def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
@@ -52,13 +50,11 @@ def test_a_file_overrides_only_the_keys_it_contains(tmp_path: Path) -> None:
             "zzz: 1",
             "unknown section 'zzz'; choose one of run, env, gym, external, imitation, policy, actors, queue, learner",
         ),
-        ("learner: {lr: fast}", "learner.lr is 'fast': give a number"),
         ("learner: {lr: true}", "learner.lr is true: give a number"),
         ("learner: {lr: .inf}", "learner.lr is inf: give a number below 2^63"),
         ("a: " + "[" * 1200, "is nested too deeply"),
         ("a: 2024-99-99", "is not valid YAML"),
         ("#" + " " * 2**24, "more than 16 MiB"),
-        ("learner: {updates: 1.5}", "learner.updates is 1.5: give an integer"),
         ("learner: {updates: null}", "learner.updates is null: give an integer"),
         ("actors: {count: many}", "actors.count is 'many': give an integer or auto"),
         ("actors: {count: auto, max_count: 0}", "actors.max_count is 0: it must be at least 1"),

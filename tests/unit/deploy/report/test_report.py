@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ from deploy.config.schema import PRESETS, Config
 from deploy.config.yaml import to_yaml
 from deploy.report import charts
 from deploy.report.page import headline, write_report
-from deploy.report.run_folder import BINS, EpisodeStatistics, RunFolder, read_run
+from deploy.report.run_folder import RunFolder, read_run
 
 HEADS = ("op", "slot", "blueprint", "blend", "alpha_target", "alpha_speed")
+TASKS = ("digits", "spirals", "wine")
 CART_POLE = dataclasses.replace(PRESETS["general"], gym=GymConfig(id="CartPole-v1"))
 Rows = list[dict[str, Any]]
 
@@ -39,18 +39,16 @@ def write(path: Path, config: Config, metrics: Rows, episodes: Rows) -> Path:
 
 
 def write_run(path: Path, updates: int = 60, advantage: float = 9.0, extras: bool = True) -> Path:
-    rng = np.random.default_rng(4)
-    rows: Rows = []
-    episodes: Rows = []
+    rng, rows = np.random.default_rng(4), list[dict[str, Any]]()
+    episodes: Rows = [
+        {"update": u, "task_id": TASKS[i % 3], "return": rng.normal(4 + advantage * u / 60, 9), "steps": 25}
+        for u in range(1, updates + 1)
+        for i in range(32)
+    ]
     for update in range(1, updates + 1):
-        returns = rng.normal(4 + advantage * update / 60, 9, size=32)
-        episodes += [
-            {"update": update, "task_id": ("digits", "spirals", "wine")[i % 3], "return": float(value), "steps": 25}
-            for i, value in enumerate(returns)
-        ]
         shares = rng.dirichlet(np.ones(len(Op)))
         rows.append(
-            {"update": update, "elapsed_s": update * 2.3, "return_mean": float(returns.mean()), "episodes_per_s": 13.9,
+            {"update": update, "elapsed_s": update * 2.3, "return_mean": 4.0, "episodes_per_s": 13.9,
              "policy_lag_mean": 0.8, "policy_lag_max": 3, "queue_depth": update,
              **{f"op/{op.name}": float(s) for op, s in zip(Op, shares, strict=True)},
              **{f"entropy/{head}": 0.98 - 0.01 * update for head in HEADS}}
@@ -63,28 +61,20 @@ def write_run(path: Path, updates: int = 60, advantage: float = 9.0, extras: boo
 
 
 def references(rng: np.random.Generator, advantage: float) -> dict[str, Any]:
-    tasks = [("digits", "spirals", "wine")[i % 3] for i in range(48)]
-    base = np.array([{"digits": 2.0, "spirals": 9.0, "wine": 5.0}[t] for t in tasks]) + rng.normal(0, 5, 48)
+    base = np.tile([2.0, 9.0, 5.0], 16) + rng.normal(0, 5, 48)
     learned, random = base + advantage + rng.normal(0, 4, 48), base - 2 + rng.normal(0, 4, 48)
-    return {"seeds": list(range(48)), "tasks": tasks, "learned": learned.tolist(), "random": random.tolist(),
+    return {"seeds": list(range(48)), "tasks": [*TASKS] * 16, "learned": learned.tolist(), "random": random.tolist(),
             "never_grow": (base + 3).tolist()}  # fmt: skip
 
 
 def example() -> dict[str, Any]:
-    """An episode in which one of three slots is grown and another one pruned."""
-    timeline = Timeline("spirals", 1234, 12, ["STREAM", "STREAM", "COLUMN"], [52.0], 6, 1.0, 0.0)
-    ops = {1: ("GERMINATE", 0), 2: ("GERMINATE", 1), 3: ("ADVANCE", 0), 5: ("PRUNE", 1), 9: ("FOSSILIZE", 0)}
+    """An episode in which one of two slots is grown and the other one pruned."""
+    timeline = Timeline("spirals", 1234, 3, ["STREAM", "STREAM"], [52.0], 6, 1.0, 0.0)
     grown, pruned = Slot(), Slot()
-    for epoch in range(12):
-        op, slot = ops.get(epoch, ("WAIT", -1))
-        if op == "GERMINATE":
-            (grown, pruned)[slot].stage, (grown, pruned)[slot].blueprint = Stage.TRAINING, slot
-        if op == "PRUNE":
-            pruned.stage, pruned.blueprint = Stage.PRUNED, -1
-        standing = Standing(53.0 + epoch, 0.8, 1.1)
-        timeline.record(op, slot, [grown, pruned, Slot()], ["mlp_wide", "gated"], standing, 1.0)
-    never = [52.0 + epoch / 2 for epoch in range(13)]
-    return timeline.as_dict() | {"policy_version": 58, "never_grow_accuracy": never}
+    for op, slot, stage in (("GERMINATE", 0, Stage.TRAINING), ("PRUNE", 1, Stage.PRUNED), ("WAIT", -1, Stage.PRUNED)):
+        grown.stage, grown.blueprint, pruned.stage = Stage.TRAINING, 0, stage
+        timeline.record(op, slot, [grown, pruned], ["mlp_wide", "gated"], Standing(53.0, 0.8, 1.1), 1.0)
+    return timeline.as_dict() | {"policy_version": 58, "never_grow_accuracy": [52.0, 52.5, 53.0, 53.5]}
 
 
 def page(run: Path) -> str:
@@ -120,14 +110,12 @@ def test_the_report_of_a_gymnasium_run_mentions_stopped_updates_and_no_seed_host
         row |= {"kl_stop": float(n < 2), "update_epochs_done": 1.5 if n < 2 else 10.0}
     write(run, CART_POLE, rows, [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()])
     (run / "timeline.json").unlink()
-    played = json.loads((run / "references.json").read_text())
-    del played["never_grow"]
-    (run / "references.json").write_text(json.dumps(played | {"tasks": ["CartPole-v1"] * 48}))
+    played = json.loads((run / "references.json").read_text()) | {"tasks": ["CartPole-v1"] * 48}
+    (run / "references.json").write_text(json.dumps({name: played[name] for name in played if name != "never_grow"}))
     text = page(run)
     assert text.count("<svg") == 2 * 5
     visible = re.sub(r"<pre>.*?</pre>|<svg.*?</svg>|<style>.*?</style>", "", text, flags=re.DOTALL)
-    for word in ("points", "never grow", "slot", "accuracy"):
-        assert word not in visible, word
+    assert not re.search("points|never grow|slot|accuracy", visible)
     assert "on CartPole-v1" in visible
     assert "ended 2 of 12 updates early, because the KL was above 0.09; they made 1.5 of 10 passes" in visible
     assert re.match(r"Learned beats random by \d+\.\d \[", said_of(run))
@@ -137,22 +125,6 @@ def curve(run: RunFolder) -> list[float]:
     figure = charts.learning_curve(run)
     y = np.array(figure.axes[0].lines[-1].get_ydata(), dtype=np.float64)
     return y[np.isfinite(y)].tolist()
-
-
-def test_memory_does_not_grow_with_the_run_and_long_runs_keep_their_curve() -> None:
-    """The returns of 12,000 updates rise to 12."""
-
-    def rows(updates: int) -> Iterator[dict[str, Any]]:
-        for update in range(1, updates + 1):
-            yield {"update": update, "steps": 25, "task_id": "wine", "return": update / 1000}
-
-    run = EpisodeStatistics(rows(12_000), 12_000)
-    assert (run.count, run.whole, run.steps) == (12_000, 12_000, 300_000)
-    assert max(map(len, run.moments.values())) == BINS
-    x = np.arange(1.0, 12_001.0)
-    mean, low, high = run.rolling_returns(x, 2_000)
-    assert mean[-1] == pytest.approx(11.0, abs=0.05)  # of the last 2,000 updates
-    assert low[-1] < mean[-1] < high[-1]
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -178,35 +150,27 @@ def test_a_figure_draws_the_commonest_of_many_series(tmp_path: Path) -> None:
     heads = {f"entropy/action{k}": 0.5 for k in range(300)}
     run = read_run(write(tmp_path / "run", CART_POLE, [{"update": u} | shares | heads for u in range(1, 4)], []))
     began = time.process_time()
-    for draw, kind in ((charts.op_shares, "collections"), (charts.head_entropies, "lines")):
-        figure = draw(run)
-        (ax,) = figure.axes
-        assert len(getattr(ax, kind)) == charts.MOST_LINES
-        labels = {text.get_text() for text in ax.get_legend().get_texts()}
-        assert {"77", "others"} <= labels or kind == "lines"
+    (shown,), (entropies,) = (draw(run).axes for draw in (charts.op_shares, charts.head_entropies))
+    assert len(shown.collections) == len(entropies.lines) == charts.MOST_LINES
+    assert {"77", "others"} <= {text.get_text() for text in shown.get_legend().get_texts()}
     assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("updates", [0, 1, 2])
 def test_short_and_interrupted_runs_are_reported(tmp_path: Path, updates: int) -> None:
-    said, path = write_report(write_run(tmp_path / "short", updates=updates, extras=False))
+    """And an incomplete last line is ignored."""
+    run = write_run(tmp_path / "short", updates=updates, extras=False)
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"update": 4, "retu')
+    said, path = write_report(run)
     assert "ended before the baselines were played" in said
     assert path.read_text().count("<svg") == (8 if updates > 1 else 0)
-
-
-def test_an_incomplete_last_line_is_ignored_and_a_damaged_line_is_an_error(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "torn", updates=3, extras=False)
-    metrics = run / "metrics.jsonl"
-    metrics.write_text(metrics.read_text() + '{"update": 4, "retu')
-    assert [row["update"] for row in read_run(run).metrics] == [1, 2, 3]
-    metrics.write_text('{"upd\n' + metrics.read_text())
-    with pytest.raises(UserError, match="line 1 is damaged"):
-        write_report(run)
 
 
 @pytest.mark.parametrize(
     ("file", "text"),
     [
+        ("metrics.jsonl", '{"upd\n{"update": 1}\n'),
         ("metrics.jsonl", "5\n{}\n"),
         ("metrics.jsonl", "[" * 100_000 + "\n{}\n"),
         ("episodes.jsonl", '{"update": 1}\n{}\n'),
@@ -225,18 +189,18 @@ def test_a_file_with_any_content_is_an_error_of_one_line(tmp_path: Path, file: s
 
 
 def test_the_headline_states_better_worse_or_indistinguishable(tmp_path: Path) -> None:
-    better = said_of(write_run(tmp_path / "better", updates=2, advantage=9.0))
+    better, even, worse = (
+        said_of(write_run(tmp_path / str(advantage), updates=2, advantage=advantage)) for advantage in (9, -2, -12)
+    )
     assert re.search(r"Learned beats random by \d+\.\d points \[\d+\.\d, \d+\.\d\] \(95%, n=48 paired seeds\)", better)
-    even = said_of(write_run(tmp_path / "even", updates=2, advantage=-2.0))
     assert even.startswith("Learned is worse than never grow by ")
-    assert "Learned does not beat random: " in even
-    assert "includes zero" in even
-    assert "Learned is worse than random by " in said_of(write_run(tmp_path / "worse", updates=2, advantage=-12.0))
+    assert re.search("Learned does not beat random: .*includes zero", even)
+    assert "Learned is worse than random by " in worse
 
 
-def test_a_single_reference_and_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_single_reference_and_none(tmp_path: Path, count: int) -> None:
     run = write_run(tmp_path / "early", updates=2)
     one = {"seeds": [1], "tasks": ["wine"], "learned": [1.0], "random": [0.0], "never_grow": [0.5]}
-    for references, drawn in ((one, True), ({name: [] for name in one}, False)):
-        (run / "references.json").write_text(json.dumps(references))
-        assert (charts.task_returns(read_run(run)) is not None) == drawn
+    (run / "references.json").write_text(json.dumps({name: values[:count] for name, values in one.items()}))
+    assert (charts.task_returns(read_run(run)) is not None) == count

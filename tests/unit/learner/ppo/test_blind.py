@@ -45,12 +45,9 @@ def test_without_causal_masks_every_head_acts_and_learns_and_ratios_start_at_one
     network = _network(causal_masks=False)
     fleet = SeedTrainingFleet(CONFIG, 4, 3)
     episodes = run_wave(fleet, network, [1, 2, 3, 4], SOURCE)
-    waits = np.concatenate([e.actions[:, 0] == Op.WAIT for e in episodes])
-    slots = np.concatenate([e.actions[:, 1] for e in episodes])[waits]
-    log_probs = np.concatenate([e.log_probs for e in episodes])[waits]
-    assert len(set(slots.tolist())) > 2  # irrelevant, and drawn all the same
-    assert (log_probs[:, 1:] < 0).all()
+    actions, log_probs = (np.concatenate([getattr(e, name) for e in episodes]) for name in ("actions", "log_probs"))
+    waits = actions[:, 0] == Op.WAIT
+    assert len(set(actions[waits, 1].tolist())) > 2  # irrelevant, and drawn all the same
+    assert (log_probs[waits, 1:] < 0).all()
     assert not any(episode.illegal_actions for episode in fleet.episodes)
-    update = toy_ppo(1e-3, network)
-    metrics = update(make_batch(episodes, network.spaces), 0, 0)
-    assert metrics["ratio_error"] < 1e-5
+    assert toy_ppo(1e-3, network)(make_batch(episodes, network.spaces), 0, 0)["ratio_error"] < 1e-5

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from actors.config import PolicyConfig
 from actors.policy.baselines import rule_output
 from actors.policy.network import FactoredRecurrentActorCritic
 from actors.policy.state import PolicyState, StateSizes
@@ -43,15 +41,14 @@ def played(policy: Policy, count: int, salt: int = 0, deterministic: bool = Fals
     return run_wave(ToyFleet(count), policy, seeds, source, deterministic)
 
 
+def relevant(episode: Episode, t: int) -> list[int]:
+    return [h for h in HEADS if SPEC.relevance[int(episode.actions[t, 0])][h]]
+
+
 def unforced(episode: Episode) -> list[int]:
     """Steps at which something else was legal."""
-    return [
-        t
-        for t in range(len(episode))
-        if any(
-            SPEC.relevance[int(episode.actions[t, 0])][h] and SPEC.split(episode.masks[t])[h].sum() > 1 for h in HEADS
-        )
-    ]
+    split = [SPEC.split(masks) for masks in episode.masks]
+    return [t for t, own in enumerate(split) if any(own[h].sum() > 1 for h in relevant(episode, t))]
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -61,9 +58,7 @@ def test_nats_are_those_that_the_policy_recorded_itself(core: str) -> None:
     episodes = toy_wave(network, [toy_seed(5 + k, truncated=False, salt=k) for k in range(10)])
     steps, last = unforced(episodes[-1]), episodes[-1]
     assert 0 < len(steps) < len(last)
-    recorded = [
-        sum(float(last.log_probs[t, h]) for h in HEADS if SPEC.relevance[int(last.actions[t, 0])][h]) for t in steps
-    ]
+    recorded = [sum(float(last.log_probs[t, h]) for h in relevant(last, t)) for t in steps]
     assert imitate(network, episodes, passes=0).before == pytest.approx(-np.mean(recorded), rel=1e-4)
 
 
@@ -76,16 +71,14 @@ def test_a_policy_does_what_it_was_shown(core: str) -> None:
     as_shown = []
     for episode in played(network, 20, salt=500, deterministic=True):  # states that nobody has shown it
         for t in unforced(episode):
-            legal, relevant = SPEC.split(episode.masks[t]), SPEC.relevance[int(episode.actions[t, 0])]
-            heads = [h for h in HEADS if relevant[h] and h != SLOT]
+            legal, heads = SPEC.split(episode.masks[t]), [h for h in relevant(episode, t) if h != SLOT]
             as_shown += [episode.actions[t, h] == np.flatnonzero(legal[h])[-1] for h in heads]
     assert np.mean(as_shown) > 0.9
 
 
 def test_the_critic_is_scaled_to_what_demonstrations_brought() -> None:
     """Returns to go by a loop; the last tenth of the episodes has no part in them."""
-    torch.manual_seed(0)
-    network = FactoredRecurrentActorCritic(SPACES, PolicyConfig(hidden_size=12, encoder_size=10, head_size=8))
+    network = FactoredRecurrentActorCritic(SPACES, toy_network().config)
     episodes, gamma = played(Teacher(), 40), 0.9
     returns = []
     for episode in episodes[:36]:
@@ -94,8 +87,8 @@ def test_the_critic_is_scaled_to_what_demonstrations_brought() -> None:
             to_go = float(reward) + gamma * to_go
             returns.append(to_go)
     imitate(network, episodes, passes=0, gamma=gamma)
-    assert float(network.value_normalizer.mean) == pytest.approx(np.mean(returns), rel=1e-5)
-    assert float(network.value_normalizer.std) == pytest.approx(np.std(returns), rel=1e-5)
+    scale = network.value_normalizer
+    assert (float(scale.mean), float(scale.std)) == pytest.approx((np.mean(returns), np.std(returns)), rel=1e-5)
 
 
 def test_one_demonstration_is_too_few() -> None:

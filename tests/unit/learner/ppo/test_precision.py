@@ -26,46 +26,33 @@ def test_bf16_is_near_float32_and_distinguished_from_it(core: str) -> None:
     assert errors["float32"] < 1e-5 < errors["bf16"] < 6e-2
 
 
-def test_heads_stay_in_float32() -> None:
-    seen: set[torch.dtype] = set()
-    ppo = toy_ppo(1e-3, precision="bf16")
-    for module in (ppo.network.heads.op, ppo.network.critic):
-        module.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
-    ppo(toy_batch(LENGTHS), update=0, version=0)
-    assert seen == {torch.float32}
-
-
 @pytest.fixture
-def flags() -> Iterator[Any]:
+def switches() -> Iterator[list[Any]]:
     """Whether cuDNN and matrix products may use TF32; as before afterwards."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, matmul.allow_tf32
-    yield cudnn, matmul
-    cudnn.allow_tf32, matmul.allow_tf32 = before
+    own = [torch.backends.cudnn, torch.backends.cuda.matmul]
+    before = [switch.allow_tf32 for switch in own]
+    yield own
+    for switch, allowed in zip(own, before, strict=True):
+        switch.allow_tf32 = allowed
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, flags: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_a_setting_of_the_update_alone(tf32: bool, switches: list[Any]) -> None:
     """PyTorch lets cuDNN's LSTM use TF32 unless that is turned off."""
-    cudnn, matmul = flags
-    cudnn.allow_tf32 = matmul.allow_tf32 = not tf32
-    seen = set()
+    seen = list[bool]()
+    for switch in switches:
+        switch.allow_tf32 = not tf32
     ppo = toy_ppo(1e-3, precision="tf32" if tf32 else "float32")
-    evaluate, step = ppo.network.evaluate_steps, ppo.optimizer.step
 
-    def watched(call: Any) -> Any:
-        def watch(*arguments: Any) -> Any:
-            seen.add((cudnn.allow_tf32, matmul.allow_tf32))
-            return call(*arguments)
+    def watch(*_: Any) -> None:
+        seen.extend(switch.allow_tf32 for switch in switches)
 
-        return watch
-
-    monkeypatch.setattr(ppo.network, "evaluate_steps", watched(evaluate))
-    monkeypatch.setattr(ppo.optimizer, "step", watched(step))
+    ppo.network.norm.register_forward_hook(watch)
+    ppo.optimizer.register_step_pre_hook(watch)
     assert ppo(toy_batch(LENGTHS), update=0, version=0)["ratio_error_limit"] == pytest.approx(0.02 if tf32 else 0.001)
     ppo.forward(toy_batch(LENGTHS))
-    assert seen == {(tf32, tf32)}
-    assert (cudnn.allow_tf32, matmul.allow_tf32) == (not tf32, not tf32)
+    assert set(seen) == {tf32}
+    assert [switch.allow_tf32 for switch in switches] == [not tf32] * 2
 
 
 @pytest.mark.cuda

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from learner.run import run_state
-from learner.run.checkpoint import key_of, save_checkpoint
 from learner.run.metrics_log import FILES, MetricsLog, copy_lines
-from tests.support.learning.toy_learner import ToyProducer, lines, make_learner
-from tests.support.stores import Store
+from tests.support.learning.toy_learner import lines
 
 
 def write(folder: Path, updates: list[int], end: str = "") -> None:
@@ -40,26 +36,6 @@ def test_missing_and_empty_logs_are_copied_as_empty_ones(tmp_path: Path) -> None
     (tmp_path / "new").mkdir()
     copy_lines(tmp_path, tmp_path / "new", 3)
     assert [(tmp_path / "new" / name).read_bytes() for name in FILES] == [b"", b""]
-
-
-def test_the_logs_hold_an_update_before_its_checkpoint_does(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy of a run's folder that is made while it trains, checkpoints first, has the rows of all its checkpoints."""
-    seen: list[int] = []
-
-    def save(*args: Any) -> Path:
-        path = save_checkpoint(*args)
-        update = key_of(path).update
-        if update:
-            seen.append(update)
-            for name in FILES:
-                assert lines(tmp_path / name)[-1]["update"] == update
-        return path
-
-    monkeypatch.setattr(run_state, "save_checkpoint", save)
-    make_learner(tmp_path, store).run(ToyProducer(store))
-    assert seen[:3] == [1, 2, 3]
 
 
 def test_the_first_cards_of_tensorboard_are_returns_then_losses_and_accounts_come_last(tmp_path: Path) -> None:
