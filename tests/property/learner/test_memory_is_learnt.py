@@ -63,7 +63,8 @@ def share_recalled(core: str, critic: str) -> float:
     network = FactoredRecurrentActorCritic(RECALL, PolicyConfig(core=core, critic=critic, **size))  # type: ignore[arg-type]
     config = LearnerConfig(state_stride=1, update_epochs=4, target_kl=0.5, entropy_start=0.01, entropy_end=0.01)
     ppo = PPOUpdate(network, make_optimizer(network, 1e-2, 0.0), config)
-    fleet, source = Recall(), rollout.Provenance(0, 0, 1, run_seed=0)
+    fleet: Any = Recall()
+    source = rollout.Provenance(0, 0, 1, run_seed=0)
     for update in range(20):
         episodes = rollout.run_wave(fleet, network, range(64 * update, 64 * update + 64), source)
         ppo(make_batch(episodes, RECALL), update, 0)

@@ -116,7 +116,7 @@ class ToyFleet:
         for e, env in enumerate(self.envs):
             self.obs[e], self.blueprints[e], masks = env.look()
             for shown, own in zip(self.masks, masks, strict=True):
-                shown[e] = own
+                shown[e] = own  # type: ignore[index]
         truncates = np.array([env.truncates for env in self.envs])
         reasons = tuple(EndReason.ENVIRONMENT if end else None for end in ended)
         telemetry = tuple(

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces.utils import flatten
 from gymnasium.utils.env_checker import check_env
 from PIL import Image, ImageSequence

@@ -96,7 +96,7 @@ def run_onnx(path: Path) -> tuple[Callable[..., list[torch.Tensor]], dict[str, A
     ],
 )
 def test_the_onnx_model_is_the_policy_over_200_steps_with_resets(
-    core: str, option: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    core: str, option: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network = toy_network(core=core, **option).eval()
     path = tmp_path / "policy.onnx"

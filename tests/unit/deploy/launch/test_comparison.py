@@ -49,7 +49,7 @@ class Pool:
 
 
 def compare(
-    folder: Path, config: ActingConfig, pool: Pool | None, stop: bool = False, episodes: int = 5
+    folder: Path, config: ActingConfig, pool: Any, stop: bool = False, episodes: int = 5
 ) -> tuple[dict[str, Any], str, list[str]]:
     """Return what was written, the report's headline, and the notes."""
     run, notes = RunConfig(seed=3, reference_episodes=episodes), list[str]()

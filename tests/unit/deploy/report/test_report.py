@@ -201,6 +201,12 @@ def test_the_headline_states_better_worse_or_indistinguishable(tmp_path: Path) -
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_single_reference_and_none(tmp_path: Path, count: int) -> None:
     run = write_run(tmp_path / "early", updates=2)
-    one = {"seeds": [1], "tasks": ["wine"], "learned": [1.0], "random": [0.0], "never_grow": [0.5]}
+    one: dict[str, list[Any]] = {
+        "seeds": [1],
+        "tasks": ["wine"],
+        "learned": [1.0],
+        "random": [0.0],
+        "never_grow": [0.5],
+    }
     (run / "references.json").write_text(json.dumps({name: values[:count] for name, values in one.items()}))
     assert (charts.task_returns(read_run(run)) is not None) == count

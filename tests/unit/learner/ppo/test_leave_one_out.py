@@ -71,6 +71,6 @@ def test_a_wave_plays_each_seed_several_times_and_the_update_counts_them() -> No
         ({"episodes_per_seed": 0}, {}, "it must be at least 1"),
     ],
 )
-def test_it_needs_episodes_of_one_seed(learner: dict[str, int], others: dict[str, Any], message: str) -> None:
+def test_it_needs_episodes_of_one_seed(learner: dict[str, Any], others: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Config(learner=LearnerConfig(**learner), **others)

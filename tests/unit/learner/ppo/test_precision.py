@@ -29,7 +29,7 @@ def test_bf16_is_near_float32_and_distinguished_from_it(core: str) -> None:
 @pytest.fixture
 def switches() -> Iterator[list[Any]]:
     """Whether cuDNN and matrix products may use TF32; as before afterwards."""
-    own = [torch.backends.cudnn, torch.backends.cuda.matmul]
+    own: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul]
     before = [switch.allow_tf32 for switch in own]
     yield own
     for switch, allowed in zip(own, before, strict=True):

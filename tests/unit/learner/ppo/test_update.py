@@ -121,7 +121,8 @@ def test_the_kl_that_stops_is_to_the_proximal_policy_and_not_to_the_behaviour_po
 
 def test_observation_statistics_move_after_the_update_and_count_valid_steps() -> None:
     """In the middle of it, acting and learning would normalize differently."""
-    b, ppo, expected = toy_batch(), toy_ppo(), toy_network().encoder
+    b, ppo = toy_batch(), toy_ppo()
+    expected: Any = toy_network().encoder
     base, slots = expected.split(b.obs)
     for normalizer, rows in ((expected.base_normalizer, base), (expected.slot_normalizer, slots.flatten(0, 1))):
         count = float(normalizer.count)
