@@ -13,13 +13,15 @@ from actors.sessions.session import PolicyError
 from actors.slots.spaces import seed_spaces
 from tests.support.serving.servers import step_inputs
 
+STEPS = 4
+
 
 def ask(address: str, secrets: Path) -> list[int]:
     """Versions of the weights that answered. Raises `AssertionError` where a stranger is let in."""
     spaces, certificate = seed_spaces(5), secrets / "serve.crt"
     with PolicyClient(address, root_certificates=certificate, token_file=secrets / "serve.token") as client:
         session = client.open(spaces)
-        versions = [session.step(*step_inputs(0, step, spaces)).policy_version for step in range(4)]
+        versions = [session.step(*step_inputs(0, step, spaces)).policy_version for step in range(STEPS)]
         session.close()
     with PolicyClient(address, root_certificates=certificate, token="not the token") as stranger:
         with pytest.raises(PolicyError) as refused:

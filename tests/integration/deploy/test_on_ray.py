@@ -85,7 +85,8 @@ class Actors:
         learner.open_generation(-1, "learner")
         spaces = gym_converter(acting.gym).spaces
         learner.publish(to_weights(FactoredRecurrentActorCritic(spaces, PolicyConfig()), 0, 1, 8))
-        self.end_simulators()  # of the look at the spaces
+        wait_for(self.simulators)  # of the look at the spaces; just started, it has no command line yet
+        self.end_simulators()
         settings = WorkerSettings(acting, 0, "run", 0, store.url, store.namespace, str(folder))
         self.pool = WorkerPool(settings, self.said.append)
 
@@ -94,7 +95,6 @@ class Actors:
         return [process for process in found if nap in " ".join(process.info["cmdline"] or ())]
 
     def end_simulators(self) -> None:
-        wait_for(self.simulators)  # a process that is just being started has no command line yet
         while found := self.simulators():
             for process in found:
                 with suppress(psutil.NoSuchProcess):
