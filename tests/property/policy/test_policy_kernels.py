@@ -351,7 +351,7 @@ def test_inputs_of_other_shapes_are_refused() -> None:
 
 
 CHECK = """
-from tests.property.policy import test_kernels as own
+from tests.property.policy import test_policy_kernels as own
 try:
     for case in own.{}:
         own.{}(*case)
