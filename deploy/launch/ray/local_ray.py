@@ -27,7 +27,7 @@ from deploy.launch.ray import start_agent, start_worker
 from deploy.launch.ray.fork_server import fork_server
 from deploy.launch.signals import own_signals
 
-_PYTHON = services._build_python_executable_command_memory_profileable
+_python_command = services._build_python_executable_command_memory_profileable  # of Ray, before it is replaced
 FOLDER_LIMIT = 39  # its sockets have names of up to 64 characters below it, and sun_path holds 103 on macOS
 
 
@@ -74,8 +74,8 @@ def local_ray(config: Config, metrics_port: int = 0) -> Iterator[str]:
 
 
 def _command_without_agent(component: str, session_dir: str, unbuffered: bool = True) -> list[str]:
-    """Return how Ray starts one of its processes in Python; in the place of the dashboard agent, our own file."""
-    command = _PYTHON(component, session_dir, unbuffered)
+    """Return the command with which Ray starts one of its Python processes; for the dashboard agent, our own file."""
+    command = _python_command(component, session_dir, unbuffered)
     return [*command, start_agent.__file__] if component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT else command
 
 
@@ -113,8 +113,8 @@ def _listens(address: str) -> bool:
 @contextmanager
 def _changed_ray(dashboard: bool, agent: bool) -> Iterator[None]:
     """Let Ray start its workers by the fork server while the context is open, and, without a dashboard, none of the
-    processes that serve it, copy logs to a terminal or ask a cloud for nodes. Without `agent` it has no dashboard
-    agent, which also exports metrics.
+    processes that serve it, copy logs to a terminal or ask a cloud for nodes. Without `agent`, Ray starts no dashboard
+    agent, the process that also exports metrics.
 
     What it starts has a session of its own: systemd, `timeout` and others signal the whole process group, and a run
     that stops writes its checkpoint first. Ray quotes the commands that it gives to the raylet as Windows does, so that
@@ -127,7 +127,8 @@ def _changed_ray(dashboard: bool, agent: bool) -> Iterator[None]:
         changes["start_api_server"] = lambda *args, **kwargs: (None, None)
     if not agent:
         changes["_build_python_executable_command_memory_profileable"] = _command_without_agent
-    missing = utils.get_dashboard_dependency_error if agent else lambda: ImportError("not needed")  # else imports them
+    # Ray finds out what is installed by importing all of it.
+    missing = utils.get_dashboard_dependency_error if agent else lambda: ImportError("not needed")
     with (
         patch.multiple(services, **changes),
         patch.object(utils, "get_dashboard_dependency_error", missing),

@@ -15,7 +15,7 @@ POLL_S = 1.0
 
 def main() -> None:
     """Write the files, then wait for the raylet to end."""
-    raylet = os.getppid()
+    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # which may have ended already
     given = dict(argument.split("=", 1) for argument in sys.argv if argument.startswith("--") and "=" in argument)
     for name in PORTS:
         path = os.path.join(given["--session-dir"], f"{name}_{given['--node-id']}")

@@ -207,7 +207,7 @@ def test_files_that_do_not_match_leave_the_certificate_in_use(tmp_path: Path) ->
 
 
 def test_training_sessions_end_with_the_scope(tmp_path: Path) -> None:
-    """Their unfinished episodes are dropped, also if their clients are silent; what is served goes on."""
+    """Their unfinished episodes are dropped, even if their clients stay silent; serving continues."""
     tokens = write_file(tmp_path / "tokens", "teacher 2100-01-31 train\nother train\nreader\n")
     with endpoint(tokens=tokens) as e:
         teacher, silent, other = (RawSession(e.address, token=t) for t in ("teacher", "teacher", "other"))

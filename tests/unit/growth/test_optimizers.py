@@ -213,8 +213,8 @@ def run(host: str, script: list[Any], **options: Any) -> Run:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_seed_in_training_leaves_its_host_unchanged(host: str) -> None:
-    """Bit for bit, including dropout's random numbers, BatchNorm's running statistics and, since training goes on after
-    the seed is pruned, the optimizer's moments."""
+    """Equal to the bit: dropout's random numbers and BatchNorm's running statistics too, and the optimizer's moments,
+    which the epochs after the seed was pruned would reveal."""
     alone = run(host, []).epochs(7)
     own = run(host, [*YOUNG_SEED, WAIT, WAIT, WAIT, prune()]).epochs(2)
     seed = grown(own.model)
