@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,19 @@ def test_evaluations_take_a_tenth_of_the_time_and_survive_faults(
     now[0] += 0.2
     assert best.due
     assert not BestPolicy(tmp_path, parse("train", []).config, notes.append).due
+
+
+def test_a_line_that_was_cut_off_costs_neither_the_best_policy_nor_the_next_line(tmp_path: Path) -> None:
+    whole, cut = '{"update": 1, "return_mean": 5.0}', '{"update": 2, "return_me'
+    (tmp_path / BEST).write_bytes(b"kept")
+    (tmp_path / best_policy.EVALUATIONS).write_text(f"{whole}\n{cut}")
+    worse = PolicyEvaluation(WeightSet(3, 1, "", "{}", 1, {}), [{"return": 1.0}, {"return": 3.0}], "")
+    for _ in range(2):
+        BestPolicy(tmp_path, parse("train", FLAGS).config, print).take(worse)
+    assert (tmp_path / BEST).read_bytes() == b"kept"
+    lines = (tmp_path / best_policy.EVALUATIONS).read_text().splitlines()
+    assert lines[:2] == [whole, cut]
+    assert [json.loads(line)["return_mean"] for line in lines[2:]] == [2.0, 2.0]
 
 
 def test_an_evaluation_that_takes_too_long_is_given_up() -> None:
