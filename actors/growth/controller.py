@@ -157,14 +157,14 @@ class GrowthController:
         before any training shows the policy the untrained model. With `higher_is_better`, `metric` takes the place of
         accuracy; without it, where lower is better, the loss does.
         """
-        value, scored = float(loss), self._metric.higher_is_better is not None
+        value, scored = _number(loss), self._metric.higher_is_better is not None
         require(not scored or accuracy is None, "accuracy was given beside higher_is_better: give metric=... instead")
         require(scored or metric is None, "metric was given: set higher_is_better when you create the controller")
         given = metric if scored else accuracy
         if scored and given is None and not self._metric.higher_is_better:
             given = loss
-        points = self._metric.points(None if given is None else float(given))
-        trained = self._column_loss.meter.take() if train_loss is None else float(train_loss)
+        points = self._metric.points(None if given is None else _number(given))
+        trained = self._column_loss.meter.take() if train_loss is None else _number(train_loss)
         trained = trained if trained is not None and isfinite(trained) else None
         value, points, trained = self._ranks.broadcast((value, points, trained))
         if self._losses or self._seeds.groups.steps:
@@ -377,3 +377,7 @@ class GrowthController:
         """Close the policy's session. Grown modules stay."""
         if self._advisor is not None:
             self._advisor.close()
+
+
+def _number(value: float | Tensor) -> float:
+    return float(value.detach() if isinstance(value, Tensor) else value)

@@ -86,10 +86,13 @@ def test_observations_match_what_happened() -> None:
     assert [d.gradient_health for d in own.grower.log] == [[None], [None], [1.0], [1.0], [1.0]]
 
 
-def test_a_loss_alone_is_enough() -> None:
+@pytest.mark.filterwarnings("error")
+def test_a_loss_alone_is_enough_with_its_graph_or_without(request: pytest.FixtureRequest) -> None:
+    torch.set_warn_always(True)  # PyTorch says once that a number has a graph
+    request.addfinalizer(lambda: torch.set_warn_always(False))
     script = Script(GROWN)
     own = Run(mlp(), script, ["3"], num_classes=None)
-    for loss in (4.0, 2.0, float("nan")):
+    for loss in (4.0, torch.tensor(2.0, requires_grad=True), float("nan")):
         own.train()
         own.grower.step(loss)
     obs = [o for o, _, _ in script.seen]
