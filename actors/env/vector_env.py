@@ -81,9 +81,10 @@ class SeedTrainingVectorEnv(VectorEnv[Obs, NDArray[np.int64], NDArray[Any]]):
     def step(
         self, actions: NDArray[np.int64] | Sequence[SeedAction]
     ) -> tuple[Obs, NDArray[np.float64], Flags, Flags, Info]:
-        profile = self.fleet.config.profile
-        choices = [a.as_array(profile) if isinstance(a, SeedAction) else a for a in actions]
-        seen = self.fleet.step(np.asarray(choices), self.strict)
+        if not isinstance(actions, np.ndarray):
+            profile = self.fleet.config.profile
+            actions = np.array([a.as_array(profile) if isinstance(a, SeedAction) else a for a in actions])
+        seen = self.fleet.step(actions, self.strict)
         infos: Info = {}
         ended = [int(e) for e in np.flatnonzero(seen.terminated | seen.truncated)]
         for e in range(self.num_envs):

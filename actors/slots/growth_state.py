@@ -110,7 +110,7 @@ class GrowthState:
             for costs, shape in zip(dearest, slot_shapes, strict=True)
         ]  # parameters and FLOPs of the blueprints, by slot
         same = list(zip(self._slot_kinds, self._by_cost, strict=True))
-        self._like = [same.index(slot) for slot in same]  # [S], the first slot in which the same costs the same
+        self._same_costs_as = [same.index(slot) for slot in same]  # [S], the first slot with the same costs
 
     @property
     def slots(self) -> list[Slot]:
@@ -304,7 +304,7 @@ class GrowthState:
             if not legal:
                 costs.append(None)
                 continue
-            if (key := (self._like[s], legal)) not in known:
+            if (key := (self._same_costs_as[s], legal)) not in known:
                 ends = by_cost[0], by_cost[legal - 1]
                 sizes = tuple([self._size(params.joined, cost) for cost, _ in ends])
                 known[key] = Costs(sizes, tuple([self._effort(s, flops) for _, flops in ends]))

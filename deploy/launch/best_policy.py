@@ -8,7 +8,6 @@ policy is the highest of many, and so too high; `tamiyo play` plays other seeds.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -112,9 +111,11 @@ class BestPolicy:
             if best is None or mean >= best["return_mean"]:  # of equal ones, the later policy was trained for longer
                 save_policy(Checkpoint(progress, (), weights, {}), self._run_dir / BEST)
                 self._best = record
-            with (self._run_dir / EVALUATIONS).open("ab+") as file:
-                is_cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
-                file.write(b"\n" * is_cut + json.dumps(record).encode() + b"\n")
+            with (self._run_dir / EVALUATIONS).open("a+", encoding="utf-8") as file:
+                file.seek(0)
+                if file.read()[-1:] not in ("", "\n"):  # the last line was cut off, and must not swallow this one
+                    file.write("\n")
+                file.write(json.dumps(record) + "\n")
         except OSError as error:
             self._note(f"the evaluation of update {progress.update} could not be written: {error}")
         if best is not None and mean > best["return_mean"]:

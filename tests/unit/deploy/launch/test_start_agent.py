@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from deploy.launch.ray import start_agent
+from tests.support.waiting import wait_for
 
 STARTS = """
 import os, subprocess, sys, time
@@ -36,23 +36,16 @@ def ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def waited_for(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + LONG_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
 def test_it_says_that_it_has_no_ports_and_lives_as_long_as_the_raylet(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}_node" for name in start_agent.PORTS]
     parent, agent = started(tmp_path, "there")
     try:
-        assert waited_for(lambda: all(f.exists() for f in files))
+        wait_for(lambda: all(f.exists() for f in files), LONG_S)
         assert [f.read_text() for f in files] == ["-1"] * len(files)
         time.sleep(2 * start_agent.POLL_S)
         assert not ended(agent)
         parent.kill()
-        assert waited_for(lambda: ended(agent))
+        wait_for(lambda: ended(agent), LONG_S)
     finally:
         parent.kill()
         parent.communicate()
@@ -62,7 +55,7 @@ def test_it_says_that_it_has_no_ports_and_lives_as_long_as_the_raylet(tmp_path: 
 def test_it_ends_if_the_raylet_ended_before_it_looked(tmp_path: Path) -> None:
     parent, agent = started(tmp_path, "gone")
     try:
-        assert waited_for(lambda: ended(agent))
+        wait_for(lambda: ended(agent), LONG_S)
         assert parent.poll() is None
     finally:
         parent.kill()
