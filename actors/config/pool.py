@@ -64,7 +64,7 @@ class QueueConfig:
     dead_letters_kept: ClassVar[int] = 256  # evicted ones are counted
 
     max_episodes: int = 256
-    """Waiting episodes until more are BUSY; two batches at least. Lower for fresher ones."""
+    """Waiting episodes until more are BUSY; half a batch at least. Lower for fresher ones."""
     max_bytes: int = 256 * 1024 * 1024
     """Waiting bytes until more are BUSY. For servers with little memory."""
     max_episode_bytes: int = 16 * 1024 * 1024

@@ -109,8 +109,8 @@ class ImitationConfig:
 
 _PLAIN = ActorsConfig(), QueueConfig(), LearnerConfig()
 _GENERAL = (
-    ActorsConfig(count=2, envs_per_actor=8),
-    QueueConfig(max_episodes=16),  # waiting segments grow stale: four batches at most
+    ActorsConfig(count=2, envs_per_actor=4),
+    QueueConfig(max_episodes=4),  # fewer environments and less waiting keep segments fresh
     LearnerConfig(
         batch_episodes=4,
         batch_steps=1024,

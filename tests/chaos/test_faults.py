@@ -25,7 +25,6 @@ from tests.support.launching import small
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 MAX_LAG, QUEUE = 4, 8
-ROOM = 10  # of the queue: two batches of four episodes, and a quarter more
 HANG_S, BETWEEN_HEARTBEATS_S = 20.0, 2.0
 LIMITS: dict[str, dict[str, float]] = {
     "suspended": {"queue__max_episodes": QUEUE, "learner__max_policy_lag": MAX_LAG},
@@ -60,7 +59,7 @@ def test_actors_fill_the_queue_and_wait_while_the_learner_is_suspended(run: Chao
         full = run.ledger()
         time.sleep(3.0)
         later = run.ledger()
-        assert later.queued <= ROOM
+        assert later.queued <= QUEUE
         assert later.accepted == full.accepted
         for key, a in later.actors.items():
             assert a.dropped_backpressure == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actors.codec import encode_episode
-from actors.transport.base import EpisodeHeader
+from actors.transport.base import DropReason, EpisodeHeader, PutStatus
 from actors.types.episode import Episode
 from learner.intake import Intake, TakenEpisode, lag_split
 from tests.support.learning.toy import toy_network, toy_seed, toy_wave
@@ -21,8 +21,8 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def intake_of(store: Store, deadly: str = "") -> Intake:
-    transport = store()
+def intake_of(store: Store, deadly: str = "", **queue: int) -> Intake:
+    transport = store(**queue)
     transport.open_generation(0, "learner")
 
     def probe(episode: Episode) -> None:
@@ -36,10 +36,14 @@ def left_pending(store: Store, count: int) -> list[str]:
     """Let a learner die with that many episodes in hand."""
     actor = store()
     actor.open_generation(-1, "learner")
-    episodes = toy_wave(toy_network(), [toy_seed(3, truncated=False, salt=i) for i in range(count)])
-    for episode in sorted(episodes, key=lambda e: int(e.episode_id.rpartition("/")[2])):
+    for episode in _in_turn([toy_seed(3, truncated=False, salt=i) for i in range(count)]):
         actor.put(EpisodeHeader.from_episode(episode), encode_episode(episode))
     return [d.header.episode_id for d in actor.take(count, 0)]
+
+
+def _in_turn(seeds: list[int]) -> list[Episode]:
+    """Return episodes in the order in which an actor puts them."""
+    return sorted(toy_wave(toy_network(), seeds), key=lambda e: int(e.episode_id.rpartition("/")[2]))
 
 
 def survivor(store: Store, deadly: str) -> Intake:
@@ -88,6 +92,27 @@ def test_episodes_of_unpublished_versions_become_dead_letters(store: Store) -> N
         f"it was acted by weights {version}, but the newest are 4" for version in (5, 2**40)
     ]
     assert intake.dead_lettered == len(intake.notes) == 2
+
+
+def test_faster_actors_wait_once_half_a_batch_does(store: Store) -> None:
+    """The queue of two grows with batches of 16, and a quarter more, so that it need not grow each time."""
+    intake = intake_of(store, max_episodes=2)
+    waiting = _in_turn([toy_seed(2, truncated=False, salt=i) for i in range(32)])[::-1]
+
+    def fill(stop: bool = False) -> bool:
+        while waiting:
+            e = waiting[-1]
+            if intake.consumer.put(EpisodeHeader.from_episode(e), encode_episode(e)).status is PutStatus.BUSY:
+                break
+            waiting.pop()
+        return stop
+
+    fill()
+    assert intake.consumer.ledger().queued == 2
+    assert len(intake.collect(16, 0, fill) or []) == 16
+    intake.consumer.drop([d.entry_id for d in intake.consumer.take(16, 0)], DropReason.STALE)
+    fill()
+    assert intake.consumer.ledger().queued == 10
 
 
 def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:

@@ -88,7 +88,7 @@ def test_automatic_actor_count_is_bounded_by_policy_lag_and_max_count(tmp_path: 
     assert config.most_actors == 320 // 8
     assert from_yaml(write(tmp_path, to_yaml(config)), BASE) == config.in_force
     assert overlay(config, {"actors": {"max_count": 7}}).most_actors == 7
-    assert overlay(PRESETS["general"], {"actors": {"count": "auto"}, "gym": {"id": "X"}}).most_actors == 4
+    assert overlay(PRESETS["general"], {"actors": {"count": "auto"}, "gym": {"id": "X"}}).most_actors == 8
 
 
 def test_sections_that_python_leaves_out_follow_the_environment() -> None:
