@@ -66,7 +66,7 @@ TASKS = {
         "popgym:popgym-CountRecallEasy-v0",
         0.0,
         2_000_000,
-        "--learner.gamma 0.01 --learner.lr 1e-3 --learner.target_kl 0.05",
+        "--learner.gamma 0.01 --learner.lr 5e-4 --learner.target_kl 0.05",
         sb3=_GENERIC,
     ),
     "MemoryS7": Task(
