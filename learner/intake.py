@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -14,9 +15,9 @@ from actors.transport.redis import Transport
 from actors.types.episode import Episode, InvalidEpisode
 from learner.schema import EpisodeSchema
 
-WAITING = 0.5  # of a batch, in the queue
-"""Actors that are faster than the learner wait, and act by newer weights afterwards. With two batches the data of
-Gymnasium runs were twice as old, and CartPole, Acrobot, LunarLander and POPGym took 20 to 60% more steps."""
+WAITING_BATCHES = 0.5
+"""Batches that the queue holds. Actors that are faster than the learner wait, and act by newer weights afterwards; what
+this saves is in docs/benchmarks.md, Time to solve."""
 MAX_ATTEMPTS = 3  # crashes while one episode is probed, before it is set aside
 
 
@@ -102,9 +103,10 @@ class Intake:
         return batch
 
     def _make_room(self, episodes: int) -> None:
-        """Let the queue hold `WAITING` of a batch of this many episodes."""
-        if not self._room / 2 < WAITING * episodes <= self._room:
-            self._room = int(WAITING * episodes * 5 / 4)
+        """Let the queue hold `WAITING_BATCHES` of this many episodes, and a quarter more, so that it seldom changes."""
+        least = WAITING_BATCHES * episodes
+        if not self._room / 2 <= least <= self._room:
+            self._room = ceil(least * 5 / 4)
             self.consumer.resize(self._room)
 
     def _unless_consumed(self, deliveries: Sequence[Delivery]) -> list[Delivery]:

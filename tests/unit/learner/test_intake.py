@@ -115,6 +115,19 @@ def test_faster_actors_wait_once_half_a_batch_does(store: Store) -> None:
     assert intake.consumer.ledger().queued == 10
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_batches_of_one_size_resize_the_queue_once(store: Store, size: int) -> None:
+    """Counted by the store, whose turn is the number of the learner's calls."""
+    intake, turns = intake_of(store), []
+    for e in _in_turn([toy_seed(2, truncated=False, salt=i) for i in range(3 * size)]):
+        intake.consumer.put(EpisodeHeader.from_episode(e), encode_episode(e))
+    for _ in range(3):
+        before = int(store.client.hget(store.key("generations"), "turn") or 0)
+        assert len(intake.collect(size, 0, lambda: False) or []) == size
+        turns.append(int(store.client.hget(store.key("generations"), "turn")) - before)
+    assert turns == [2, 1, 1]
+
+
 def test_lag_is_split_into_the_way_to_the_queue_and_the_wait_in_it() -> None:
     """By hand: acted at 3 and put when 5 was newest, two versions passed in flight, and four in the queue until 9."""
     (episode,) = toy_wave(toy_network(), [toy_seed(2, truncated=False)])
