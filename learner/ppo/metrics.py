@@ -36,6 +36,7 @@ def batch_metrics(
     error = (log_ratio.exp() - 1.0).abs().masked_fill(~fresh, 0.0).amax()
     returns = network.value_normalizer.denormalize(targets.returns)
     metrics = {
+        "advantage_std": (returns - values).std(unbiased=False),
         "explained_variance": explained_variance(values, returns),
         "lag_kl": k3(log_ratio, targets.unforced),
         "ratio_error": torch.where(fresh.any(), error, torch.full_like(error, torch.nan)),
