@@ -31,7 +31,7 @@ class LearnerConfig:
     minibatches: int = 1
     """Minibatches of whole sequences per pass. More take more optimizer steps."""
     lr: float | None = None
-    """AdamW learning rate, less where a batch says little. Null: 2.5e-4 if recurrent, else 3e-4. Lower it if
+    """AdamW learning rate; less for uninformative batches. Null: 2.5e-4 if recurrent, else 3e-4. Lower it if
     unstable."""
     grad_clip: float = 0.5
     """Global gradient-norm clip. Lower it if unstable."""

@@ -124,8 +124,8 @@ class Learner:
         start, p = time.monotonic(), self.progress
         if not self.network.spaces.slots and not self.network.masked:
             self.network.masked = any(not e.masks.all() for e in episodes)
-        self.ppo.advantage_std = p.advantage_std
+        self.ppo.usual_advantage_std = p.usual_advantage_std
         metrics = self.ppo(self._batch(episodes), p.update, p.version)
         broken = metrics["skipped_steps"] > 0
-        self.state.progress = p.after_update(episodes, elapsed_s, broken, self.ppo.advantage_std)
+        self.state.progress = p.after_update(episodes, elapsed_s, broken, self.ppo.usual_advantage_std)
         return metrics | {"update_s": time.monotonic() - start}

@@ -46,8 +46,8 @@ _TABLE = (
     # The update
     Metric("loss_policy", "gauge", "1", "Clipped surrogate loss, summed over heads"),
     Metric("loss_value", "gauge", "1", "Value loss in normalized units"),
-    Metric("lr", "gauge", "1", "Learning rate of the update, which is lower where its batch says little"),
-    Metric("advantage_std", "gauge", "points", "Deviation of returns less values: of advantages, not normalized"),
+    Metric("lr", "gauge", "1", "Learning rate of the update, which is lower if its batch is uninformative"),
+    Metric("advantage_std", "gauge", "points", "Standard deviation of returns minus values"),
     Metric("value_estimate", "gauge", "points", "Mean value estimate of the batch's steps, in units of the return"),
     Metric("value_mean", "gauge", "points", "Running mean of the returns (PopArt): the value of the critic's output 0"),
     Metric("value_scale", "gauge", "points", "Running deviation of the returns: the unit of the critic's output"),

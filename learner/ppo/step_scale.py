@@ -1,12 +1,14 @@
-"""The share of the learning rate that an update takes, by how much its batch says.
+"""The share of the learning rate that an update takes: less than 1 if its batch is uninformative.
 
-Advantages are normalized, and Adam's steps are as long for a small gradient as for a large one. So a batch in which
-nothing happens would move the policy as far as one with failures in it, along the errors of the critic: a solved task
-is forgotten again. Such a batch is told by two numbers.
+Advantages are normalized, and Adam's steps are as long for a small gradient as for a large one. Without this share, a
+batch in which nothing goes wrong moves the policy as far as one with failures, in the direction of the critic's errors,
+and the policy forgets a task that it had solved. A batch is uninformative in two cases.
 
-- Its advantages deviate by less than `QUIET` of what is usual in the updates before. The share falls in proportion.
-- Values err by more than returns vary (`explained_variance` is negative), so that advantages are mostly errors of the
-  critic. The share is Var[returns] / Var[returns - values] = 1 / (1 - explained_variance).
+- The standard deviation of its advantages is less than `QUIET` times the running one. The share falls in proportion.
+- The critic's errors vary more than the returns (`explained_variance` is negative), so that advantages are mostly these
+  errors. The share is Var[returns] / Var[returns - values] = 1 / (1 - explained_variance).
+
+If both hold, the two shares are multiplied.
 """
 
 from __future__ import annotations
@@ -18,23 +20,23 @@ from math import isfinite, sqrt
 from torch.optim import Optimizer
 
 QUIET = 0.5
-LEAST = 0.1  # share, so that no run stands still
-MIN_STEP = 0.1  # of the running variance
+LEAST = 0.1  # the smallest share, so that training never stops entirely
+AVERAGE_STEP = 0.1  # of the exponential moving average of the variance
 
 
-def usual_deviation(before: float, deviation: float) -> float:
-    """Return the running deviation of advantages after a batch whose advantages deviate by `deviation`; `before` is 0
-    if it is the first. Numbers that are not finite change nothing."""
-    if not isfinite(deviation) or not before:
-        return deviation if isfinite(deviation) else before
-    return sqrt((1.0 - MIN_STEP) * before**2 + MIN_STEP * deviation**2)
+def running_std(before: float, std: float) -> float:
+    """Return the running standard deviation of advantages after a batch in which it is `std`. `before` is the one
+    before that batch, 0 if there was none. A `std` that is not finite is left out."""
+    if not isfinite(std):
+        return before
+    return sqrt((1.0 - AVERAGE_STEP) * before**2 + AVERAGE_STEP * std**2) if before else std
 
 
-def step_scale(deviation: float, usual: float, explained_variance: float) -> float:
-    """Return the share of the learning rate, between `LEAST` and 1, for a batch whose advantages deviate by
-    `deviation`, where `usual` is the running deviation with this batch."""
-    loud = deviation / (QUIET * usual) if usual else 1.0
-    share = min(1.0, loud) / (1.0 - min(0.0, explained_variance))
+def step_scale(std: float, usual: float, explained_variance: float) -> float:
+    """Return the share of the learning rate, from `LEAST` to 1. `std` is the standard deviation of the batch's
+    advantages, `usual` the running one, which includes this batch."""
+    relative = std / (QUIET * usual) if usual else 1.0
+    share = min(1.0, relative) / (1.0 - min(0.0, explained_variance))
     return max(LEAST, share) if isfinite(share) else 1.0
 
 

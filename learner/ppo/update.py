@@ -21,7 +21,7 @@ from learner.ppo.minibatch import Minibatch, minibatch, replay, whole_batch
 from learner.ppo.objective import entropy_coefficient, k3, make_denominators, objective
 from learner.ppo.optimizer import descend
 from learner.ppo.prior import Prior
-from learner.ppo.step_scale import scaled, step_scale, usual_deviation
+from learner.ppo.step_scale import running_std, scaled, step_scale
 from learner.ppo.targets import Targets, make_targets
 
 KL_STOP = 1.5  # times target_kl
@@ -31,8 +31,8 @@ class PPOUpdate:
     """The update of one network with one optimizer. The order of minibatches depends only on `seed` and the update's
     number; `heartbeat` is called before each.
 
-    An update takes a share of the optimizer's learning rate (see `learner.ppo.step_scale`), for which `advantage_std`,
-    the running deviation of advantages, is kept from one to the next.
+    An update takes a share of the optimizer's learning rate (see `learner.ppo.step_scale`). `usual_advantage_std`, the
+    running standard deviation of advantages before they are normalized, is kept for it from one update to the next.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PPOUpdate:
         self.config = config.for_core(network.config.is_recurrent)
         self.device = next(network.parameters()).device
         self.prior = Prior(prior.to(self.device)) if prior and config.keeps_prior else None
-        self.advantage_std = 0.0
+        self.usual_advantage_std = 0.0
         self.reads_flags = self.device.type == "cpu"  # reading is free on a CPU: steps after a KL stop are left out
 
     def __call__(self, batch: Batch, update: int, version: int) -> dict[str, float]:
@@ -73,9 +73,9 @@ class PPOUpdate:
         metrics |= batch_metrics(network, proximal, values, targets, batch, version)
         del proximal, values
         coefficient = entropy_coefficient(c, update)
-        deviation, explained = torch.stack([metrics[k] for k in ("advantage_std", "explained_variance")]).tolist()
-        self.advantage_std = usual_deviation(self.advantage_std, deviation)
-        with scaled(self.optimizer, step_scale(deviation, self.advantage_std, explained)):
+        std, explained = torch.stack([metrics["advantage_std"], metrics["explained_variance"]]).tolist()
+        self.usual_advantage_std = running_std(self.usual_advantage_std, std)
+        with scaled(self.optimizer, step_scale(std, self.usual_advantage_std, explained)):
             lr = self.optimizer.param_groups[0]["lr"]
             metrics |= self._optimize(batch, targets, coefficient, update)
         # The KL stop is checked before each step and never after the last one, which takes an extra pass.

@@ -69,10 +69,10 @@ class LearnerProgress:
     dropped_stale: int = 0
     elapsed_s: float = 0.0
     broken_updates: int = 0  # in a row up to here, whose gradients were not finite
-    advantage_std: float = 0.0  # running deviation, of `PPOUpdate`
+    usual_advantage_std: float = 0.0  # of `PPOUpdate`
 
     def after_update(
-        self, episodes: Sequence[Episode], elapsed_s: float, broken: bool, advantage_std: float
+        self, episodes: Sequence[Episode], elapsed_s: float, broken: bool, usual_advantage_std: float
     ) -> LearnerProgress:
         """Return the counters after one more update on these episodes. `broken` tells whether its gradients were not
         finite."""
@@ -84,7 +84,7 @@ class LearnerProgress:
             env_steps=self.env_steps + sum(map(len, episodes)),
             elapsed_s=elapsed_s,
             broken_updates=self.broken_updates + 1 if broken else 0,
-            advantage_std=advantage_std,
+            usual_advantage_std=usual_advantage_std,
         )
 
 

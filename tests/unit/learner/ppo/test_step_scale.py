@@ -1,4 +1,4 @@
-"""An update whose batch says little takes a smaller step; no other does."""
+"""An update whose batch is uninformative takes a smaller step; no other does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.ppo.step_scale import step_scale, usual_deviation
+from learner.ppo.step_scale import running_std, step_scale
 from learner.run.checkpoint import load_checkpoint
 from tests.support.learning.batches import evaluate_batch, toy_batch, toy_ppo
 from tests.support.learning.toy import toy_network
@@ -35,10 +35,10 @@ def test_share_of_the_learning_rate(deviation: float, usual: float, explained: f
     assert step_scale(deviation, usual, explained) == pytest.approx(share)
 
 
-def moved(advantage_std: float, lr: float = 1e-3) -> float:
+def moved(usual: float, lr: float = 1e-3) -> float:
     """How far one step of Adam, from zero moments, takes the heads."""
     ppo, before = toy_ppo(lr, minibatches=1, update_epochs=1), toy_network()
-    ppo.advantage_std = advantage_std
+    ppo.usual_advantage_std = usual
     ppo(toy_batch(), update=0, version=0)
     pairs = zip(ppo.network.heads.parameters(), before.heads.parameters(), strict=True)
     return float(torch.cat([(new - old).detach().flatten() for new, old in pairs]).norm())
@@ -79,9 +79,9 @@ def test_what_is_usual_outlives_the_learner(store: Store, tmp_path: Path) -> Non
     make_learner(tmp_path, store, updates=4).run(ToyProducer(store))
     deviations = [line["advantage_std"] for line in lines(tmp_path / "metrics.jsonl")]
     assert len(set(deviations)) == 4
-    assert load_checkpoint(tmp_path).progress.advantage_std == pytest.approx(running(deviations))
+    assert load_checkpoint(tmp_path).progress.usual_advantage_std == pytest.approx(running(deviations))
 
 
 def test_numbers_that_are_not_finite_are_not_usual() -> None:
-    assert [usual_deviation(2.0, number) for number in (inf, nan)] == [2.0, 2.0]
-    assert usual_deviation(0.0, inf) == 0.0
+    assert [running_std(2.0, number) for number in (inf, nan)] == [2.0, 2.0]
+    assert running_std(0.0, inf) == 0.0
