@@ -174,6 +174,8 @@ class SeedGroups:
 
     def _before_step(self, number: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Complete the gradients: within a closure, if one computes them inside the step."""
+        if not self._parts:
+            return None
         self.follow_rates()
         given = next((value for value in (*args[1:], *kwargs.values()) if callable(value)), None)
         if given is None:

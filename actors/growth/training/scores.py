@@ -97,6 +97,9 @@ class ScoreRecorder:
     def _disarm(self) -> None:
         for handle in self._handles:
             handle.remove()
+        for p in self._host if self._handles else ():
+            if not p._backward_hooks:  # PyTorch looks into an empty dictionary in each backward pass, for a microsecond
+                p._backward_hooks = None
         self._handles = []
 
     def _note(self, index: int, gradient: Tensor) -> None:
