@@ -1,15 +1,19 @@
-"""The figures of the README are those of the kept records."""
+"""The figures of the README, and of the page about practical models, are those of the kept records."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
+from math import log2
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
 NUMBER = r"(\d+\.\d)"
+RULE = "trial:quad+double@0-2,alpha=0.7"
 
 
 def test_the_readme_says_what_the_record_of_the_evaluation_says() -> None:
@@ -48,3 +52,34 @@ def test_the_readme_says_what_the_page_about_practical_models_says(model: str, s
     assert row is not None
     assert figures is not None
     assert all(re.search(rf"\b{re.escape(figure)} ", row.group()) for figure in figures.groups())
+
+
+@pytest.mark.parametrize("compute_price", [0.0, 0.25])
+def test_the_page_about_practical_models_says_what_the_kept_runs_say(compute_price: float) -> None:
+    """J is the test metric less a point for each doubling of the parameters, and the price of training compute."""
+    runs = defaultdict(dict)  # (model, width, policy) -> seed -> run
+    for file in (ROOT / "results/practical/cells").glob("*/*.json"):
+        cell, run = (record := json.loads(file.read_text()))["cell"], record["run"]
+        if cell["policy"] != "policy.safetensors" or cell["prices"] == [1.0, compute_price]:
+            runs[cell["model"], cell["width"], cell["policy"]][cell["seed"]] = run
+    page = (ROOT / "docs/practical.md").read_text()
+    page = page.split(f"J over never growing, at p = 1 and c = {compute_price:g}\n\n")[1].split("\n\n")[0]
+    names = {"ResNet, glyphs": "resnet_glyphs", "transformer, characters": "char_transformer"}
+    names |= {"MLP, clarity of diamonds": "mlp_clarity", "MLP, price of diamonds": "mlp_price"}
+    names |= {"GRU, signals": "gru_signals"}
+    rows = [[c.strip() for c in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| ")][2:]
+    assert len(rows) == 15
+    for title, text, _, seeds, never, *said in rows:
+        model, width = names[title], int(text)
+        base = runs[model, width, "never"]
+        assert sorted(base) == list(range(int(seeds)))
+        assert f"{mean(run['test'] for run in base.values()):.1f}" == never
+        players = [(2 * width, "never"), (4 * width, "never"), (width, RULE), (width, "policy.safetensors")]
+        for figures, player in zip(said, players, strict=False):  # sweep and halving follow
+            over = []
+            for seed, run in runs[model, *player].items():
+                doublings = log2(run["final_params"] / base[seed]["final_params"])
+                compute = log2(run["flops"] / base[seed]["flops"]) if player[1] == "never" else run["compute"]
+                over.append(run["test"] - base[seed]["test"] - doublings - compute_price * compute)
+            assert len(over) == len(base)
+            assert figures == f"{mean(run['test'] for run in runs[model, *player].values()):.1f} ({mean(over):+.1f})"
