@@ -54,14 +54,14 @@ def players_table(results: PracticalResults, at: str) -> TextTable:
     rows, wanted = [], len(list(results.trainings()))
     for name in results.names:
         if found := results.outcomes(name):
-            over, doublings, flops, params, seconds, memory = np.mean(
-                [(o.over_never, o.doublings, o.flops, o.params, o.seconds, o.memory) for o in found], axis=0
+            over, doublings, flops, params, seconds = np.mean(
+                [(o.over_never, o.doublings, o.flops, o.params, o.seconds) for o in found], axis=0
             )
             worst = min(o.over_never for o in found)
-            used = [f"{value:,.0f}" if np.isfinite(value) else "" for value in (seconds, memory)]
-            sizes = (f"{doublings:.2f}", f"{params:,.0f}", f"{flops:.2f}", *used)
+            used = f"{seconds:,.0f}" if np.isfinite(seconds) else ""
+            sizes = (f"{doublings:.2f}", f"{params:,.0f}", f"{flops:.2f}", used)
             rows.append((name, signed(over), signed(worst), *sizes, f"{len(found)} of {wanted}"))
-    head = ("player", "J over never", "worst", "D", "parameters", "FLOPs, never = 1", "seconds", "MiB", "trainings")
+    head = ("player", "J over never", "worst", "doublings", "parameters", "FLOPs, never = 1", "seconds", "trainings")
     return TextTable(f"Players {at}", head, rows)
 
 

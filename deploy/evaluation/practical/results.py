@@ -44,7 +44,6 @@ class Outcome:
     flops: float  # of training, never growing = 1
     params: float  # at the end
     seconds: float  # of one core; for the sweep, of all its runs; nan for halving, which is computed
-    memory: float  # MiB, the peak; nan for halving
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,15 @@ class PracticalResults:
             if training not in self._halved:
                 return None
             halved = self._halved[training]
-            kept, flops, used = WIDTHS[halved.kept], halved.cost, (nan, nan)
+            kept, flops, seconds = WIDTHS[halved.kept], halved.cost, nan
         else:
             played = [self.runs[training, name] for name in parts]
             kept = max(parts, key=lambda name: self._curve(training, name)[-1])
             flops = sum(self._flops(training, name) for name in parts)
-            used = sum(run.seconds for run in played), max(run.memory for run in played)
+            seconds = sum(run.seconds for run in played)
         bare, run, doublings = self.runs[training, NEVER], self.runs[training, kept], self._doublings(training, kept)
         worth = Standing(run.test, doublings, log2(flops)).worth(self.prices)
-        return Outcome(worth - bare.test, run.test, doublings, flops, run.final_params, *used)
+        return Outcome(worth - bare.test, run.test, doublings, flops, run.final_params, seconds)
 
     def _doublings(self, training: Training, player: str) -> float:
         return log2(self.runs[training, player].final_params / self.runs[training, NEVER].host_params)

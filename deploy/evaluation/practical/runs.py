@@ -26,9 +26,6 @@ from learner.run.checkpoint import write_durably
 FOLDER = Path(__file__).parents[3] / "examples" / "practical"
 """The scripts in the repository. They are the only source of these models: what is measured is what people read."""
 
-PEAK, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-"""Of Linux: 5 in the first begins to measure the peak of this process's memory, which the second tells (proc(5))."""
-
 SIZES = ("small", "right", "ample")
 """What the three widths of a model are for its task: too small, about right, ample."""
 
@@ -120,7 +117,6 @@ class PracticalRun:
     compute: float  # doublings of the training FLOPs over those of the model without growth
     decisions: list[str]  # those that were not WAIT
     seconds: float  # of one core
-    memory: float  # MiB, the peak of the process; 0 where the system does not tell
 
     def __post_init__(self) -> None:
         if not self.curve or not self.host_params > 0 or not self.final_params > 0:
@@ -132,8 +128,6 @@ def run_script(cell: PracticalCell) -> PracticalRun:
     the suite leaves behind (see `LEFT`), or if the policy did not answer."""
     started, given = time.process_time(), sys.argv
     sys.argv = [str(cell.script), *cell.arguments]
-    if PEAK.is_file():
-        PEAK.write_text("5")
     try:
         with redirect_stdout(io.StringIO()):
             left = runpy.run_path(str(cell.script), run_name="__main__")
@@ -156,7 +150,7 @@ def _run(cell: PracticalCell, decisions: Sequence[Any], left: dict[str, Any], se
         )
     if [d.epoch for d in decisions] != list(range(cell.epochs + 1)):
         raise UserError(f"{cell.script.name} must call grower.step before its first epoch and after each")
-    final, status = _params(left), STATUS.read_text().splitlines() if PEAK.is_file() else []
+    final = _params(left)
     return PracticalRun(
         curve=[round(100.0 * value, 3) for value in left["history"]],
         test=100.0 * left["test_metric"],
@@ -166,7 +160,6 @@ def _run(cell: PracticalCell, decisions: Sequence[Any], left: dict[str, Any], se
         compute=decisions[-1].compute_doublings,
         decisions=[f"{d.epoch} {d.op} {d.slot} {d.blueprint}".rstrip() for d in asked if d.op != "WAIT"],
         seconds=round(seconds, 2),
-        memory=next((round(int(line.split()[1]) / 1024, 1) for line in status if line.startswith("VmHWM")), 0.0),
     )
 
 

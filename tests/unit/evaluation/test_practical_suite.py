@@ -64,7 +64,7 @@ test_metric = 0.75
 
 
 def run(val: float = 50.0, test: float = 60.0, params: int = 100, **changes: object) -> PracticalRun:
-    made = PracticalRun([10.0, 20.0, 30.0, val], test, params, params, 2.0 * params, 0.0, [], 1.0, 100.0)
+    made = PracticalRun([10.0, 20.0, 30.0, val], test, params, params, 2.0 * params, 0.0, [], 1.0)
     return replace(made, **changes)
 
 
