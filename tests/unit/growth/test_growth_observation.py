@@ -74,6 +74,15 @@ def test_looking_at_gradients_changes_none() -> None:
     assert own.epochs(3).losses == alone.epochs(3).losses
 
 
+def test_hooks_of_a_user_stay_and_no_others() -> None:
+    own, calls = beside([]), list[float]()
+    hooked, other = list(own.model.parameters())[:2]
+    hooked.register_hook(lambda gradient: calls.append(float(gradient.norm())))  # type: ignore[no-untyped-call]
+    own.epochs(2).train()  # three minibatches each, of which the last has just been scored
+    assert len(calls) == 9
+    assert other._backward_hooks is None
+
+
 def test_training_loss_rows_and_price_are_seen() -> None:
     own = beside([], train_rows=96, points_per_doubling=4.0, points_per_compute_doubling=2.0)
     for train_loss in (None, 2.0, math.nan):
