@@ -4,9 +4,7 @@ Advantages are normalized, and Adam's steps are as long for a small gradient as 
 batch in which nothing goes wrong moves the policy as far as one with failures, in the direction of the critic's errors,
 and the policy forgets a task that it had solved. A batch is uninformative in two cases.
 
-- The standard deviation of its advantages is less than `QUIET` times the running one, and values explain little of its
-  returns. The share falls in proportion to the deviation, but not below `explained_variance`: where values are right,
-  small advantages are worth a whole step.
+- The standard deviation of its advantages is less than `QUIET` times the running one. The share falls in proportion.
 - The critic's errors vary more than the returns (`explained_variance` is negative), so that advantages are mostly these
   errors. The share is Var[returns] / Var[returns - values] = 1 / (1 - explained_variance).
 
@@ -38,7 +36,7 @@ def step_scale(std: float, usual: float, explained_variance: float) -> float:
     """Return the share of the learning rate, from `LEAST` to 1. `std` is the standard deviation of the batch's
     advantages, `usual` the running one, which includes this batch."""
     relative = std / (QUIET * usual) if usual else 1.0
-    share = max(min(1.0, relative), explained_variance) / (1.0 - min(0.0, explained_variance))
+    share = min(1.0, relative) / (1.0 - min(0.0, explained_variance))
     return max(LEAST, share) if isfinite(share) else 1.0
 
 
