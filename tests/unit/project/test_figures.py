@@ -8,6 +8,7 @@ from collections import defaultdict
 from math import log2
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,39 @@ def test_the_readme_says_what_the_page_about_practical_models_says(model: str, s
     assert row is not None
     assert figures is not None
     assert all(re.search(rf"\b{re.escape(figure)} ", row.group()) for figure in figures.groups())
+
+
+def test_the_page_says_what_giving_up_and_hindsight_are_worth() -> None:
+    page = " ".join((ROOT / "docs/practical.md").read_text().split())
+    runs = {}
+    for file in (ROOT / "results/practical/cells").glob("*/*.json"):
+        cell, run = (record := json.loads(file.read_text()))["cell"], record["run"]
+        if cell["policy"] != "policy.safetensors":  # others do not depend on prices
+            runs[cell["model"], cell["width"], cell["seed"], cell["policy"]] = run
+
+    def worth(run: dict[str, Any], base: dict[str, Any], compute: float) -> float:
+        return run["test"] - base["test"] - log2(run["final_params"] / base["final_params"]) - 0.25 * compute
+
+    with_giving_up, without, saved, gained = [], [], [], []
+    for (model, width, seed, policy), rule in runs.items():
+        base, wide, wider = (runs.get((model, k * width, seed, "never")) for k in (1, 2, 4))
+        if policy == f"{RULE},surrender=0.5":
+            whole = runs[model, width, seed, RULE]
+            assert (rule["test"], rule["final_params"]) == (whole["test"], whole["final_params"])  # the same columns
+            with_giving_up.append(worth(rule, base, rule["compute"]))
+            without.append(worth(whole, base, whole["compute"]))
+            saved.append((2 ** rule["compute"], 2 ** whole["compute"]))
+        elif policy == RULE:
+            pruned = {line.split()[-1] for line in rule["decisions"] if " PRUNE column " in line}
+            kept = [run for slot, run in (("1", wider), ("2", wide)) if slot not in pruned]
+            best = max(0.0, worth(rule, base, log2(1 + sum(run["flops"] / base["flops"] for run in kept))))
+            gained.append(best - worth(rule, base, rule["compute"]))
+    assert (len(saved), len(gained)) == (10, 45)
+    flops, whole_flops = map(sum, zip(*saved, strict=True))
+    assert f"ten trainings (seed 0 at the two smaller widths) with {flops / whole_flops:.2f} of its FLOPs" in page
+    said = f"it is {mean(with_giving_up):.2f} points of J above never growing there, the rule without it "
+    assert f"{said}{mean(without):.2f}" in page
+    assert f"Over the rule it would be {mean(gained):.1f} [" in page
 
 
 @pytest.mark.parametrize("compute_price", [0.0, 0.25])
